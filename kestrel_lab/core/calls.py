@@ -1,0 +1,112 @@
+"""One shape for everything an agent asks for: a `Call` to a model or a tool, and its `Result`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Literal
+
+from kestrel_lab.core.jsontypes import Json, content_key
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+
+Effect = Literal["pure", "idempotent", "checkable", "opaque"]
+"""What repeating a call does: nothing, the same as once, something a probe can tell, or nobody knows."""
+
+
+class Danger(IntEnum):
+    """How much harm a call can do; what an approval policy compares."""
+
+    SAFE = 0
+    LOW = 1
+    MEDIUM = 2
+    HIGH = 3
+    CRITICAL = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What calls consumed."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+    unpriced: int = 0
+    """Model calls whose price is not known; `cost_usd` leaves them out."""
+    model_calls: int = 0
+    tool_calls: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        return self.tokens_in + self.tokens_out
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            cost_usd=self.cost_usd + other.cost_usd,
+            unpriced=self.unpriced + other.unpriced,
+            model_calls=self.model_calls + other.model_calls,
+            tool_calls=self.tool_calls + other.tool_calls,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """Why a call failed, in words its reader (a model or a person) can act on."""
+
+    kind: str
+    """`invalid_arguments`, `unknown_tool`, `denied`, `timeout`, `failed`, `limit`, `unknown_outcome`, `cancelled`."""
+    message: str
+    transient: bool = False
+
+    def as_json(self) -> dict[str, Json]:
+        """The same as a JSON object."""
+        return {"kind": self.kind, "message": self.message, "transient": self.transient}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One request to a model or a tool."""
+
+    id: str
+    """Unique within its run."""
+    kind: Literal["model", "tool"]
+    target: str
+    """Which model or tool: `"openai/gpt-5"`, `"grep"`."""
+    args: dict[str, Json] = field(default_factory=dict)
+    """A tool's arguments; empty for a model."""
+    request: ModelRequest | None = None
+    """What a model is asked; `None` for a tool."""
+    step: str = ""
+    """The plan step this call serves."""
+    danger: Danger = Danger.SAFE
+    effect: Effect = "opaque"
+    attempt: int = 1
+
+    @property
+    def key(self) -> str:
+        """Equal for equal tool requests, whichever step makes them."""
+        return content_key(self.kind, self.target, self.args)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What came back."""
+
+    value: Json = None
+    """A tool's answer; `None` for a model and for a failed call."""
+    answer: ModelAnswer | None = None
+    """A model's answer; `None` for a tool."""
+    error: Problem | None = None
+    seconds: float = 0.0
+    """Working time: waiting for a person is not in it."""
+    cached: bool = False
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call did what it was asked."""
+        return self.error is None

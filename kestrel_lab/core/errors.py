@@ -1,0 +1,134 @@
+"""Every way things can go wrong, and which side of the fence it came from.
+
+    KestrelError
+    ├── UsageError              you must change something: a name, a setting, a file
+    ├── StoreError              the log refused or could not keep something
+    │   ├── IllegalTransition   a run cannot go from this state to that one
+    │   ├── AlreadyDecided      the approval was answered before
+    │   └── StorageFull         the disk has no room; nothing acknowledged was lost
+    ├── RunError                recorded on the run; never crashes its siblings
+    │   ├── ModelError          a provider call failed
+    │   ├── ToolError           a tool raised, or its process did
+    │   ├── CheckError          a check broke (not: a check said no)
+    │   ├── LimitError          a budget, a count or a deadline ran out
+    │   └── RunFailed           what an awaiting caller gets when a run ended in failure
+    └── Signal                  no failure at all: control flow the engine understands
+        ├── ApprovalRequired    a person has to answer before the run may go on
+        └── RunCancelled        somebody stopped the run
+
+Tools and checks raise plain Python errors and need not import this module; `boundary`
+decides which of these an escaping error becomes.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from kestrel_lab.core.jsontypes import Json
+
+
+class KestrelError(Exception):
+    """Root of every error this package raises on purpose; prints as one line in a notebook."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows instead of a traceback: the message is written for its reader."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class UsageError(KestrelError, ValueError):
+    """Something the caller wrote must change."""
+
+
+class StoreError(KestrelError):
+    """The log refused or could not keep something."""
+
+
+class IllegalTransition(StoreError):
+    """A run was asked to go from one state to another that does not follow it."""
+
+
+class AlreadyDecided(StoreError):
+    """An approval was answered before; the first answer stands."""
+
+
+class StorageFull(StoreError):
+    """The disk has no room for the log; what was acknowledged is kept."""
+
+
+class RunError(KestrelError):
+    """A failure that belongs to one run."""
+
+
+class ModelError(RunError):
+    """A call to a model failed."""
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
+        """Whether the same call may well succeed later (a rate limit, a dropped connection)."""
+
+
+class ToolError(RunError):
+    """A tool failed."""
+
+
+class CheckError(RunError):
+    """A check could not form an opinion."""
+
+
+class LimitError(RunError):
+    """A limit of the run was reached."""
+
+    def __init__(self, limit: str, message: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+        """Which one: `cycles`, `cost_usd`, `seconds` or `tokens`."""
+
+
+class RunFailed(RunError):
+    """A run ended in failure; the message carries its reason and id."""
+
+
+class Signal(KestrelError):
+    """No failure: control flow between the engine and whoever waits for it."""
+
+
+class ApprovalRequired(Signal):
+    """A call may not go on before a person answers, and no person is here.
+
+    The run waits in the log; `str(error)` says how to approve and how to resume it.
+    """
+
+    def __init__(self, run_id: str, tool: str, args: dict[str, Json]) -> None:
+        super().__init__(
+            f"run {run_id} wants to call {tool} and nobody is here to approve it. "
+            f"Look: kestrel show {run_id} · approve: kestrel approve {run_id} · "
+            f"go on: kestrel run --resume {run_id} (or: await lab.resume({run_id!r}))"
+        )
+        self.run_id = run_id
+        self.tool = tool
+        self.args_asked = args
+
+
+class RunCancelled(Signal):
+    """The run was stopped on request; it is CANCELLED in the log."""
+
+
+@contextmanager
+def boundary(kind: type[RunError], what: str) -> Iterator[None]:
+    """Turn any error that escapes from foreign code into a `kind` that names `what` it was."""
+    try:
+        yield
+    except KestrelError:
+        raise
+    except Exception as error:
+        message = f"{what} failed: {type(error).__name__}: {error}"
+        raise kind(message) from error
+
+
+def nearest(word: str, options: Iterable[str]) -> str:
+    """A clause that helps a reader who mistyped `word`: the closest option, or all of them."""
+    known = sorted(options)
+    if close := get_close_matches(word, known, n=1, cutoff=0.5):
+        return f"did you mean {close[0]!r}?"
+    return "known: " + (", ".join(known) if known else "none")

@@ -1,0 +1,18 @@
+"""What may cross a file or a wire."""
+
+import hashlib
+import json
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""Any JSON value."""
+
+
+def dumps(value: object) -> str:
+    """Compact JSON text; raises `TypeError` or `ValueError` for what JSON cannot say."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def content_key(*parts: object) -> str:
+    """A hash that is equal for equal JSON content, whatever the order of keys (SHA-256, 32 hex digits)."""
+    text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

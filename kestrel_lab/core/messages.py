@@ -1,0 +1,77 @@
+"""What is said to a model and what it says back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.jsontypes import Json
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolRequest:
+    """A tool call as a model asked for it."""
+
+    id: str
+    name: str
+    args: dict[str, Json] = field(default_factory=dict)
+    problem: str = ""
+    """Why the arguments could not be read, when they were not a JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One entry of a conversation."""
+
+    role: Role
+    text: str = ""
+    calls: tuple[ToolRequest, ...] = ()
+    """What an assistant asks for."""
+    call_id: str = ""
+    """Which call a tool message answers."""
+    name: str = ""
+    """Which tool a tool message comes from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSpec:
+    """A tool as a model is told of it."""
+
+    name: str
+    description: str
+    schema: dict[str, Json]
+    """JSON Schema of its arguments, an object schema."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRequest:
+    """One question to a model.
+
+    `messages` may be a live list that later turns append to: read it during the call, keep no reference.
+    """
+
+    messages: Sequence[Message]
+    tools: tuple[ToolSpec, ...] = ()
+    schema: dict[str, Json] | None = None
+    """JSON Schema that the answer's text must match, where the provider can enforce one."""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAnswer:
+    """What a model answered."""
+
+    text: str = ""
+    calls: tuple[ToolRequest, ...] = ()
+    usage: Usage = Usage()
+    """Tokens and cost of this one answer; `unpriced=1` where the price is not known."""
+    model: str = ""
+    """The name the provider gives for what really answered."""
+    finish: str = "stop"
+    """`stop`, `tool_calls`, `length` (cut off) or a provider's own word."""

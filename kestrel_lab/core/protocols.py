@@ -1,0 +1,90 @@
+"""Everything that can be plugged in, on one page. `kestrel_lab.testing` has a fake for each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kestrel_lab.core.calls import Call, Result
+    from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record
+    from kestrel_lab.core.jsontypes import Json
+    from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+    from kestrel_lab.core.scores import Score
+
+ModelKind = Literal["real", "scripted", "replay"]
+OnDelta = Callable[[str], None]
+"""Receives each piece of text as a model streams it."""
+Handler = Callable[["Call"], Awaitable["Result"]]
+Listener = Callable[["Event"], None]
+"""Told of each event of a run at once, on the run's event loop; must not block."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Something that answers requests."""
+
+    @property
+    def name(self) -> str:
+        """The name a person would type to get it again."""
+        ...
+
+    @property
+    def kind(self) -> ModelKind:
+        """Whether a real model answers, a script, or a recording: shown beside every result."""
+        ...
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer; raises `ModelError`, with `transient=True` where trying again may help."""
+        ...
+
+
+class Middleware(Protocol):
+    """Something that happens around a call."""
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Answer `call`, usually by awaiting `proceed(call)`."""
+        ...
+
+
+class Approver(Protocol):
+    """Somebody who can decide on a risky call: a panel, a terminal, a program."""
+
+    async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Wait for the decision. Cancelled when the call was decided elsewhere."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """What a check may look at after a run."""
+
+    goal: str
+    answer: str
+    records: tuple[Record, ...]
+    workspace: Path
+    expected: Json = None
+
+
+class Check(Protocol):
+    """Judges a finished run."""
+
+    @property
+    def label(self) -> str:
+        """The check in words; names its column."""
+        ...
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Return an opinion; raise only if no opinion can be formed."""
+        ...
+
+
+class Reporter(Protocol):
+    """Told how far a long job is: a progress bar in a terminal or a notebook."""
+
+    def __call__(self, done: int, total: int, note: str) -> None:
+        """`done` of `total` units are finished."""
+        ...

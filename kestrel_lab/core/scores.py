@@ -1,0 +1,16 @@
+"""An opinion that a check formed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """What one check says of one run."""
+
+    check: str
+    """The check in words, e.g. `answer contains '42'`."""
+    passed: bool
+    value: float
+    """1.0 for a full pass, 0.0 for none; between where the check can tell."""
+    reason: str = ""
+    """What was found instead, when it did not pass."""

@@ -1,0 +1,41 @@
+"""Making foreign text harmless and short: what a terminal, a notebook and a model may be shown."""
+
+import re
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor moves, screen clearing
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, hyperlinks, clipboard
+    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"
+)
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters other than tab and newline
+    "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, bidirectional
+    "\ud800-\udfff"  # lone surrogates: not encodable
+    "\U000e0000-\U000e0fff]"  # tag characters: text that only a model reads
+)
+
+
+def plain(text: str) -> str:
+    """`text` with terminal escapes removed and hidden characters shown as `\\u{…}`."""
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    return _HIDDEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
+
+
+def head_tail(text: str, limit: int) -> tuple[str, bool]:
+    """At most about `limit` characters: the beginning and the end, with a line between that says how much is left out.
+
+    Returns the text and whether something was left out.
+    """
+    if len(text) <= limit:
+        return text, False
+    head = limit * 2 // 3
+    tail = limit - head
+    left_out = len(text) - head - tail
+    return f"{text[:head]}\n… {left_out:,} characters left out …\n{text[-tail:]}", True
+
+
+def one_line(text: str, limit: int = 80) -> str:
+    """`text` on one line of at most `limit` characters."""
+    line = " ".join(plain(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
