@@ -1,0 +1,97 @@
+"""Run, watch, steer and measure LLM agents: a durable runtime for notebooks and scripts, and evaluation one can trust.
+
+    from kestrel_lab import Lab, Limits, tool
+
+Everything promised is named in `__all__`; anything else may move. Importing this package reads no
+file, opens no connection and loads nothing heavy: names are looked up when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from kestrel_lab.core.calls import Danger, Usage
+    from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, RunFailed, UsageError
+    from kestrel_lab.core.limits import Limits
+    from kestrel_lab.core.plan import Plan, Step
+    from kestrel_lab.core.states import RunStatus
+    from kestrel_lab.engine.run import Run
+    from kestrel_lab.evals.compare import Comparison
+    from kestrel_lab.evals.result import EvalResult
+    from kestrel_lab.lab import Lab
+    from kestrel_lab.tools.decorator import tool
+    from kestrel_lab.tools.registry import Tool, Toolbox, ToolContext
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ApprovalRequired",
+    "Comparison",
+    "Danger",
+    "EvalResult",
+    "KestrelError",
+    "Lab",
+    "Limits",
+    "Plan",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "RunStatus",
+    "Step",
+    "Tool",
+    "ToolContext",
+    "Toolbox",
+    "Usage",
+    "UsageError",
+    "tool",
+]
+
+_HOMES = {
+    "ApprovalRequired": "kestrel_lab.core.errors",
+    "Comparison": "kestrel_lab.evals.compare",
+    "Danger": "kestrel_lab.core.calls",
+    "EvalResult": "kestrel_lab.evals.result",
+    "KestrelError": "kestrel_lab.core.errors",
+    "Lab": "kestrel_lab.lab",
+    "Limits": "kestrel_lab.core.limits",
+    "Plan": "kestrel_lab.core.plan",
+    "Run": "kestrel_lab.engine.run",
+    "RunCancelled": "kestrel_lab.core.errors",
+    "RunFailed": "kestrel_lab.core.errors",
+    "RunStatus": "kestrel_lab.core.states",
+    "Step": "kestrel_lab.core.plan",
+    "Tool": "kestrel_lab.tools.registry",
+    "ToolContext": "kestrel_lab.tools.registry",
+    "Toolbox": "kestrel_lab.tools.registry",
+    "Usage": "kestrel_lab.core.calls",
+    "UsageError": "kestrel_lab.core.errors",
+    "tool": "kestrel_lab.tools.decorator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if (home := _HOMES.get(name)) is None:
+        msg = f"module 'kestrel_lab' has no attribute {name!r}"
+        raise AttributeError(msg)
+    found = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+def load_ipython_extension(ip: InteractiveShell) -> None:
+    """`%load_ext kestrel_lab`: add the `%kestrel` magics."""
+    import_module("kestrel_lab.notebook.extension").load_ipython_extension(ip)
+
+
+def unload_ipython_extension(ip: InteractiveShell) -> None:
+    """`%unload_ext kestrel_lab`."""
+    import_module("kestrel_lab.notebook.extension").unload_ipython_extension(ip)

@@ -102,7 +102,9 @@ class Result:
     """A model's answer; `None` for a tool."""
     error: Problem | None = None
     seconds: float = 0.0
-    """Working time: waiting for a person is not in it."""
+    """Working time: waiting for a person or for its turn is not in it."""
+    queued: float = 0.0
+    """Seconds spent waiting for its turn."""
     cached: bool = False
     truncated: bool = False
 

@@ -62,10 +62,12 @@ class RunError(KestrelError):
 class ModelError(RunError):
     """A call to a model failed."""
 
-    def __init__(self, message: str, *, transient: bool = False) -> None:
+    def __init__(self, message: str, *, transient: bool = False, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.transient = transient
         """Whether the same call may well succeed later (a rate limit, a dropped connection)."""
+        self.retry_after_s = retry_after_s
+        """How long the provider asks to wait before the next attempt, when it says so."""
 
 
 class ToolError(RunError):

@@ -189,7 +189,9 @@ class ApprovalAsked:
     key: str
     """Hash of tool and arguments: the decision is bound to exactly these."""
     why: str = ""
-    """Why it is asked, `"unknown_outcome"` when the last session ended while the call ran."""
+    """Why it is asked: `"danger"`, or `"unknown_outcome"` when the last session ended while the call ran."""
+    question: str = ""
+    """Names this question; a call asked about twice has two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +212,8 @@ class ApprovalGiven:
     """`once`, or `run`: equal tools of this run are not asked about again."""
     waited: float = 0.0
     """Seconds between question and answer."""
+    question: str = ""
+    """Which question this answers; filled in by whoever records it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,11 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 def dumps(value: object) -> str:
-    """Compact JSON text; raises `TypeError` or `ValueError` for what JSON cannot say."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """Compact JSON text in ASCII; raises `TypeError` or `ValueError` for what JSON cannot say.
+
+    ASCII, because a lone surrogate (a model may send one) cannot be stored in any other way.
+    """
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def content_key(*parts: object) -> str:

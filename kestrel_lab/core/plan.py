@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
-from typing import cast
-
-import networkx as nx
+from typing import TYPE_CHECKING, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.jsontypes import Json, dumps
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +44,8 @@ class Plan:
         if repeated := sorted({i for i in ids if ids.count(i) > 1}):
             msg = f"step ids used twice: {', '.join(repeated)}"
             raise UsageError(msg)
+        import networkx as nx
+
         graph = self.graph()
         if unknown := sorted(set(graph) - set(ids)):
             msg = f"steps depend on steps that are not in the plan: {', '.join(unknown)}"
@@ -53,6 +57,8 @@ class Plan:
 
     def graph(self) -> nx.DiGraph[str]:
         """Steps as nodes, an edge from each step to those that need it."""
+        import networkx as nx  # a tenth of a second: not at import
+
         producer = self._producers()
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(step.id for step in self.steps)
@@ -84,4 +90,4 @@ class Plan:
 
     def as_json(self) -> dict[str, Json]:
         """The same as a JSON object."""
-        return cast("dict[str, Json]", asdict(self))
+        return cast("dict[str, Json]", json.loads(dumps(asdict(self))))

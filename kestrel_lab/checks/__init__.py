@@ -1,0 +1,1 @@
+"""Checks: small frozen judges of a finished run, each of which forms one `Score`."""

@@ -1,0 +1,142 @@
+"""Checks of the text a run answered with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import unicodedata
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kestrel_lab.core.errors import CheckError, UsageError
+from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.core.text import one_line
+
+MAX_MATCHED: Final = 10_000
+"""Characters of an answer that a pattern is tried on: the first and the last half of them."""
+MAX_PATTERN: Final = 1_000
+MATCH_SECONDS: Final = 5.0
+"""How long a pattern that could backtrack for ever may take."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerContains:
+    """The answer contains the texts, upper and lower case and runs of white space taken as equal."""
+
+    texts: tuple[str, ...]
+    mode: Literal["all", "any"] = "all"
+
+    def __post_init__(self) -> None:
+        if not self.texts or not all(normalised(text) for text in self.texts):
+            msg = "answer_contains needs at least one text, and none of them empty"
+            raise UsageError(msg)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        quoted = [repr(one_line(text, 40)) for text in self.texts]
+        if len(quoted) == 1:
+            return f"answer contains {quoted[0]}"
+        return f"answer contains {self.mode} of {', '.join(quoted)}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when the texts are there; `value` is the share of them that is."""
+        answer = normalised(trial.answer)
+        missing = [text for text in self.texts if normalised(text) not in answer]
+        found = len(self.texts) - len(missing)
+        passed = found > 0 if self.mode == "any" else not missing
+        reason = "" if passed else f"missing {', '.join(repr(one_line(text, 40)) for text in missing)}; {_answered(trial)}"
+        value = 1.0 if passed else found / len(self.texts)
+        return Score(check=self.label, passed=passed, value=value, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerEquals:
+    """The answer is this text, but for upper and lower case, white space and a final full stop."""
+
+    text: str
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"answer equals {one_line(self.text, 40)!r}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when both are equal."""
+        passed = normalised(trial.answer).rstrip(".") == normalised(self.text).rstrip(".")
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerMatches:
+    """The answer has a place that matches a regular expression of Python's `re`.
+
+    Only the first and last 5,000 characters of a longer answer are searched.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if len(self.pattern) > MAX_PATTERN:
+            msg = f"the pattern of answer_matches is longer than {MAX_PATTERN:,} characters"
+            raise UsageError(msg)
+        try:
+            re.compile(self.pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            msg = f"answer_matches: {one_line(self.pattern, 60)!r} is not a regular expression: {error}"
+            raise UsageError(msg) from error
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"answer matches /{one_line(self.pattern, 60)}/"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when the pattern is found; raises `CheckError` when it takes more than five seconds."""
+        text = trial.answer
+        if len(text) > MAX_MATCHED:
+            text = text[: MAX_MATCHED // 2] + "\n" + text[-MAX_MATCHED // 2 :]
+        # One repetition costs at most quadratic time; several can cost exponential time in an answer
+        # that a model was talked into, and `re` cannot be interrupted: those run where they can be killed.
+        if len(re.findall(r"[*+{]", self.pattern)) <= 1:
+            passed = re.search(self.pattern, text) is not None
+        else:
+            passed = await _search_apart(self.pattern, text)
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
+
+
+def normalised(text: str) -> str:
+    """`text` for comparing: compatibility characters unified, case folded, white space runs as one blank."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _answered(trial: Trial) -> str:
+    return f"answered {one_line(trial.answer, 120)!r}" if trial.answer.strip() else "there is no answer"
+
+
+_SEARCH: Final = "import json, re, sys; pattern, text = json.load(sys.stdin); sys.exit(0 if re.search(pattern, text) else 10)"
+
+
+async def _search_apart(pattern: str, text: str) -> bool:
+    """`re.search` in a process of its own, ended after `MATCH_SECONDS`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", "-c", _SEARCH, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(MATCH_SECONDS):
+            _, errors = await process.communicate(json.dumps([pattern, text]).encode())
+    except TimeoutError as error:
+        msg = f"the pattern {one_line(pattern, 60)!r} did not finish on this answer in {MATCH_SECONDS:g} s; use fewer repetitions"
+        raise CheckError(msg) from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode not in (0, 10):
+        msg = f"searching for {one_line(pattern, 60)!r} failed: {one_line(errors.decode(errors='replace'), 200)}"
+        raise CheckError(msg)
+    return process.returncode == 0

@@ -1,0 +1,80 @@
+"""Checks of how a run went about its work, read from its events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import ModelCalled, ToolAnswered
+from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.scores import Score
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolUsed:
+    """A tool was called and at least one of its calls did what it was asked."""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.name} used"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass on one call without an error; a cached answer counts."""
+        calls = _answers(trial, self.name)
+        passed = any(call.error is None for call in calls)
+        reason = f"all {len(calls)} calls of {self.name} failed" if calls else f"{self.name} was not called; {_called(trial)}"
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolNotUsed:
+    """A tool was not called, not even in vain."""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.name} not used"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when the model never asked for the tool."""
+        count = len(_answers(trial, self.name))
+        reason = f"{self.name} was called {count} times" if count else ""
+        return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnsAtMost:
+    """The model was asked no more than `n` times."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            msg = f"turns_at_most must be at least 1, not {self.n}"
+            raise UsageError(msg)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"at most {self.n} turns"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` turns; beyond, `value` is `n` over the number of turns."""
+        turns = sum(isinstance(record.event, ModelCalled) for record in trial.records)
+        passed = turns <= self.n
+        value, reason = (1.0, "") if passed else (self.n / turns, f"it took {turns} turns")
+        return Score(check=self.label, passed=passed, value=value, reason=reason)
+
+
+def _answers(trial: Trial, name: str) -> list[ToolAnswered]:
+    return [record.event for record in trial.records if isinstance(record.event, ToolAnswered) and record.event.tool == name]
+
+
+def _called(trial: Trial) -> str:
+    names = sorted({record.event.tool for record in trial.records if isinstance(record.event, ToolAnswered)})
+    return f"called: {', '.join(names)}" if names else "no tool was"

@@ -1,0 +1,109 @@
+"""Checks of the files a run left in its workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.core.text import one_line
+
+MAX_READ: Final = 2_000_000
+"""Bytes of a file that are looked at."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileContains:
+    """A file of the workspace contains a text, character by character."""
+
+    path: str
+    text: str
+
+    def __post_init__(self) -> None:
+        _require_inside(self.path)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.path} contains {one_line(self.text, 40)!r}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when the text is in the first `MAX_READ` bytes."""
+        content, problem = _read(trial.workspace, self.path)
+        passed = not problem and self.text in content
+        reason = problem or f"it holds {one_line(content, 120)!r}"
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEquals:
+    """A file of the workspace is exactly this text, but for white space at its end and the kind of line ends."""
+
+    path: str
+    text: str
+
+    def __post_init__(self) -> None:
+        _require_inside(self.path)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.path} is {one_line(self.text, 40)!r}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when both are equal."""
+        content, problem = _read(trial.workspace, self.path)
+        passed = not problem and _lines(content) == _lines(self.text)
+        reason = problem or f"it holds {one_line(content, 120)!r}"
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileAbsent:
+    """Nothing is at this path of the workspace."""
+
+    path: str
+
+    def __post_init__(self) -> None:
+        _require_inside(self.path)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.path} is absent"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when there is neither file, folder nor link."""
+        place = trial.workspace / self.path
+        passed = not (place.exists() or place.is_symlink())
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else f"{self.path} is there")
+
+
+def _require_inside(path: str) -> None:
+    parts = PurePosixPath(path)
+    if not path.strip() or parts.is_absolute() or ".." in parts.parts or "\0" in path:
+        msg = f"a file check looks inside the workspace: {path!r} must be a relative path without '..'"
+        raise UsageError(msg)
+
+
+def _read(workspace: Path, path: str) -> tuple[str, str]:
+    """The text of a file and no problem, or no text and why."""
+    place = (workspace / path).resolve()
+    if not place.is_relative_to(workspace.resolve()):
+        return "", f"{path} is a link that leads out of the workspace"
+    # Not `open` first: a named pipe that a run left behind would block for ever.
+    if not place.is_file():
+        return "", f"{path} is not a file" if place.exists() else f"there is no {path}"
+    try:
+        with place.open("rb") as file:
+            content = file.read(MAX_READ)
+    except OSError as error:
+        return "", f"{path} cannot be read: {error.strerror or error}"
+    return content.decode("utf-8", "replace"), ""
+
+
+def _lines(text: str) -> list[str]:
+    return text.rstrip().splitlines()

@@ -1,0 +1,98 @@
+"""Checks written as data, `answer_contains: "42"`, become check objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
+from kestrel_lab.checks.commands import CommandSucceeds
+from kestrel_lab.checks.conduct import ToolNotUsed, ToolUsed, TurnsAtMost
+from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import one_line
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.protocols import Check
+
+CHECKS: Final[dict[str, Any]] = {
+    "answer_contains": AnswerContains,
+    "answer_equals": AnswerEquals,
+    "answer_matches": AnswerMatches,
+    "command_succeeds": CommandSucceeds,
+    "file_absent": FileAbsent,
+    "file_contains": FileContains,
+    "file_equals": FileEquals,
+    "tool_not_used": ToolNotUsed,
+    "tool_used": ToolUsed,
+    "turns_at_most": TurnsAtMost,
+}
+"""Every check's class, a dataclass, by the name it has in a suite file."""
+
+_WORDS: Final = {str: "text", float: "a number", int: "a whole number"}
+
+
+def parse_checks(items: Sequence[Json]) -> tuple[Check, ...]:
+    """The checks that `items` describe, as `parse_check` reads each of them."""
+    return tuple(parse_check(item) for item in items)
+
+
+def parse_check(item: Json) -> Check:
+    """The check that `item` describes.
+
+    `{"tool_used": "grep"}` gives the check's first field its value, a list where that field holds several;
+    `{"file_contains": {"path": "out.txt", "text": "hi"}}` names the fields. Raises `UsageError` that names
+    the unknown check or field and the nearest right one.
+    """
+    if not isinstance(item, dict) or len(item) != 1:
+        msg = f"a check is one name with a value, such as answer_contains: \"42\", not {one_line(repr(item))}"
+        raise UsageError(msg)
+    name, value = next(iter(item.items()))
+    if name not in CHECKS:
+        msg = f"{name!r} is no check; {nearest(name, CHECKS)}"
+        raise UsageError(msg)
+    kind = CHECKS[name]
+    given = value if isinstance(value, dict) else {fields(kind)[0].name: value}
+    check: Check = kind(**_arguments(name, kind, given))
+    return check
+
+
+def check_definition(check: Check) -> dict[str, Json]:
+    """What `check` is, as JSON: equal for equal checks, so that stored results can be told apart by it."""
+    body: dict[str, Json] = asdict(check) if is_dataclass(check) and not isinstance(check, type) else {}
+    return {"check": type(check).__name__, "label": check.label, **body}
+
+
+def _arguments(name: str, kind: Any, given: Mapping[str, Json]) -> dict[str, object]:
+    known = {field.name: field for field in fields(kind)}
+    types = get_type_hints(kind)
+    found: dict[str, object] = {}
+    for key, value in given.items():
+        if key not in known:
+            msg = f"{name} has no {key!r}; {nearest(key, known)}"
+            raise UsageError(msg)
+        found[key] = _typed(f"{name}.{key}", types[key], value)
+    if missing := [key for key, field in known.items() if key not in found and field.default is MISSING]:
+        msg = f"{name} needs {' and '.join(missing)}: write {name}: {{{', '.join(f'{key}: …' for key in missing)}}}"
+        raise UsageError(msg)
+    return found
+
+
+def _typed(place: str, kind: Any, value: Json) -> object:
+    """`value` as a field of type `kind` wants it: text, a number, one of several words, or a tuple of texts."""
+    if get_origin(kind) is tuple:
+        items = value if isinstance(value, list) else [value]
+        return tuple(_typed(place, str, item) for item in items)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            msg = f"{place} is {' or '.join(get_args(kind))}, not {value!r}"
+            raise UsageError(msg)
+        return value
+    fits = isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
+    if not fits:
+        hint = "; put it in quotes" if kind is str and isinstance(value, bool | int | float) else ""
+        msg = f"{place} is {_WORDS[kind]}, not {one_line(repr(value))}{hint}"
+        raise UsageError(msg)
+    return value

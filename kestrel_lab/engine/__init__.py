@@ -1,0 +1,1 @@
+"""Runs plans: the agent loop, approvals, limits, resume."""

@@ -1,0 +1,69 @@
+"""The agent loop: think (ask the model), act (run the calls it asks for), observe (their answers), decide (go on or end).
+
+The conversation is part of the folded state, so a loop that starts on a resumed state goes on exactly
+where the log ends: open tool calls first, then the next model turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kestrel_lab.core.calls import Call, Result
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.events import ModelDelta, Progress
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.plan import Step
+from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.turn import run_turn
+from kestrel_lab.log.fold import Conversation
+from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.record import RecordModel
+
+
+async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
+    """Work on `step` until the model answers without calling a tool; return that answer.
+
+    Raises `LimitError` when a limit is reached, `ModelError` when the model fails or says nothing, and
+    `ApprovalRequired` when a call needs a person and none is here.
+    """
+    talk = ctx.state.conversation(step.id)
+    while True:
+        if talk.requests:
+            await run_turn(step, talk, ctx, desk)
+        elif talk.messages[-1].role == "assistant":
+            return _answer(talk)
+        ctx.check_limits(talk)
+        await _think(step, talk, ctx)
+
+
+async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
+    cycle = talk.cycles + 1
+    call = Call(
+        id=f"{step.id}.m{cycle}",
+        kind="model",
+        target=ctx.model.name,
+        request=ModelRequest(messages=talk.messages, tools=ctx.specs),
+        step=step.id,
+        effect="pure",
+    )
+
+    async def ask(asked: Call) -> Result:
+        assert asked.request is not None
+        answer = await ctx.model(asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text)))
+        # Models reuse ids between turns; ours are unique in the run, whichever model answers.
+        calls = tuple(replace(request, id=f"{step.id}.{cycle}.{place}") for place, request in enumerate(answer.calls, 1))
+        return Result(answer=replace(answer, calls=calls))
+
+    result = await compose(ask, RecordModel(ctx.emit, cycle))(call)
+    ctx.warn_unpriced()
+    if result.answer is not None and result.answer.finish == "length":
+        ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
+
+
+def _answer(talk: Conversation) -> str:
+    text = talk.messages[-1].text.strip()
+    if not text:
+        msg = "the model ended without an answer: neither text nor a tool call"
+        raise ModelError(msg)
+    return text

@@ -1,0 +1,98 @@
+"""What a run carries with it: where its events go, what it may use, how far it may go."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from kestrel_lab.core.errors import LimitError
+from kestrel_lab.core.events import BudgetWarned, Event, ModelDelta, StateTransition
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.messages import ToolSpec
+from kestrel_lab.core.protocols import Approver, Listener, Model
+from kestrel_lab.core.states import RunStatus
+from kestrel_lab.engine.clock import WorkClock
+from kestrel_lab.log.fold import Conversation, RunState
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.workspace import Workspace
+
+
+@dataclass(kw_only=True)
+class RunContext:
+    """Everything the parts of the engine share about one run."""
+
+    run_id: str
+    store: SessionStore
+    state: RunState
+    model: Model
+    toolbox: Toolbox
+    workspace: Workspace
+    limits: Limits
+    policy: Policy
+    approver: Approver | None
+    listeners: list[Listener] = field(default_factory=list)
+    clock: WorkClock = field(init=False)
+    specs: tuple[ToolSpec, ...] = field(init=False)
+    _last: Future[int] | None = None
+    _failure: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - self.state.working_s)
+        self.clock = WorkClock(left)
+        self.specs = tuple(self.toolbox.specs())
+
+    def emit(self, event: Event, *, urgent: bool = False) -> Future[int] | None:
+        """Record `event`, take it into the state and tell the listeners; `model_delta` is only told."""
+        if not isinstance(event, ModelDelta):
+            at = time.time()
+            self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
+            self._last.add_done_callback(self._note)
+            self.state.apply(event, at)
+        self.tell(event)
+        return self._last
+
+    def adopt(self, event: Event, at: float) -> None:
+        """Take in an event that is in the log already."""
+        self.state.apply(event, at)
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """Tell the listeners."""
+        for listener in tuple(self.listeners):
+            listener(event)
+
+    def go(self, target: RunStatus, reason: str = "") -> None:
+        """Change the run's state."""
+        self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=True)
+
+    async def on_disk(self) -> None:
+        """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
+        done = self._last
+        if done is not None and not done.done():
+            self.store.hurry()
+            await asyncio.wrap_future(done)
+        if self._failure is not None:
+            raise self._failure
+
+    def check_limits(self, talk: Conversation) -> None:
+        """Raise `LimitError` if the next model turn would pass a limit."""
+        limits, usage = self.limits, self.state.usage
+        if limits.cycles is not None and talk.cycles >= limits.cycles:
+            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")
+        if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
+            raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")
+        if limits.tokens is not None and usage.tokens >= limits.tokens:
+            raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")
+
+    def warn_unpriced(self) -> None:
+        """Say once that the cost limit cannot be watched."""
+        if self.state.usage.unpriced == 1 and self.limits.cost_usd is not None:
+            text = f"the price of {self.model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
+            self.emit(BudgetWarned(limit="cost_usd", message=text))
+
+    def _note(self, done: Future[int]) -> None:
+        self._failure = self._failure or done.exception()

@@ -1,0 +1,76 @@
+"""The life of a run, from PLANNING to its last state, whatever happens between."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kestrel_lab.core.errors import KestrelError, LimitError, RunError
+from kestrel_lab.core.events import PlanProposed, RunFinished, StepFinished, StepStarted
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.states import RunStatus
+from kestrel_lab.engine.agent import run_agent
+from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.context import RunContext
+
+
+async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
+    """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk.
+
+    A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes
+    and leaves the run WAITING_APPROVAL; cancellation ends it CANCELLED and goes on; an error of the
+    store or a defect of the engine escapes after the run was marked FAILED, as far as the store allows.
+    """
+    try:
+        async with ctx.clock:
+            answer = await _work(ctx, desk, plan)
+    except asyncio.CancelledError:
+        _end(ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason="stopped on request"))
+        await asyncio.shield(ctx.on_disk())
+        raise
+    except TimeoutError:
+        if not ctx.clock.expired:
+            raise
+        reason = f"the limit of {ctx.limits.seconds:g} s of work is reached"
+        _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit="seconds", answer=_so_far(ctx), reason=reason))
+    except LimitError as error:
+        _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
+    except RunError as error:
+        _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=str(error)))
+    except KestrelError:
+        raise
+    except Exception as error:
+        reason = f"the engine failed: {type(error).__name__}: {error}"
+        _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
+        await ctx.on_disk()
+        raise
+    else:
+        _end(ctx, RunStatus.COMPLETE, RunFinished(outcome="complete", answer=answer))
+    await ctx.on_disk()
+
+
+async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
+    if not ctx.state.plan:
+        ctx.emit(PlanProposed(plan=plan.as_json()))
+    if ctx.state.status is RunStatus.PLANNING:
+        ctx.go(RunStatus.EXECUTING)
+    if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
+        ctx.go(RunStatus.EXECUTING, "decided")
+    answer = ""
+    for step in plan.steps:
+        ctx.emit(StepStarted(step=step.id, goal=step.goal))
+        answer = await run_agent(step, ctx, desk)
+        ctx.emit(StepFinished(step=step.id, ok=True))
+    return answer
+
+
+def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
+    for step in ctx.state.conversations:
+        if step not in ctx.state.finished_steps:
+            ctx.emit(StepFinished(step=step, ok=False, reason=finished.reason))
+    ctx.emit(finished)
+    ctx.go(status, finished.reason)
+
+
+def _so_far(ctx: RunContext) -> str:
+    """What the run has when something ends it early: the last thing the model said."""
+    return next((talk.text for talk in reversed(ctx.state.conversations.values()) if talk.text), "")

@@ -1,0 +1,186 @@
+"""A run as its user holds it: live while it works, the same object from the log afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, to_json
+from kestrel_lab.core.protocols import Listener
+from kestrel_lab.core.states import RunStatus
+from kestrel_lab.core.text import one_line
+from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.context import RunContext
+from kestrel_lab.log.fold import RunState, fold
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.views.html import run_html
+from kestrel_lab.views.page import page
+from kestrel_lab.views.runview import RunView, view_of
+from kestrel_lab.views.text import run_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Run:
+    """One run. Everything it says of itself comes from its events."""
+
+    def __init__(self, store: SessionStore, run_id: str, state: RunState | None = None) -> None:
+        self.id = run_id
+        self._store = store
+        self._state = state if state is not None else fold(store.records(run_id))
+        self._live: _Live | None = None
+
+    @property
+    def goal(self) -> str:
+        """What it was asked to do."""
+        return "" if self._state.started is None else self._state.started.goal
+
+    @property
+    def status(self) -> RunStatus:
+        """Where it stands, one of the states of the transition map."""
+        return self._state.status
+
+    @property
+    def answer(self) -> str:
+        """The answer; what there is of one when a limit ended the run; empty before that."""
+        return self._state.answer
+
+    @property
+    def reason(self) -> str:
+        """Why it ended as it did, when it did not simply complete."""
+        return "" if self._state.finished is None else self._state.finished.reason
+
+    @property
+    def outcome(self) -> str:
+        """`complete`, `limit`, `error` or `cancelled`; empty while it goes on."""
+        return "" if self._state.finished is None else self._state.finished.outcome
+
+    @property
+    def working(self) -> bool:
+        """Whether a session in this process works on it."""
+        return self._live is not None and not self._live.task.done()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, cost in USD and calls so far."""
+        return self._state.usage
+
+    @property
+    def model(self) -> str:
+        """The model's name, with `(scripted)` or `(replay)` when no real model answers."""
+        started = self._state.started
+        if started is None:
+            return ""
+        return started.model if started.model_kind == "real" else f"{started.model} ({started.model_kind})"
+
+    @property
+    def questions(self) -> tuple[ApprovalAsked, ...]:
+        """Calls that wait for a decision."""
+        return tuple(self._state.questions.values())
+
+    def records(self) -> list[Record]:
+        """The run's events as the log keeps them, with number and time."""
+        self._store.flush()
+        return self._store.records(self.id)
+
+    def events(self) -> list[Event]:
+        """The run's events, in order."""
+        return [record.event for record in self.records()]
+
+    def view(self) -> RunView:
+        """The run as it is shown."""
+        return view_of(self.records())
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per event: `seq`, `at` (UTC), `type`, and the event's fields; absent ones are missing values."""
+        import pandas as pd
+
+        rows = [{"seq": record.seq, "at": record.at, "type": record.event.type, **to_json(record.event)} for record in self.records()]
+        frame = pd.DataFrame(rows)
+        frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True)
+        return frame.set_index("seq")
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view())), encoding="utf-8")
+        return target
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Tell `listener` of every event, those so far first; the returned function ends that."""
+        for event in self._events_so_far():
+            listener(event)
+        if self._live is None:
+            return lambda: None
+        listeners = self._live.ctx.listeners
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    async def wait(self) -> Run:
+        """Wait until the run ends or can go no further.
+
+        Raises `ApprovalRequired` when a call needs a person and none is here. Cancelling the wait
+        cancels the run.
+        """
+        if self._live is not None:
+            await self._live.task
+        return self
+
+    def cancel(self) -> None:
+        """Stop the run; from any thread. It ends CANCELLED."""
+        if self._live is not None:
+            self._live.loop.call_soon_threadsafe(self._live.task.cancel)
+
+    def decide(self, given: ApprovalGiven) -> None:
+        """Answer a waiting call; from any thread.
+
+        Raises `UsageError` when no call of that name waits. A decision for a run that no session here
+        works on is stored and used when it is resumed.
+        """
+        question = given.question or given.call
+        if question not in self._state.questions:
+            waiting = ", ".join(self._state.questions) or "nothing waits"
+            msg = f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}"
+            raise UsageError(msg)
+        live = self._live
+        if live is not None and self.working:
+            live.loop.call_soon_threadsafe(live.desk.answer, given)
+        else:
+            self._store.decide(self.id, given)
+            self._state = fold(self._store.records(self.id))
+
+    def attach(self, ctx: RunContext, desk: ApprovalDesk, task: asyncio.Task[None]) -> None:
+        """Make this the handle of a run in progress; the session calls it."""
+        self._live = _Live(ctx, desk, task)
+
+    def _events_so_far(self) -> list[Event]:
+        return self.events() if self._state.events else []
+
+    def __repr__(self) -> str:
+        return run_text(self.view())
+
+    def _repr_html_(self) -> str:
+        return run_html(self.view())
+
+    def _repr_markdown_(self) -> None:
+        """No Markdown form: it would be rendered with remote images."""
+
+    def __str__(self) -> str:
+        return f"run {self.id}: {self.status}" + (f", {html.unescape(one_line(self.reason))}" if self.reason else "")
+
+
+class _Live:
+    """The working parts of a run in progress."""
+
+    def __init__(self, ctx: RunContext, desk: ApprovalDesk, task: asyncio.Task[None]) -> None:
+        self.ctx = ctx
+        self.desk = desk
+        self.task = task
+        self.loop = asyncio.get_running_loop()

@@ -1,0 +1,326 @@
+"""Where everything is put together: a log, models, tools, a policy; out come runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import ApprovalGiven, RunResumed, RunStarted
+from kestrel_lab.core.ids import new_run_id
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.protocols import Approver, Model
+from kestrel_lab.core.text import one_line
+from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.life import live
+from kestrel_lab.engine.owner import alive_elsewhere
+from kestrel_lab.engine.prompts import system_prompt
+from kestrel_lab.engine.run import Run
+from kestrel_lab.log.connection import process_name
+from kestrel_lab.log.fold import RunState, fold
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.models.choose import choose_model
+from kestrel_lab.testing import load_script
+from kestrel_lab.tools.decorator import tool as as_tool
+from kestrel_lab.tools.native import native_tools
+from kestrel_lab.tools.registry import Tool, Toolbox
+from kestrel_lab.tools.workspace import Workspace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+Tools = Iterable["str | Tool | Callable[..., Any]"]
+"""Tools by name, as made by `@tool`, or as plain functions."""
+
+
+class Session:
+    """Starts, resumes and lists runs over one log."""
+
+    def __init__(
+        self,
+        home: str | Path = ".kestrel",
+        model: str | Model | None = None,
+        approve: str = "ask",
+        *,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open the log under `home` (made if need be).
+
+        Args:
+            home: Folder of the log.
+            model: What runs use unless told otherwise; `None` finds one (see `kestrel doctor`).
+            approve: Approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`.
+            tools: Offered to every run beside the native tools.
+            limits: Bounds of runs that bring none of their own.
+            env: Environment variables to read; the process's by default.
+        """
+        Policy.parse(approve)
+        self.home = Path(home)
+        self.model = model
+        self.approve = approve
+        self.limits = limits or Limits()
+        self.env = os.environ if env is None else env
+        self.toolbox = native_tools() + [_tool(item) for item in tools]
+        self.store = SessionStore(self.home / "kestrel.db")
+        self._models: dict[str, Model] = {}
+        self._runs: dict[str, Run] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(
+        self,
+        goal: str,
+        *,
+        model: str | Model | None = None,
+        tools: Tools | Toolbox | None = None,
+        limits: Limits | None = None,
+        workspace: str | Path | Workspace = ".",
+        approve: str | None = None,
+        approver: Approver | None = None,
+        instructions: str = "",
+        config: str = "",
+        scenario: str = "",
+    ) -> Run:
+        """Begin a run on the running event loop and return at once.
+
+        Args:
+            goal: What to do.
+            model: Name or object; the session's by default.
+            tools: Names of known tools, tools, or functions; all known tools by default.
+            limits: The session's by default.
+            workspace: The only folder that file tools may touch.
+            approve: Policy of this run; the session's by default.
+            approver: Who is asked; with nobody, a call that must be asked about raises
+                `ApprovalRequired` from `Run.wait`.
+            instructions: Added to the system message.
+            config: Name of the model configuration, for suites.
+            scenario: Id of the scenario, for suites.
+
+        Raises:
+            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder.
+        """
+        if not goal.strip():
+            msg = "the goal is empty: say what the run should do"
+            raise UsageError(msg)
+        chosen = self.resolve_model(model)
+        toolbox = self.resolve_tools(tools)
+        bounds = limits or self.limits
+        policy = Policy.parse(approve or self.approve)
+        place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
+        run_id = new_run_id()
+        started = RunStarted(
+            goal=goal,
+            workspace=str(place.root),
+            model=chosen.name,
+            model_kind=chosen.kind,
+            system=system_prompt(bounds, instructions),
+            tools=[{"name": t.name, "version": t.version, "danger": t.danger.name, "effect": t.effect} for t in toolbox],
+            limits=bounds.as_json(),
+            policy=policy.text,
+            config=config,
+            scenario=scenario,
+            package=version("kestrel-lab"),
+        )
+        state = RunState()
+        state.apply(started, self.store.create_run(run_id, started))
+        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, Plan.single(goal))
+
+    async def run(self, goal: str, **options: Any) -> Run:
+        """`start` and wait for the end; takes the same options.
+
+        Returns the run also when it ended FAILED: look at `status` and `reason`. Raises
+        `ApprovalRequired` when a call needs a person and no approver was given.
+        """
+        return await self.start(goal, **options).wait()
+
+    def restart(
+        self,
+        run_id: str,
+        *,
+        model: str | Model | None = None,
+        tools: Tools | Toolbox | None = None,
+        approve: str | None = None,
+        approver: Approver | None = None,
+    ) -> Run:
+        """Go on with a run where its log ends; on the running event loop, returns at once.
+
+        A run that has ended is returned as it is. Calls whose outcome the last session left unknown are
+        repeated only if that is harmless, otherwise they are asked about. Raises `UsageError` when there
+        is no such run, when another process works on it, or when its model or tools cannot be had again.
+        """
+        row = self.store.run(run_id)
+        known = self._runs.get(run_id)
+        if known is not None and known.working:
+            return known
+        state = fold(self.store.records(run_id))
+        if state.started is None or state.status.terminal:
+            return Run(self.store, run_id, state)
+        if alive_elsewhere(row.owner):
+            msg = f"run {run_id} is being worked on by process {row.owner}; stop that one first, or approve with: kestrel approve {run_id}"
+            raise UsageError(msg)
+        began = state.started
+        toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
+        chosen = self._model_again(began, model)
+        bounds = Limits(**cast("dict[str, Any]", began.limits))
+        policy = Policy.parse(approve or began.policy)
+        place = Workspace(Path(began.workspace))
+        self.store.claim(run_id)
+        run = self._launch(
+            run_id, state, chosen, toolbox, place, bounds, policy, approver, Plan.single(began.goal), RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
+        )
+        return run
+
+    async def resume(self, run_id: str, **options: Any) -> Run:
+        """`restart` and wait for the end; takes the same options."""
+        return await self.restart(run_id, **options).wait()
+
+    def get(self, run_id: str) -> Run:
+        """A run of this log by its id; raises `UsageError` with the nearest id when there is none."""
+        live_run = self._runs.get(run_id)
+        if live_run is not None and live_run.working:
+            return live_run
+        self.store.flush()
+        self.store.run(run_id)
+        return Run(self.store, run_id)
+
+    def decide(self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once") -> list[str]:
+        """Answer every open question of a run; returns the tools that were decided on.
+
+        Raises `UsageError` when nothing waits. A session that waits for the answer goes on at once,
+        also in another process; otherwise the answer is used when the run is resumed.
+        """
+        run = self.get(run_id)
+        questions = run.questions
+        if not questions:
+            msg = f"run {run_id} is {run.status} and waits for no approval"
+            raise UsageError(msg)
+        for asked in questions:
+            run.decide(ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=how, reason=reason, scope=scope))
+        return [asked.tool for asked in questions]
+
+    def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
+        """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
+        import pandas as pd
+
+        self.store.flush()
+        rows = self.store.runs(limit=limit, trials=trials)
+        frame = pd.DataFrame(
+            [
+                {"run": r.id, "status": str(r.status), "goal": one_line(r.goal, 60), "model": _label(r.model, r.model_kind), "started": r.created_at}
+                for r in rows
+            ],
+            columns=["run", "status", "goal", "model", "started"],
+        )
+        frame["started"] = pd.to_datetime(frame["started"], unit="s", utc=True)
+        return frame.set_index("run")
+
+    def run_sync(self, goal: str, **options: Any) -> Run:
+        """`run` for scripts; inside a running event loop (a notebook) it works too and blocks it."""
+        return run_blocking(self.run(goal, **options))
+
+    def resolve_model(self, model: str | Model | None) -> Model:
+        """The model of that name, ready to be called; raises `UsageError` when there is none."""
+        wanted = model if model is not None else self.model
+        if wanted is not None and not isinstance(wanted, str):
+            return wanted
+        key = wanted or ""
+        if key not in self._models:
+            self._models[key] = choose_model(wanted, env=self.env, factories={"scripted": load_script})
+        return self._models[key]
+
+    def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
+        """The toolbox that `tools` describe; raises `UsageError` for an unknown name."""
+        if tools is None:
+            return self.toolbox
+        if isinstance(tools, Toolbox):
+            return tools
+        if isinstance(tools, str):
+            msg = f"tools must be a list, not the text {tools!r}"
+            raise UsageError(msg)
+        return Toolbox(self.toolbox.get(item) if isinstance(item, str) else _tool(item) for item in tools)
+
+    def close(self) -> None:
+        """Write what is queued and close the log."""
+        self.store.close()
+
+    def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
+        if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
+            wanted = self.model
+            if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
+                msg = f"the run used the {began.model_kind} model {began.model!r}, which only exists in memory: pass model=… to go on"
+                raise UsageError(msg)
+            return wanted
+        return self.resolve_model(model or began.model)
+
+    def _launch(
+        self,
+        run_id: str,
+        state: RunState,
+        model: Model,
+        toolbox: Toolbox,
+        workspace: Workspace,
+        limits: Limits,
+        policy: Policy,
+        approver: Approver | None,
+        plan: Plan,
+        resumed: RunResumed | None = None,
+    ) -> Run:
+        ctx = RunContext(
+            run_id=run_id,
+            store=self.store,
+            state=state,
+            model=model,
+            toolbox=toolbox,
+            workspace=workspace,
+            limits=limits,
+            policy=policy,
+            approver=approver,
+        )
+        if resumed is not None:
+            ctx.emit(resumed)
+        desk = ApprovalDesk(ctx)
+        task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
+        self._tasks.add(task)
+        run = Run(self.store, run_id, state)
+        run.attach(ctx, desk, task)
+        self._runs[run_id] = run
+
+        def forget(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
+            self._runs.pop(run_id, None)
+
+        task.add_done_callback(forget)
+        return run
+
+
+def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
+    if isinstance(item, str):
+        msg = f"{item!r} is a name: give the tool or function itself"
+        raise UsageError(msg)
+    return item if isinstance(item, Tool) else as_tool(item)
+
+
+def _label(model: str, kind: str) -> str:
+    return model if kind == "real" else f"{model} ({kind})"
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from synchronous code, whether or not an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1, thread_name_prefix="kestrel-sync") as pool:
+        return pool.submit(asyncio.run, work).result()

@@ -1,0 +1,140 @@
+"""One turn's tool calls: prepared, asked for together, run as far apart or together as their danger allows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from kestrel_lab.core.calls import Call, Danger, Problem, Result
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, UsageError, nearest
+from kestrel_lab.core.events import Progress, SchedulerParallelBatch
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.core.plan import Step
+from kestrel_lab.core.protocols import Handler
+from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.context import RunContext
+from kestrel_lab.log.fold import Conversation
+from kestrel_lab.middleware.approval import Approval
+from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.order import TurnOrder
+from kestrel_lab.middleware.record import RecordAnswer, RecordIntent
+from kestrel_lab.middleware.timeout import Timeout
+from kestrel_lab.tools.registry import Tool, ToolArgumentsError, ToolContext, render
+
+TOGETHER = Danger.LOW
+"""Calls up to this danger may run beside others of their turn."""
+
+
+async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> None:
+    """Answer every open request of the last model turn.
+
+    A failing call is answered with an error for the model and harms no other. When a call needs a
+    person and none is here, the others are finished first, then `ApprovalRequired` is raised.
+    """
+    allowed = {request.id for request in talk.requests[: ctx.limits.calls_per_turn]}
+    record = RecordAnswer(ctx.emit, render, lambda call: _max_chars(ctx, call))
+    calls: list[Call] = []
+    for request in talk.open_requests:
+        prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
+        if isinstance(prepared, Call):
+            calls.append(prepared)
+        else:
+            await record(Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refused(prepared))
+    if not calls:
+        return
+    together = frozenset(call.id for call in calls if call.danger <= TOGETHER and ctx.toolbox.get(call.target).parallel_safe)
+    if len(together) > 1:
+        ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
+    order = TurnOrder(calls, together)
+    timeout = Timeout(lambda call: ctx.toolbox.get(call.target).timeout_s)
+    handler = compose(_tool_handler(ctx), record, Approval(desk.decide), order, timeout, RecordIntent(ctx.emit, ctx.on_disk))
+
+    async def one(call: Call) -> None:
+        try:
+            await handler(call)
+        finally:
+            order.end(call)
+
+    await _all([one(call) for call in calls])
+
+
+async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
+    """Await everything, then raise what matters most: a real error before a wish for approval."""
+    if len(work) == 1:
+        await work[0]
+        return
+    tasks = [asyncio.create_task(item) for item in work]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if any(task.cancelled() for task in tasks):
+        raise asyncio.CancelledError
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, ApprovalRequired))
+
+
+def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Problem:
+    """The call that `request` means, or what is wrong with it."""
+    if request.problem:
+        return Problem(kind="invalid_arguments", message=f"the arguments of {request.name} could not be read: {request.problem}")
+    if request.name not in ctx.toolbox:
+        return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, ctx.toolbox.names)}")
+    tool = ctx.toolbox.get(request.name)
+    begun = ctx.state.begun.get(request.id)
+    try:
+        args = tool.validate(request.args if begun is None else begun.args)
+    except ToolArgumentsError as error:
+        return Problem(kind="invalid_arguments", message=str(error))
+    return _call(request.id, tool, args, step, attempt=1 if begun is None else begun.attempt + 1)
+
+
+def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
+    return Call(
+        id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=tool.danger, effect=tool.effect, attempt=attempt
+    )
+
+
+def _too_many(allowed: int) -> Problem:
+    return Problem(kind="limit", message=f"only {allowed} tool calls are carried out per turn; ask for this one again in the next turn")
+
+
+def _refused(problem: Problem) -> Handler:
+    async def refuse(_: Call) -> Result:
+        return Result(error=problem)
+
+    return refuse
+
+
+def _max_chars(ctx: RunContext, call: Call) -> int:
+    return ctx.toolbox.get(call.target).max_chars if call.target in ctx.toolbox else 20_000
+
+
+def _tool_handler(ctx: RunContext) -> Handler:
+    """Runs the tool itself; whatever it raises becomes an error that the model can read."""
+
+    def tell(text: str, fraction: float | None = None) -> None:
+        ctx.emit(Progress(text=text, fraction=fraction))
+
+    async def run(call: Call) -> Result:
+        tool = ctx.toolbox.get(call.target)
+        scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell)
+        try:
+            return Result(value=await tool.run(call.args, scope))
+        except KeyboardInterrupt:
+            # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
+            raise asyncio.CancelledError from None
+        except UsageError as error:
+            return Result(error=Problem(kind="failed", message=str(error)))
+        except KestrelError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
+            return Result(error=Problem(kind="failed", message=f"{type(error).__name__}: {error}"))
+
+    return run

@@ -1,0 +1,211 @@
+"""Statistics for repeated trials of the same scenarios: intervals, paired tests, and what a suite can detect.
+
+Trials of one scenario resemble each other, so the scenario is the unit: standard errors are taken over
+scenarios (clusters), with t quantiles of one degree of freedom less than there are scenarios. Treating
+trials as independent instead finds differences in up to half of all comparisons where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+ALPHA: Final = 0.05
+"""How often a difference may be reported where there is none."""
+ENUMERATED: Final = 12
+"""Up to this many differences, all patterns of signs are tried instead of a sample of them."""
+SHUFFLES: Final = 9_999
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """A mean and where the true one lies with 95 % confidence; `low` and `high` are NaN where nothing can be said."""
+
+    mean: float
+    low: float
+    high: float
+    se: float = math.nan
+    """Standard error of the mean."""
+    clusters: int = 0
+    n: int = 0
+
+    def excludes(self, value: float) -> bool:
+        """Whether `value` lies outside; an interval that says nothing excludes nothing."""
+        return value < self.low or value > self.high
+
+
+NOTHING: Final = Interval(mean=math.nan, low=math.nan, high=math.nan)
+
+
+def mean_interval(values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None) -> Interval:
+    """The weighted mean of `values` with a cluster-robust interval.
+
+    `clusters` names each value's cluster; without it each value is its own. One cluster alone is treated as
+    a sample of independent values. A single value, or none, has no interval.
+    """
+    if not values:
+        return NOTHING
+    labels: Sequence[Hashable] = clusters if clusters is not None else range(len(values))
+    if len(set(labels)) == 1:
+        labels = range(len(values))
+    weights = weights if weights is not None else [1.0] * len(values)
+    total = math.fsum(weights)
+    mean = math.fsum(w * x for w, x in zip(weights, values, strict=True)) / total
+    deviation: dict[Hashable, float] = {}
+    for label, weight, value in zip(labels, weights, values, strict=True):
+        deviation[label] = deviation.get(label, 0.0) + weight * (value - mean)
+    count = len(deviation)
+    if count < 2:
+        return Interval(mean=mean, low=math.nan, high=math.nan, clusters=count, n=len(values))
+    se = math.sqrt(math.fsum(d * d for d in deviation.values()) * count / (count - 1)) / total
+    reach = t_quantile(1 - ALPHA / 2, count - 1) * se
+    return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=count, n=len(values))
+
+
+def proportion_interval(
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None
+) -> Interval:
+    """The interval of a success rate: `mean_interval` within 0 and 1, or Wilson's where that is the better one.
+
+    Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when
+    all trials agree: then with one observation per cluster, since nothing says that repeats add to them.
+    """
+    interval = mean_interval(values, clusters, weights)
+    if not values:
+        return interval
+    count = len(set(clusters)) if clusters is not None else len(values)
+    agree = interval.mean in (0.0, 1.0)
+    if count in (1, len(values)) or agree:
+        size = count if agree and count > 1 else len(values)
+        low, high = wilson(interval.mean * size, size)
+        return Interval(mean=interval.mean, low=low, high=high, se=interval.se, clusters=count, n=len(values))
+    return Interval(
+        mean=interval.mean, low=max(0.0, interval.low), high=min(1.0, interval.high), se=interval.se, clusters=count, n=len(values)
+    )
+
+
+def wilson(successes: float, n: float) -> tuple[float, float]:
+    """Wilson's score interval of a proportion, 95 %."""
+    z = NormalDist().inv_cdf(1 - ALPHA / 2)
+    rate = successes / n
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def newcombe(base: tuple[float, float], head: tuple[float, float]) -> Interval:
+    """The difference of two independent proportions, each given as (successes, trials), head minus base."""
+    p, q = base[0] / base[1], head[0] / head[1]
+    (p_low, p_high), (q_low, q_high) = wilson(*base), wilson(*head)
+    return Interval(
+        mean=q - p,
+        low=q - p - math.hypot(q - q_low, p_high - p),
+        high=q - p + math.hypot(q_high - q, p - p_low),
+        se=math.sqrt(p * (1 - p) / base[1] + q * (1 - q) / head[1]),
+        clusters=1,
+        n=int(base[1] + head[1]),
+    )
+
+
+def paired_difference(
+    base: Sequence[float],
+    head: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+    *,
+    bounded: bool = False,
+) -> Interval:
+    """How much larger `head` is than `base`, item by item, with a cluster-robust interval.
+
+    Where all items agree, the spread seen is zero and the usual interval would claim certainty. With
+    `bounded`, for values between 0 and 1, it is then as wide as unseen clusters allow: `C` clusters out of
+    `C` that agree leave up to `1 - 0.025 ** (1 / C)` of all clusters that may not.
+    """
+    differences = [after - before for before, after in zip(base, head, strict=True)]
+    interval = mean_interval(differences, clusters, weights)
+    if bounded and interval.clusters and (interval.clusters == 1 or interval.se < 1e-12):
+        unseen = 1 - (ALPHA / 2) ** (1 / interval.clusters)
+        centre = (1 - unseen) * interval.mean
+        low, high = max(-1.0, centre - unseen), min(1.0, centre + unseen)
+        return Interval(mean=interval.mean, low=low, high=high, se=0.0, clusters=interval.clusters, n=interval.n)
+    return interval
+
+
+def mcnemar_exact(worse: int, better: int) -> float:
+    """The p value of seeing so unequal numbers of flips when either way is as likely; at least 6 one way give p < .05."""
+    flips = worse + better
+    if flips == 0:
+        return 1.0
+    tail = sum(math.comb(flips, k) for k in range(min(worse, better) + 1))
+    return min(1.0, 2.0 * tail / float(2**flips))
+
+
+def sign_flip_test(differences: Sequence[float]) -> float:
+    """The p value of the mean of paired differences when each sign could as well be the other (two-sided).
+
+    Exact for up to `ENUMERATED` differences that are not zero, and for differences of one size, where it is
+    McNemar's exact test; otherwise from `SHUFFLES` random patterns, always the same ones.
+    """
+    moved = [d for d in differences if abs(d) > 1e-12]
+    if not moved:
+        return 1.0
+    if max(map(abs, moved)) - min(map(abs, moved)) < 1e-9:
+        return mcnemar_exact(sum(d < 0 for d in moved), sum(d > 0 for d in moved))
+    import numpy as np  # noqa: PLC0415 - 20 MB that a run without a comparison does not need
+
+    sizes = np.abs(np.array(moved))
+    seen = abs(sum(moved)) - 1e-9
+    if len(moved) <= ENUMERATED:
+        patterns = (np.arange(2 ** len(moved))[:, None] >> np.arange(len(moved))) & 1
+        return float(np.mean(np.abs((2 * patterns - 1) @ sizes) >= seen))
+    signs = np.random.default_rng(0).integers(0, 2, (SHUFFLES, len(moved))) * 2 - 1
+    return float((np.sum(np.abs(signs @ sizes) >= seen) + 1) / (SHUFFLES + 1))
+
+
+def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """The p value of the difference between two sides when, within each stratum, every trial could be of either side.
+
+    It asks about these strata only, and is exact whatever the differences between them; two-sided, from
+    `SHUFFLES` random assignments, always the same ones.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
+    random = np.random.default_rng(0)
+    seen, shuffled = 0.0, np.zeros(SHUFFLES)
+    for base, head in strata:
+        pooled = np.array([*base, *head], dtype=float)
+        seen += float(np.mean(head) - np.mean(base))
+        mixed = random.permuted(np.tile(pooled, (SHUFFLES, 1)), axis=1)
+        shuffled += mixed[:, len(base) :].mean(axis=1) - mixed[:, : len(base)].mean(axis=1)
+    return float((np.sum(np.abs(shuffled) >= abs(seen) - 1e-9) + 1) / (SHUFFLES + 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p values: reporting those below `ALPHA` reports any false difference at most that often in all."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def minimum_detectable_difference(n: int, variance: float, *, power: float = 0.8) -> float:
+    """The smallest true difference that `n` paired scenarios show with `power` at the 5 % level.
+
+    `variance` is that of the paired differences; for pass or fail it is about the share of scenarios that flip.
+    """
+    normal = NormalDist()
+    return (normal.inv_cdf(1 - ALPHA / 2) + normal.inv_cdf(power)) * math.sqrt(variance / n) if n else math.inf
+
+
+def t_quantile(probability: float, df: int) -> float:
+    """The quantile of Student's t distribution with `df` degrees of freedom."""
+    # scipy.special is ready in a tenth of the time that scipy.stats takes.
+    from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
+
+    return float(stdtrit(df, probability))

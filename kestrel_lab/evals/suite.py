@@ -1,0 +1,187 @@
+"""A suite: scenarios to try, configurations to try them with, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from kestrel_lab.checks.parse import check_definition
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.protocols import Check
+
+CountErrors = Literal["fail", "exclude"]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InlineFiles:
+    """A fresh folder with these files, for each trial."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """Text by path."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderCopy:
+    """A fresh copy of a folder, for each trial."""
+
+    folder: str
+    """As `Suite.resolve` finds it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackageSource:
+    """The source folder of an installed Python package, in place and read-only."""
+
+    package: str
+
+
+Place = InlineFiles | FolderCopy | PackageSource
+"""Where a trial works."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """A task with checks that tell whether it was done."""
+
+    id: str
+    goal: str
+    checks: tuple[Check, ...]
+    family: str = ""
+    """Kind of task; summaries can be grouped by it."""
+    place: Place = InlineFiles()
+    tools: tuple[str, ...] | None = None
+    """Names of the tools offered; `None` for the native tools that only read."""
+    limits: dict[str, int | float | None] = field(default_factory=dict)
+    """Any of `cycles`, `cost_usd`, `seconds` and `tokens`; the others as for any run."""
+    approve: str = ""
+    """Approval policy. Where empty: `auto` in a throw-away folder, `deny` in an installed package."""
+    expected: Json = None
+    """Handed to the checks; the built-in ones do not look at it."""
+    tags: tuple[str, ...] = ()
+    weight: float = 1.0
+    """How much the scenario counts in means over scenarios."""
+
+    @property
+    def policy(self) -> str:
+        """The approval policy in force; nobody is asked anything during a suite."""
+        return self.approve or ("deny" if isinstance(self.place, PackageSource) else "auto")
+
+    def definition(self) -> dict[str, Json]:
+        """All that a trial's outcome depends on: not family, tags and weight."""
+        return {
+            "goal": self.goal,
+            "checks": [check_definition(check) for check in self.checks],
+            "place": {"kind": type(self.place).__name__, **asdict(self.place)},
+            "tools": None if self.tools is None else list(self.tools),
+            "limits": dict(self.limits),
+            "approve": self.policy,
+            "expected": self.expected,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """One way to run the scenarios: a model and its settings."""
+
+    name: str
+    model: str = ""
+    """As for any run; empty for the model that a run gets when none is named."""
+    temperature: float | None = None
+    seed: int | None = None
+    """The model's seed in epoch 1; one more in each further epoch."""
+    concurrency: int | None = None
+    """Trials at once, where the suite's number is too many: a model on this machine runs best alone."""
+    limits: dict[str, int | float | None] = field(default_factory=dict)
+    """Replace those of the scenarios."""
+
+    def definition(self) -> dict[str, Json]:
+        """All that a trial's outcome depends on: neither name nor concurrency."""
+        return {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suite:
+    """Scenarios × configurations × epochs. `kestrel_lab.evals.suitefile.load_suite` reads one from YAML."""
+
+    name: str
+    scenarios: tuple[Scenario, ...]
+    configs: tuple[Config, ...] = (Config(name="default"),)
+    epochs: int = 1
+    concurrency: int = 4
+    """Trials at once, over all configurations."""
+    count_errors: CountErrors = "fail"
+    """Whether a trial that broke counts as failed or is left out of rates; its number is shown either way."""
+    system: str = ""
+    """Instructions for the model, in place of the usual ones."""
+    system_from: str = ""
+    """A file that holds them."""
+    tools_from: tuple[str, ...] = ()
+    """Python files whose `@tool` objects the scenarios may name."""
+    path: Path | None = None
+    """The suite file; what the suite names is looked for beside it."""
+    root: Path | None = None
+    """Top of the repository the suite is in; what is not beside the suite file is looked for here."""
+
+    def __post_init__(self) -> None:
+        _require_unique("scenario", [scenario.id for scenario in self.scenarios])
+        _require_unique("configuration", [config.name for config in self.configs])
+        if not self.scenarios or not self.configs:
+            msg = f"suite {self.name!r} has no {'configurations' if self.scenarios else 'scenarios'}"
+            raise UsageError(msg)
+        if self.epochs < 1 or self.concurrency < 1:
+            msg = f"suite {self.name!r}: epochs and concurrency are at least 1, not {self.epochs} and {self.concurrency}"
+            raise UsageError(msg)
+
+    def select(self, *, configs: Iterable[str] | None = None, scenarios: Iterable[str] | None = None, epochs: int | None = None) -> Suite:
+        """The suite cut down to the named parts; raises `UsageError` for a name it does not have."""
+        chosen = self
+        if configs is not None:
+            chosen = replace(chosen, configs=tuple(_pick("configuration", configs, {c.name: c for c in self.configs})))
+        if scenarios is not None:
+            chosen = replace(chosen, scenarios=tuple(_pick("scenario", scenarios, {s.id: s for s in self.scenarios})))
+        if epochs is not None:
+            chosen = replace(chosen, epochs=epochs)
+        return chosen
+
+    def resolve(self, name: str) -> Path:
+        """The file or folder that the suite calls `name`: beside the suite file, else from the top of its repository.
+
+        Raises `UsageError` when it is at neither place, or is not inside the repository: a suite has to give
+        the same results in another checkout.
+        """
+        beside = self.path.parent if self.path else Path.cwd()
+        places = [beside] if self.root is None or self.root == beside else [beside, self.root]
+        if Path(name).is_absolute():
+            msg = f"suite {self.name!r} names {name!r}: write it relative to the suite file, so that it means the same in another checkout"
+            raise UsageError(msg)
+        for place in places:
+            found = place / name
+            if found.exists():
+                if self.root is not None and not found.resolve().is_relative_to(self.root.resolve()):
+                    msg = f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
+                    raise UsageError(msg)
+                return found
+        msg = f"suite {self.name!r} names {name!r}, which is not there; looked in {' and '.join(str(place) for place in places)}"
+        raise UsageError(msg)
+
+    def definition(self) -> dict[str, Json]:
+        """What the outcome of every trial depends on beside its scenario and configuration."""
+        return {"system": self.system, "system_from": self.system_from, "tools_from": list(self.tools_from)}
+
+
+def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:
+    for name in names:
+        if name not in known:
+            msg = f"the suite has no {what} {name!r}; {nearest(name, known)}"
+            raise UsageError(msg)
+        yield known[name]
+
+
+def _require_unique(what: str, names: list[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        msg = f"{what} names used twice: {', '.join(twice)}"
+        raise UsageError(msg)

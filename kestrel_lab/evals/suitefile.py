@@ -1,0 +1,281 @@
+"""Suites written as YAML: read, checked, and every mistake told with its place and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from kestrel_lab.checks.parse import parse_check
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.protocols import Check
+from kestrel_lab.core.text import one_line
+from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
+from kestrel_lab.evals.yamlfile import Where, YamlFile, read_yaml
+from kestrel_lab.middleware.policy import Policy
+
+MAX_REPORTED: Final = 10
+"""Mistakes told at once."""
+
+Positive = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class LimitsEntry(_Strict):
+    """How far a run may go; `null` for no bound."""
+
+    cycles: int | None = None
+    cost_usd: float | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+
+
+class WorkspaceEntry(_Strict):
+    """One of three: files written here, a folder to copy, the source of an installed package."""
+
+    files: dict[str, str] | None = None
+    folder: str | None = None
+    package: str | None = None
+
+
+class DefaultsEntry(_Strict):
+    """What scenarios have that do not say otherwise; limits are merged one by one."""
+
+    family: str = ""
+    workspace: WorkspaceEntry | None = None
+    tools: list[str] | None = None
+    limits: LimitsEntry = LimitsEntry()
+    approve: str = ""
+    tags: list[str] = []
+
+
+class ScenarioEntry(DefaultsEntry):
+    """A task with checks."""
+
+    id: Name
+    goal: Annotated[str, Field(min_length=1)]
+    expected: Any = None
+    checks: Annotated[list[Any], Field(min_length=1)]
+    weight: Annotated[float, Field(gt=0)] = 1.0
+
+
+class ConfigEntry(_Strict):
+    """One way to run the scenarios. A text alone is the name of a model."""
+
+    name: Name
+    model: str = ""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    seed: int | None = None
+    concurrency: Positive | None = None
+    limits: LimitsEntry = LimitsEntry()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {"name": value, "model": value} if isinstance(value, str) else value
+
+
+class SuiteEntry(_Strict):
+    """A whole suite file."""
+
+    name: str = ""
+    epochs: Positive = 1
+    concurrency: Positive = 4
+    count_errors: Literal["fail", "exclude"] = "fail"
+    system: str = ""
+    system_from: str = ""
+    tools_from: list[str] = []
+    defaults: DefaultsEntry = DefaultsEntry()
+    configs: Annotated[list[ConfigEntry], Field(min_length=1)] = [ConfigEntry(name="default")]
+    scenarios: Annotated[list[ScenarioEntry], Field(min_length=1)]
+
+
+_ENTRIES: Final[dict[str, type[BaseModel]]] = {
+    "": SuiteEntry,
+    "defaults": DefaultsEntry,
+    "scenarios": ScenarioEntry,
+    "configs": ConfigEntry,
+    "workspace": WorkspaceEntry,
+    "limits": LimitsEntry,
+}
+
+
+def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
+    """The suite in the YAML file at `path`.
+
+    What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
+    another checkout, when given. Raises `UsageError`, one line for each mistake: file, line, key, what is
+    wrong and the nearest right spelling.
+    """
+    path = Path(path)
+    place = Path(at) if at is not None else path
+    document = read_yaml(path, _shown(path))
+    try:
+        entry = SuiteEntry.model_validate(document.value)
+    except ValidationError as error:
+        raise UsageError(_joined(_told(document, detail) for detail in error.errors())) from error
+    problems: list[str] = []
+    scenarios = [_scenario(entry, index, document, problems) for index in range(len(entry.scenarios))]
+    configs = [_config(entry, index, document, problems) for index in range(len(entry.configs))]
+    if problems:
+        raise UsageError(_joined(problems))
+    try:
+        return Suite(
+            name=entry.name or path.stem,
+            scenarios=tuple(scenarios),
+            configs=tuple(configs),
+            epochs=entry.epochs,
+            concurrency=entry.concurrency,
+            count_errors=entry.count_errors,
+            system=entry.system,
+            system_from=entry.system_from,
+            tools_from=tuple(entry.tools_from),
+            path=place.absolute(),
+            root=repository_of(place.absolute().parent),
+        )
+    except UsageError as error:
+        msg = f"{document.place()}: {error}"
+        raise UsageError(msg) from error
+
+
+def suite_schema() -> dict[str, Json]:
+    """JSON Schema of suite files, for editors."""
+    return cast("dict[str, Json]", SuiteEntry.model_json_schema())
+
+
+def repository_of(folder: Path) -> Path | None:
+    """The top of the git checkout that `folder` is in, if any."""
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+
+
+def _scenario(suite: SuiteEntry, index: int, document: YamlFile, problems: list[str]) -> Scenario:
+    entry, defaults = suite.scenarios[index], suite.defaults
+    where: Where = ("scenarios", index)
+    limits = _limits(document, (*where, "limits"), problems, defaults.limits, entry.limits)
+    approve = entry.approve or defaults.approve
+    if approve:
+        _try(document, (*where, "approve"), problems, lambda: _refuse_asking(approve))
+    checks: list[Check] = []
+    for number, item in enumerate(entry.checks):
+        checks += _try(document, (*where, "checks", number), problems, lambda item=item: [parse_check(item)]) or []  # type: ignore[misc]
+    place = _try(document, (*where, "workspace"), problems, lambda: _place(entry.workspace or defaults.workspace))
+    return Scenario(
+        id=entry.id,
+        goal=entry.goal,
+        checks=tuple(checks),
+        family=entry.family or defaults.family,
+        place=place or InlineFiles(),
+        tools=_tools(entry.tools if entry.tools is not None else defaults.tools),
+        limits=limits,
+        approve=approve,
+        expected=entry.expected,
+        tags=tuple(entry.tags or defaults.tags),
+        weight=entry.weight,
+    )
+
+
+def _config(suite: SuiteEntry, index: int, document: YamlFile, problems: list[str]) -> Config:
+    entry = suite.configs[index]
+    return Config(
+        name=entry.name,
+        model=entry.model,
+        temperature=entry.temperature,
+        seed=entry.seed,
+        concurrency=entry.concurrency,
+        limits=_limits(document, ("configs", index, "limits"), problems, entry.limits),
+    )
+
+
+def _tools(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+def _limits(document: YamlFile, where: Where, problems: list[str], *entries: LimitsEntry) -> dict[str, int | float | None]:
+    merged = {key: value for entry in entries for key, value in entry.model_dump(exclude_unset=True).items()}
+    _try(document, where, problems, lambda: Limits(**merged))
+    return merged
+
+
+def _place(entry: WorkspaceEntry | None) -> Place:
+    if entry is None:
+        return InlineFiles()
+    given = entry.model_dump(exclude_none=True)
+    if len(given) != 1:
+        msg = f"a workspace is one of files, folder and package, not {' and '.join(given) or 'nothing'}"
+        raise UsageError(msg)
+    if entry.folder is not None:
+        return FolderCopy(folder=entry.folder)
+    if entry.package is not None:
+        return PackageSource(package=entry.package)
+    files = entry.files or {}
+    for name in files:
+        if not name or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+            msg = f"the file {name!r} must be a relative path without '..'"
+            raise UsageError(msg)
+    return InlineFiles(files=files)
+
+
+def _refuse_asking(approve: str) -> None:
+    Policy.parse(approve)
+    if approve.strip().lower() == "ask":
+        msg = "nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"
+        raise UsageError(msg)
+
+
+def _try(document: YamlFile, where: Where, problems: list[str], make: Any) -> Any:
+    """What `make` returns; a `UsageError` of it becomes one more problem, with its place."""
+    try:
+        return make()
+    except UsageError as error:
+        problems.append(f"{document.place(where)}: {error}")
+        return None
+
+
+def _told(document: YamlFile, detail: ErrorDetails) -> str:
+    where = cast("Where", detail["loc"])
+    return f"{document.place(where)}: {_explained(where, detail)}"
+
+
+def _explained(where: Where, detail: ErrorDetails) -> str:
+    kind, value = detail["type"], detail["input"]
+    if kind == "extra_forbidden":
+        parent = next((part for part in reversed(where[:-1]) if isinstance(part, str)), "")
+        return f"unknown key; {nearest(str(where[-1]), _ENTRIES[parent].model_fields)}"
+    if kind == "missing":
+        return "is missing"
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        return f"must be a mapping of keys to values, not {_quoted(value)}"
+    if kind == "string_type":
+        hint = "; put it in quotes" if isinstance(value, int | float) else ""
+        return f"must be text, not {_quoted(value)}{hint}"
+    words = {"int_type": "a whole number", "float_type": "a number", "list_type": "a list", "bool_type": "true or false"}
+    if kind in words:
+        return f"must be {words[kind]}, not {_quoted(value)}"
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty"
+    return f"{detail['msg'].replace('Input should', 'must')}, not {_quoted(value)}"
+
+
+def _quoted(value: object) -> str:
+    return "nothing" if value is None else one_line(repr(value), 60)
+
+
+def _joined(problems: Iterator[str] | list[str]) -> str:
+    lines = list(problems)
+    more = [f"… and {len(lines) - MAX_REPORTED} more"] if len(lines) > MAX_REPORTED else []
+    return "\n".join(lines[:MAX_REPORTED] + more)
+
+
+def _shown(path: Path) -> str:
+    """The path as people in this folder would write it."""
+    absolute = path.absolute()
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,107 @@
+"""Opening the database: settings, migrations, and what our own connections may not do."""
+
+import os
+import sys
+from pathlib import Path
+
+import apsw
+
+from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StorageFull, StoreError
+from kestrel_lab.log.schema import MIGRATIONS
+
+_FORBIDDEN = frozenset(
+    {
+        apsw.SQLITE_ATTACH,
+        apsw.SQLITE_DETACH,
+        apsw.SQLITE_ALTER_TABLE,
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_CREATE_TEMP_INDEX,
+        apsw.SQLITE_CREATE_TEMP_TABLE,
+        apsw.SQLITE_CREATE_TEMP_TRIGGER,
+        apsw.SQLITE_CREATE_TEMP_VIEW,
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_CREATE_VIEW,
+        apsw.SQLITE_CREATE_VTABLE,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_DROP_TABLE,
+        apsw.SQLITE_DROP_TEMP_INDEX,
+        apsw.SQLITE_DROP_TEMP_TABLE,
+        apsw.SQLITE_DROP_TEMP_TRIGGER,
+        apsw.SQLITE_DROP_TEMP_VIEW,
+        apsw.SQLITE_DROP_TRIGGER,
+        apsw.SQLITE_DROP_VIEW,
+        apsw.SQLITE_DROP_VTABLE,
+        apsw.SQLITE_PRAGMA,
+        apsw.SQLITE_REINDEX,
+    }
+)
+
+
+def connect(path: Path) -> apsw.Connection:
+    """A guarded connection to the log at `path`, which is created and migrated as needed.
+
+    Raises `StoreError` when the file is no database of ours or was written by a newer version.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ignore = path.parent / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    try:
+        connection = apsw.Connection(os.fspath(path))
+        connection.set_busy_timeout(30_000)
+        connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA recursive_triggers = ON; PRAGMA foreign_keys = ON")
+        _migrate(connection, path)
+    except (apsw.NotADBError, apsw.CorruptError, apsw.CantOpenError) as error:
+        msg = f"{path} cannot be used as the log: {error}. Move it away, or choose another home folder"
+        raise StoreError(msg) from error
+    connection.authorizer = _authorize
+    return connection
+
+
+def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
+    """Deny whatever could take the rules away; the schema changes in `connect` only."""
+    if action in _FORBIDDEN or (first or "").startswith("sqlite_") and action in (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE):
+        return apsw.SQLITE_DENY
+    return apsw.SQLITE_OK
+
+
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    if _version(connection) == len(MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)
+        if version > len(MIGRATIONS):
+            msg = f"{path} was written by a newer kestrel_lab (schema {version}, this one knows {len(MIGRATIONS)}): upgrade kestrel_lab"
+            raise StoreError(msg)
+        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+            connection.execute(script)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _version(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version") or 0)
+
+
+def translate(error: apsw.Error, what: str) -> StoreError:
+    """The error of this package that says what SQLite refused."""
+    text = str(error)
+    if isinstance(error, apsw.FullError) or "ENOSPC" in text:
+        return StorageFull(f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost")
+    if "E_DECIDED" in text:
+        return AlreadyDecided("this question was answered before; the first answer stands")
+    if "E_NOT_ASKED" in text:
+        return StoreError("this question was never asked: nothing to decide")
+    if "E_ILLEGAL_TRANSITION" in text or "E_RUN_TERMINAL" in text:
+        return IllegalTransition(f"the log refused {what}: {text}")
+    return StoreError(f"the log refused {what}: {text}")
+
+
+def process_name() -> str:
+    """This process, as `host:pid`: who owns a live run."""
+    return f"{os.uname().nodename if sys.platform != 'win32' else 'localhost'}:{os.getpid()}"

@@ -1,0 +1,187 @@
+"""From events to the state they describe: the one definition of what a log means.
+
+`RunState` is mutated by `apply` for speed: a frozen copy per event would make long runs quadratic. It is
+never written anywhere and can always be rebuilt by `fold`; resuming a run is `fold` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import cast
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.events import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    PlanProposed,
+    Record,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StateTransition,
+    StepFinished,
+    StepStarted,
+    ToolAnswered,
+    ToolCalled,
+)
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.messages import Message, ToolRequest
+from kestrel_lab.core.states import RunStatus
+
+
+@dataclass(kw_only=True, slots=True)
+class Conversation:
+    """What was said in one step."""
+
+    messages: list[Message] = field(default_factory=list)
+    """Complete turns only: an assistant's calls and all their answers, in the order asked."""
+    cycles: int = 0
+    """Model turns begun."""
+    requests: tuple[ToolRequest, ...] = ()
+    """Tool calls of the last turn, until the last of them is answered."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """Texts of those already answered, by call."""
+    text: str = ""
+    """What the assistant said last."""
+
+    @property
+    def open_requests(self) -> tuple[ToolRequest, ...]:
+        """Tool calls that still need an answer."""
+        return tuple(request for request in self.requests if request.id not in self.answers)
+
+
+@dataclass(kw_only=True, slots=True)
+class RunState:
+    """Everything a session must know to go on with a run."""
+
+    status: RunStatus = RunStatus.PLANNING
+    started: RunStarted | None = None
+    plan: dict[str, Json] = field(default_factory=dict)
+    conversations: dict[str, Conversation] = field(default_factory=dict)
+    finished_steps: dict[str, bool] = field(default_factory=dict)
+    begun: dict[str, ToolCalled] = field(default_factory=dict)
+    """Calls that were started and have no answer: after a crash their outcome is unknown."""
+    questions: dict[str, ApprovalAsked] = field(default_factory=dict)
+    """Questions nobody has answered."""
+    decisions: dict[str, ApprovalGiven] = field(default_factory=dict)
+    """Answers by question."""
+    always: set[str] = field(default_factory=set)
+    """Tools that need no further approval in this run."""
+    usage: Usage = Usage()
+    waiting_s: float = 0.0
+    """Seconds spent waiting for a person."""
+    working_s: float = 0.0
+    """Seconds spent on anything else, the time between sessions left out."""
+    answer: str = ""
+    finished: RunFinished | None = None
+    last_at: float | None = None
+    events: int = 0
+
+    def conversation(self, step: str) -> Conversation:
+        """The conversation of `step`, begun if need be."""
+        return self.conversations.setdefault(step, Conversation())
+
+    def apply(self, event: Event, at: float) -> None:
+        """Take one event in."""
+        self.events += 1
+        self._clock(event, at)
+        match event:
+            case ModelCalled():
+                self.conversation(event.step).cycles += 1
+            case ModelAnswered():
+                self._model_answered(event)
+            case ToolCalled():
+                self.begun[event.call] = event
+            case ToolAnswered():
+                self._tool_answered(event)
+            case ApprovalAsked():
+                self.questions[event.question or event.call] = event
+            case ApprovalGiven():
+                self._decided(event)
+            case StateTransition():
+                self.status = RunStatus(event.target)
+            case RunStarted():
+                self.started = event
+            case PlanProposed():
+                self.plan = event.plan
+            case StepStarted():
+                self._step_started(event)
+            case StepFinished():
+                self.finished_steps[event.step] = event.ok
+            case RunFinished():
+                self.finished, self.answer = event, event.answer
+            case _:
+                pass
+
+    def _clock(self, event: Event, at: float) -> None:
+        passed = 0.0 if self.last_at is None or isinstance(event, RunResumed) else max(0.0, at - self.last_at)
+        self.last_at = at
+        if self.status is RunStatus.WAITING_APPROVAL:
+            self.waiting_s += passed
+        else:
+            self.working_s += passed
+
+    def _step_started(self, event: StepStarted) -> None:
+        conversation = self.conversation(event.step)
+        if conversation.messages:
+            return
+        if self.started is not None and self.started.system:
+            conversation.messages.append(Message(role="system", text=self.started.system))
+        conversation.messages.append(Message(role="user", text=event.goal))
+
+    def _model_answered(self, event: ModelAnswered) -> None:
+        self.usage += Usage(
+            tokens_in=event.tokens_in,
+            tokens_out=event.tokens_out,
+            cost_usd=event.cost_usd or 0.0,
+            unpriced=int(event.cost_usd is None and event.error is None),
+            model_calls=1,
+        )
+        if event.error is not None:
+            return
+        conversation = self.conversation(event.step)
+        conversation.text = event.text or conversation.text
+        conversation.requests = tuple(_request(call) for call in event.calls)
+        conversation.answers = {}
+        conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests))
+
+    def _tool_answered(self, event: ToolAnswered) -> None:
+        self.begun.pop(event.call, None)
+        self.usage += Usage(tool_calls=1)
+        conversation = self.conversation(event.step)
+        conversation.answers[event.call] = event.text
+        if len(conversation.answers) == len(conversation.requests):
+            conversation.messages.extend(
+                Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)
+                for request in conversation.requests
+            )
+            conversation.requests = ()
+            conversation.answers = {}
+
+    def _decided(self, event: ApprovalGiven) -> None:
+        question = event.question or event.call
+        asked = self.questions.pop(question, None)
+        self.decisions[question] = event
+        if asked is not None and event.granted and event.scope == "run":
+            self.always.add(asked.tool)
+
+
+def _request(call: dict[str, Json]) -> ToolRequest:
+    return ToolRequest(
+        id=str(call.get("id", "")),
+        name=str(call.get("name", "")),
+        args=cast("dict[str, Json]", call.get("args") or {}),
+        problem=str(call.get("problem") or ""),
+    )
+
+
+def fold(records: Iterable[Record]) -> RunState:
+    """The state that a log describes; equal logs give equal states, and a prefix gives the state back then."""
+    state = RunState()
+    for record in records:
+        state.apply(record.event, record.at)
+    return state

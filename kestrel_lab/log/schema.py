@@ -1,0 +1,116 @@
+"""Tables, triggers and migrations of the log.
+
+The rules live in the database, so that no code path can break them: a run changes its state only by a
+`state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing
+is appended to an ended run, no event and no trial is changed or deleted, and a question about a call is
+decided once. `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before
+each insert.
+"""
+
+from kestrel_lab.core.states import TERMINAL, TRANSITIONS, RunStatus
+
+_LEGAL = ",".join(f"('{source}','{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets))
+_TERMINAL = ",".join(f"'{status}'" for status in sorted(TERMINAL))
+
+_FIRST = f"""
+CREATE TABLE transitions(source TEXT NOT NULL, target TEXT NOT NULL, PRIMARY KEY(source, target)) WITHOUT ROWID;
+INSERT INTO transitions VALUES {_LEGAL};
+
+CREATE TABLE runs(
+  id TEXT PRIMARY KEY NOT NULL,
+  goal TEXT NOT NULL,
+  workspace TEXT NOT NULL,
+  model TEXT NOT NULL,
+  model_kind TEXT NOT NULL,
+  config TEXT NOT NULL DEFAULT '',
+  scenario TEXT NOT NULL DEFAULT '',
+  status TEXT NOT NULL DEFAULT '{RunStatus.PLANNING}',
+  parent TEXT,
+  forked_at INTEGER,
+  last_seq INTEGER NOT NULL DEFAULT 0,
+  owner TEXT NOT NULL DEFAULT '',
+  created_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX runs_by_time ON runs(created_at);
+
+CREATE TABLE events(
+  run_id TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  eid TEXT NOT NULL,
+  at REAL NOT NULL,
+  type TEXT NOT NULL,
+  ref TEXT,
+  body TEXT NOT NULL CHECK(json_valid(body)),
+  PRIMARY KEY(run_id, seq)
+) WITHOUT ROWID;
+CREATE INDEX questions ON events(run_id, ref) WHERE ref IS NOT NULL;
+
+CREATE TABLE eval_runs(
+  id TEXT PRIMARY KEY NOT NULL,
+  scenario TEXT NOT NULL,
+  result_json TEXT NOT NULL CHECK(json_valid(result_json)),
+  metrics_json TEXT NOT NULL CHECK(json_valid(metrics_json)),
+  git_sha TEXT NOT NULL,
+  created_at REAL NOT NULL,
+  suite TEXT NOT NULL,
+  config TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  key TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX eval_runs_by_commit ON eval_runs(suite, git_sha);
+
+CREATE TRIGGER runs_insert BEFORE INSERT ON runs BEGIN
+  SELECT RAISE(ABORT, 'E_RUN_EXISTS') WHERE EXISTS (SELECT 1 FROM runs WHERE id = NEW.id);
+  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION: a run begins in {RunStatus.PLANNING}') WHERE NEW.status IS NOT '{RunStatus.PLANNING}';
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.last_seq IS NOT 0;
+END;
+CREATE TRIGGER runs_delete BEFORE DELETE ON runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER runs_identity BEFORE UPDATE OF id, goal, workspace, model, model_kind, config, scenario, parent, forked_at, created_at ON runs
+BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER runs_status BEFORE UPDATE OF status ON runs WHEN NEW.status IS NOT OLD.status BEGIN
+  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION')
+    WHERE NOT EXISTS (SELECT 1 FROM transitions WHERE source = OLD.status AND target = NEW.status);
+  SELECT RAISE(ABORT, 'E_NO_EVENT')
+    WHERE NOT EXISTS (SELECT 1 FROM events WHERE run_id = OLD.id AND seq = OLD.last_seq AND type = 'state_transition'
+      AND json_extract(body, '$.source') IS OLD.status AND json_extract(body, '$.target') IS NEW.status);
+END;
+CREATE TRIGGER runs_last_seq BEFORE UPDATE OF last_seq ON runs BEGIN
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.last_seq IS NOT (SELECT max(seq) FROM events WHERE run_id = OLD.id);
+END;
+
+CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
+END;
+CREATE TRIGGER events_transition BEFORE INSERT ON events WHEN NEW.type = 'state_transition' BEGIN
+  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION') WHERE NOT EXISTS (SELECT 1 FROM transitions
+    WHERE source = (SELECT status FROM runs WHERE id = NEW.run_id) AND source = json_extract(NEW.body, '$.source')
+    AND target = json_extract(NEW.body, '$.target'));
+END;
+CREATE TRIGGER events_decision BEFORE INSERT ON events WHEN NEW.type = 'approval_given' BEGIN
+  SELECT RAISE(ABORT, 'E_NOT_ASKED') WHERE NOT EXISTS
+    (SELECT 1 FROM events WHERE run_id = NEW.run_id AND ref IS NOT NULL AND ref = NEW.ref AND type = 'approval_asked');
+  SELECT RAISE(ABORT, 'E_DECIDED') WHERE EXISTS
+    (SELECT 1 FROM events WHERE run_id = NEW.run_id AND ref IS NOT NULL AND ref = NEW.ref AND type = 'approval_given');
+END;
+CREATE TRIGGER events_after AFTER INSERT ON events BEGIN
+  UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id;
+  UPDATE runs SET status = json_extract(NEW.body, '$.target') WHERE id = NEW.run_id AND NEW.type = 'state_transition';
+END;
+CREATE TRIGGER events_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER events_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+
+CREATE TRIGGER transitions_insert BEFORE INSERT ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER transitions_update BEFORE UPDATE ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER transitions_delete BEFORE DELETE ON transitions BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+
+CREATE TRIGGER eval_runs_insert BEFORE INSERT ON eval_runs BEGIN
+  SELECT RAISE(ABORT, 'E_TRIAL_EXISTS') WHERE EXISTS (SELECT 1 FROM eval_runs WHERE id = NEW.id);
+END;
+CREATE TRIGGER eval_runs_update BEFORE UPDATE ON eval_runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER eval_runs_delete BEFORE DELETE ON eval_runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+"""Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -1,0 +1,222 @@
+"""The log as the rest of the program sees it: append, read back, list."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, RunStarted, StateTransition, from_json, to_json
+from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.states import RunStatus
+from kestrel_lab.log.connection import connect, process_name, translate
+from kestrel_lab.log.writer import Append, Execute, Writer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRow:
+    """What the list of runs says of one."""
+
+    id: str
+    goal: str
+    workspace: str
+    model: str
+    model_kind: str
+    config: str
+    scenario: str
+    status: RunStatus
+    parent: str | None
+    created_at: float
+    owner: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRow:
+    """One finished trial of a suite."""
+
+    id: str
+    scenario: str
+    result: dict[str, Json]
+    metrics: dict[str, Json]
+    git_sha: str
+    created_at: float
+    suite: str
+    config: str
+    epoch: int
+    key: str
+    """Hash of everything the trial's outcome depends on."""
+
+
+_EVENT_COLUMNS = "seq, eid, at, type, body"
+_RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, created_at, owner"
+_EVAL_COLUMNS = "id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key"
+
+
+class SessionStore:
+    """One SQLite file. Appends from any thread; an append's future resolves once it is on disk."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._reader = connect(self.path)
+        self._lock = threading.Lock()
+        self._writer = Writer(lambda: connect(self.path))
+        self._eids = (f"{secrets.token_hex(6)}-{number}" for number in itertools.count(1))
+
+    def create_run(self, run_id: str, started: RunStarted, *, parent: str | None = None) -> float:
+        """Add a run in state PLANNING with `started` as its first event; written with what follows.
+
+        Returns the event's time.
+        """
+        now = time.time()
+        row = (run_id, started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario, parent, process_name(), now)
+        sql = (
+            "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, parent, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?,?)"
+        )
+        self._writer.put(Execute(sql, row, f"run {run_id}", Future()), urgent=False)
+        self.append(run_id, started, at=now)
+        return now
+
+    def append(self, run_id: str, event: Event, *, at: float | None = None, urgent: bool = False) -> Future[int]:
+        """Queue `event`; the future gives its number once it is on disk, or raises what refused it.
+
+        With `urgent` the commit is not delayed to find company: say so when you are going to wait.
+        """
+        done: Future[int] = Future()
+        ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
+        job = Append(run_id, next(self._eids), time.time() if at is None else at, event.type, ref, dumps(to_json(event)), done)
+        self._writer.put(job, urgent=urgent)
+        return done
+
+    def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
+        """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""
+        start = source if source is not None else self.run(run_id).status
+        return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
+
+    def decide(self, run_id: str, given: ApprovalGiven) -> None:
+        """Record a decision and wait until it is on disk.
+
+        Raises `AlreadyDecided` if somebody was faster and `StoreError` if nothing was asked.
+        """
+        self.append(run_id, replace(given, question=given.question or given.call), urgent=True).result()
+
+    def claim(self, run_id: str) -> None:
+        """Note that this process works on the run."""
+        done: Future[None] = Future()
+        self._writer.put(Execute("UPDATE runs SET owner = ? WHERE id = ?", (process_name(), run_id), f"owner of run {run_id}", done), urgent=True)
+        done.result()
+
+    def decision(self, run_id: str, question: str) -> Record | None:
+        """How a question was answered, by whichever process, or `None` while it is open."""
+        rows = self._read(f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_given'", (run_id, question))
+        return _record(run_id, rows[0]) if rows else None
+
+    def records(self, run_id: str, *, after: int = 0) -> list[Record]:
+        """The events of a run in order, from the one after number `after` on; what is still queued is not among them."""
+        rows = self._read(f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? ORDER BY seq", (run_id, after))
+        return [_record(run_id, row) for row in rows]
+
+    def run(self, run_id: str) -> RunRow:
+        """The row of one run; raises `UsageError` with the nearest id when there is none."""
+        rows = self._read(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
+        if not rows:
+            known = [row.id for row in self.runs(limit=200)]
+            msg = f"no run {run_id!r} in {self.path}: {nearest(run_id, known) if known else 'it has no runs yet'}"
+            raise UsageError(msg)
+        return _run_row(rows[0])
+
+    def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:
+        """The newest runs first; without those that a suite started unless `trials`."""
+        where = "" if trials else "WHERE scenario = ''"
+        return [_run_row(row) for row in self._read(f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created_at DESC LIMIT ?", (limit,))]
+
+    def add_eval_run(self, row: EvalRow) -> Future[None]:
+        """Queue one finished trial; the future resolves once it is on disk."""
+        done: Future[None] = Future()
+        values = (
+            *(row.id, row.scenario, dumps(row.result), dumps(row.metrics), row.git_sha),
+            *(row.created_at, row.suite, row.config, row.epoch, row.key),
+        )
+        self._writer.put(Execute(f"INSERT INTO eval_runs({_EVAL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", values, f"trial {row.id}", done), urgent=False)
+        return done
+
+    def eval_runs(self, *, suite: str | None = None, git_sha: str | None = None) -> list[EvalRow]:
+        """Stored trials, oldest first."""
+        rows = self._read(
+            f"SELECT {_EVAL_COLUMNS} FROM eval_runs WHERE (?1 IS NULL OR suite = ?1) AND (?2 IS NULL OR git_sha = ?2) ORDER BY created_at, id",
+            (suite, git_sha),
+        )
+        return [_eval_row(row) for row in rows]
+
+    def hurry(self) -> None:
+        """Commit what is queued without waiting for company."""
+        self._writer.hurry()
+
+    def flush(self) -> None:
+        """Wait until everything queued so far is on disk."""
+        done: Future[None] = Future()
+        self._writer.put(Execute("SELECT 1", (), "nothing", done), urgent=True)
+        done.result()
+
+    def close(self) -> None:
+        """Write what is queued and close the file."""
+        self._writer.close()
+        with self._lock:
+            self._reader.close()
+
+    def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            try:
+                return self._reader.execute(sql, tuple(bindings)).fetchall()
+            except apsw.ConnectionClosedError as error:
+                msg = f"the log {self.path} is closed"
+                raise StoreError(msg) from error
+            except apsw.Error as error:
+                raise translate(error, "a query") from error
+
+
+def _record(run_id: str, row: tuple[Any, ...]) -> Record:
+    seq, eid, at, kind, body = row
+    return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, json.loads(body)))
+
+
+def _run_row(row: tuple[Any, ...]) -> RunRow:
+    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, created_at, owner) = row
+    return RunRow(
+        id=run_id,
+        goal=goal,
+        workspace=workspace,
+        model=model,
+        model_kind=model_kind,
+        config=config,
+        scenario=scenario,
+        status=RunStatus(status),
+        parent=parent,
+        created_at=created_at,
+        owner=owner,
+    )
+
+
+def _eval_row(row: tuple[Any, ...]) -> EvalRow:
+    (trial_id, scenario, result, metrics, git_sha, created_at, suite, config, epoch, key) = row
+    return EvalRow(
+        id=trial_id,
+        scenario=scenario,
+        result=json.loads(result),
+        metrics=json.loads(metrics),
+        git_sha=git_sha,
+        created_at=created_at,
+        suite=suite,
+        config=config,
+        epoch=epoch,
+        key=key,
+    )

@@ -1,0 +1,38 @@
+"""A risky call goes on only after somebody said yes."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from kestrel_lab.core.calls import Call, Problem, Result
+from kestrel_lab.core.events import ApprovalGiven
+from kestrel_lab.core.protocols import Handler
+
+Decide = Callable[[Call], Awaitable[ApprovalGiven | None]]
+"""The decision on a call; `None` when none is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Ask `decide` before proceeding; a person may have changed the arguments."""
+
+    decide: Decide
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        decision = await self.decide(call)
+        if decision is None:
+            return await proceed(call)
+        if not decision.granted:
+            return Result(error=_denied(call, decision))
+        return await proceed(call if decision.args is None else replace(call, args=decision.args))
+
+
+def _denied(call: Call, decision: ApprovalGiven) -> Problem:
+    because = f": {decision.reason}" if decision.reason else ""
+    if call.attempt > 1:
+        text = (
+            f"an earlier session ended while {call.target} ran; whether it took effect is not known, and {decision.by} "
+            f"chose not to run it again{because}. Look at the state of things before going on."
+        )
+        return Problem(kind="unknown_outcome", message=text)
+    text = f"{call.target} was denied by {decision.by}{because}. Do not repeat this call; find another way or explain what is needed."
+    return Problem(kind="denied", message=text)

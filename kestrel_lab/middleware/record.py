@@ -1,0 +1,123 @@
+"""Calls become events: a model call when asked and answered, a tool call when it begins and when it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kestrel_lab.core.calls import Call, Problem, Result
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
+from kestrel_lab.core.protocols import Handler
+from kestrel_lab.core.text import head_tail
+
+Emit = Callable[[Event], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAnswer:
+    """Outermost around a tool call: whatever happened to it becomes one `tool_answered`."""
+
+    emit: Emit
+    render: Callable[[Any], str]
+    max_chars: Callable[[Call], int]
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        try:
+            result = await proceed(call)
+        except asyncio.CancelledError:
+            problem = Problem(kind="cancelled", message=f"{call.target} was cancelled; it may have taken effect in part")
+            self._emit(call, Result(error=problem))
+            raise
+        self._emit(call, result)
+        return result
+
+    def _emit(self, call: Call, result: Result) -> None:
+        text, cut = head_tail(self.render(result.value) if result.error is None else f"error: {result.error.message}", self.max_chars(call))
+        self.emit(
+            ToolAnswered(
+                call=call.id,
+                step=call.step,
+                tool=call.target,
+                text=text,
+                error=None if result.error is None else result.error.as_json(),
+                seconds=result.seconds,
+                queued=result.queued,
+                cached=result.cached,
+                truncated=cut or result.truncated,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordIntent:
+    """Innermost around a tool call: `tool_called` is written before the tool begins.
+
+    A call that is not `pure` waits until that event is on disk, so that after a crash no effect is
+    without a trace.
+    """
+
+    emit: Emit
+    on_disk: Callable[[], Awaitable[None]]
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        self.emit(
+            ToolCalled(
+                call=call.id,
+                step=call.step,
+                tool=call.target,
+                args=call.args,
+                danger=call.danger.name,
+                effect=call.effect,
+                attempt=call.attempt,
+            )
+        )
+        if call.effect != "pure":
+            await self.on_disk()
+        began = time.perf_counter()
+        result = await proceed(call)
+        return replace(result, seconds=time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordModel:
+    """Around a model call: `model_called`, then `model_answered` with what it consumed or why it failed."""
+
+    emit: Emit
+    cycle: int
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        request = call.request
+        messages, tools = (len(request.messages), len(request.tools)) if request is not None else (0, 0)
+        self.emit(ModelCalled(call=call.id, step=call.step, model=call.target, cycle=self.cycle, messages=messages, tools=tools))
+        began = time.perf_counter()
+        try:
+            result = await proceed(call)
+        except (ModelError, asyncio.CancelledError) as error:
+            kind, text = ("failed", str(error)) if isinstance(error, ModelError) else ("cancelled", "the call was cancelled")
+            problem = Problem(kind=kind, message=text).as_json()
+            seconds = time.perf_counter() - began
+            self.emit(ModelAnswered(call=call.id, step=call.step, model=call.target, error=problem, seconds=seconds))
+            raise
+        answer = result.answer
+        if answer is not None:
+            usage = answer.usage
+            self.emit(
+                ModelAnswered(
+                    call=call.id,
+                    step=call.step,
+                    model=answer.model or call.target,
+                    text=answer.text,
+                    calls=[{"id": ask.id, "name": ask.name, "args": ask.args, "problem": ask.problem} for ask in answer.calls],
+                    tokens_in=usage.tokens_in,
+                    tokens_out=usage.tokens_out,
+                    cost_usd=None if usage.unpriced else usage.cost_usd,
+                    seconds=time.perf_counter() - began,
+                    finish=answer.finish,
+                    cached=result.cached,
+                )
+            )
+        return result

@@ -1,0 +1,49 @@
+"""What a failed provider call means for whoever reads about it, and whether trying again may help."""
+
+from __future__ import annotations
+
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.text import one_line
+
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+
+
+def model_error(error: Exception, *, model: str, api_base: str | None, key_name: str) -> ModelError:
+    """The same failure as a `ModelError` whose message says what to do."""
+    status = getattr(error, "status_code", None)
+    said = one_line(_without_wrapping(str(error)), 400)
+    where = api_base or "the provider"
+    if "connection error" in said.lower() or type(error).__name__ == "APIConnectionError":
+        return ModelError(f"{model}: no connection to {where} ({said}). Is it running, and is the address right?", transient=True)
+    if "missing credentials" in said.lower() or "api_key client option must be set" in said.lower():
+        return ModelError(f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel models)")
+    if "LLM Provider NOT provided" in str(error):
+        return ModelError(f"litellm knows no provider for {model!r}: write it as provider/name, e.g. openai/{model}")
+    advice = {
+        400: "The request was refused; a shorter conversation or another model may help.",
+        401: f"Check the key in {key_name}.",
+        402: "The account has no credit left.",
+        403: f"The key in {key_name} may not use this model.",
+        404: f"Is the name of the model right, and does {where} serve it?",
+        429: "Too many requests or tokens: wait, or lower the number of runs at once.",
+        408: "No answer in time.",
+    }.get(status if isinstance(status, int) else 0, "")
+    kind = f"{status} " if isinstance(status, int) else ""
+    message = f"{model}: {kind}from {where}: {said}" + (f". {advice}" if advice else "")
+    return ModelError(message, transient=status in _PASSING, retry_after_s=_retry_after(error))
+
+
+def _without_wrapping(text: str) -> str:
+    """`text` without the class names that litellm stacks in front of a provider's own words."""
+    head, dash, rest = text.partition("Exception - ")
+    return rest if dash and head.startswith("litellm.") and rest.strip() else text.removeprefix("litellm.")
+
+
+def _retry_after(error: Exception) -> float | None:
+    headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        # The header may also hold a date; then the usual pauses apply.
+        return None
+    return max(seconds, 0.0)

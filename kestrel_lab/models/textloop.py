@@ -1,0 +1,90 @@
+"""Tool calling for models that have none: the tools are described in the prompt and asked for in JSON.
+
+The model says `{"tool": …, "arguments": …}` or `{"answer": …}`, held to that by a JSON schema where the server enforces
+one. What it says is read leniently, so a server that ignores the schema works too: the first JSON object that makes
+sense counts, and plain text is an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
+from kestrel_lab.core.text import head_tail
+from kestrel_lab.models.textparse import AnswerText, read_said
+from kestrel_lab.models.textprompt import reply_schema, tool_prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+
+
+@dataclass(frozen=True, slots=True)
+class TextToolModel:
+    """`model` with tool calling; requests without tools pass through with tool messages as plain text.
+
+    One tool is called per turn. Only the text of an answer is streamed, never the JSON around it.
+    """
+
+    model: Model
+    thought: bool = field(default=False, kw_only=True)
+    """Let the model write a thought before each call or answer (ReAct); it is the text beside a call."""
+    max_result_chars: int = field(default=4000, kw_only=True)
+    """Longer tool results are shown to the model with their middle left out."""
+
+    @property
+    def name(self) -> str:
+        """The wrapped model's name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The wrapped model's kind."""
+        return self.model.kind
+
+    @property
+    def native_tools(self) -> bool:
+        """Tools may be handed to it."""
+        return True
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer or ask for a tool; raises what the wrapped model raises."""
+        messages = [self._as_text(message) for message in request.messages]
+        if not request.tools:
+            return await self.model(replace(request, messages=messages), on_delta)
+        asked = replace(
+            request,
+            messages=_with_system(messages, tool_prompt(request.tools, thought=self.thought, answer=request.schema)),
+            tools=(),
+            schema=reply_schema(request.tools, thought=self.thought, answer=request.schema),
+        )
+        shown = AnswerText(on_delta)
+        said = await self.model(asked, shown.add)
+        number = 1 + sum(len(message.calls) for message in request.messages)
+        text, calls = read_said(said.text, tools=[tool.name for tool in request.tools], call_id=f"call_{number}")
+        if not calls:
+            shown.finish(text)
+        finish = "tool_calls" if calls and said.finish == "stop" else said.finish
+        return replace(said, text=text, calls=calls, finish=finish)
+
+    def _as_text(self, message: Message) -> Message:
+        if message.role == "tool":
+            result, _ = head_tail(message.text, self.max_result_chars)
+            return Message(role="user", text=f"Result of {message.name or 'the tool'}: {result}")
+        if message.calls:
+            return Message(role="assistant", text="\n".join(self._said(message)))
+        return message
+
+    def _said(self, message: Message) -> Iterable[str]:
+        for number, call in enumerate(message.calls):
+            said: dict[str, Json] = {"tool": call.name, "arguments": call.args}
+            yield dumps({"thought": message.text, **said} if self.thought and message.text and not number else said)
+
+
+def _with_system(messages: list[Message], text: str) -> list[Message]:
+    if messages and messages[0].role == "system":
+        return [replace(messages[0], text=f"{messages[0].text}\n\n{text}"), *messages[1:]]
+    return [Message(role="system", text=text), *messages]

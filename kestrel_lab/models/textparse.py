@@ -1,0 +1,109 @@
+"""Reading what a model said in words: a tool call, an answer, or plain text."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.core.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kestrel_lab.core.protocols import OnDelta
+
+_OPENING = re.compile(r'\s*\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"answer"\s*:\s*"', re.DOTALL)
+# Runs of characters and escapes that are complete: the first half of a surrogate pair waits for the second one.
+_COMPLETE = re.compile(
+    r'(?:[^"\\]|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*', re.DOTALL
+)
+_CUT_OFF = re.compile(r'\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"tool"\s*:\s*"([^"]+)"', re.DOTALL)
+_DECODER = json.JSONDecoder(strict=False)
+
+
+def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
+    """The text and the tool call in `said`; a call with unreadable arguments states its problem."""
+    for found in _objects(said):
+        if (name := _tool_name(found, tools)) is not None:
+            thought = found.get("thought")
+            return thought if isinstance(thought, str) else "", (_request(found, name, call_id),)
+        if "answer" in found:
+            answer = found["answer"]
+            return answer if isinstance(answer, str) else dumps(answer), ()
+    if cut := _CUT_OFF.search(said):
+        problem = f"the call of {cut[1]!r} was cut off before its arguments ended: {one_line(said, 200)}"
+        return "", (ToolRequest(id=call_id, name=cut[1], problem=problem),)
+    if opening := _OPENING.match(said):
+        complete = _COMPLETE.match(said, opening.end())
+        return _decoded(complete[0]) if complete else "", ()
+    return said.strip(), ()
+
+
+def _objects(said: str) -> Iterator[dict[str, Json]]:
+    """Every JSON object in `said`, in order, whatever text or code fence stands around it."""
+    at = said.find("{")
+    while at >= 0:
+        try:
+            found, end = _DECODER.raw_decode(said, at)
+        except (json.JSONDecodeError, RecursionError):
+            end = at + 1
+        else:
+            yield found
+        at = said.find("{", end)
+
+
+def _tool_name(found: dict[str, Json], tools: Sequence[str]) -> str | None:
+    """The tool an object asks for; some models were trained to write `name` or `action` instead of `tool`."""
+    if isinstance(name := found.get("tool"), str):
+        return name
+    for word in ("name", "action"):
+        if isinstance(name := found.get(word), str) and name in tools:
+            return name
+    return None
+
+
+def _request(found: dict[str, Json], name: str, call_id: str) -> ToolRequest:
+    for word in ("arguments", "args", "parameters", "action_input"):
+        if isinstance(args := found.get(word), dict):
+            return ToolRequest(id=call_id, name=name, args=args)
+        if args is not None:
+            problem = f"the arguments of {name!r} must be a JSON object, not {one_line(dumps(args), 200)}"
+            return ToolRequest(id=call_id, name=name, problem=problem)
+    return ToolRequest(id=call_id, name=name)
+
+
+def _decoded(piece: str) -> str:
+    return str(json.loads(f'"{piece}"', strict=False))
+
+
+class AnswerText:
+    """Passes the text of a streamed `{"answer": "…"}` on while it comes in; calls and other forms are held back."""
+
+    def __init__(self, on_delta: OnDelta) -> None:
+        self._on_delta = on_delta
+        self._said = ""
+        self._at: int | None = None
+        self._shown = ""
+
+    def add(self, piece: str) -> None:
+        """Take a piece of what the model says."""
+        self._said += piece
+        if self._at is None and (opening := _OPENING.match(self._said)):
+            self._at = opening.end()
+        if self._at is None or (complete := _COMPLETE.match(self._said, self._at)) is None:
+            return
+        self._at = complete.end()
+        self._show(_decoded(complete[0]))
+
+    def finish(self, text: str) -> None:
+        """Show what of the final `text` was not shown yet."""
+        if text.startswith(self._shown):
+            self._show(text[len(self._shown) :])
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._shown += text
+            self._on_delta(text)

@@ -1,0 +1,93 @@
+"""How tools are told to a model in words, and the JSON schema of what it may reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kestrel_lab.core.messages import ToolSpec
+
+_KEPT = ("type", "enum", "const", "required", "additionalProperties")
+"""Keywords of a tool's schema that are passed on beside the structural ones.
+
+Others (patterns, formats, bounds) are left out: grammar engines refuse a schema with a keyword they cannot enforce, and
+the tool checks its arguments itself.
+"""
+
+
+def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None) -> str:
+    """The instructions, one line per tool; short, because the model may read little."""
+    first = '"thought":"...",' if thought else ""
+    lines = ["Reply with one JSON object. Use a tool to get what you need, then give the answer.", "Tools:"]
+    for tool in tools:
+        arguments, others = _example(tool.schema)
+        note = f" Also takes: {', '.join(others)}." if others else ""
+        lines.append(f'{{{first}"tool":"{tool.name}","arguments":{dumps(arguments)}}} {one_line(tool.description, 200)}{note}')
+    said = '"..."' if answer is None else dumps(_example(answer)[0] or "...")
+    lines += ["When you know the answer:", f'{{{first}"answer":{said}}}']
+    return "\n".join(lines)
+
+
+def _example(schema: dict[str, Json]) -> tuple[dict[str, Json], list[str]]:
+    """Required properties with a sample value each, and the names of the others."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return {}, []
+    needed = [name for name in properties if isinstance(required, list) and name in required]
+    return {name: _sample(properties[name]) for name in needed}, [name for name in properties if name not in needed]
+
+
+def _sample(schema: Json) -> Json:
+    if not isinstance(schema, dict):
+        return "..."
+    if isinstance(options := schema.get("enum"), list):
+        return "|".join(map(str, options[:6]))
+    samples: dict[str, Json] = {"integer": 1, "number": 1.5, "boolean": True, "array": ["..."], "object": {}, "null": None}
+    kind = schema.get("type")
+    return samples.get(kind, "...") if isinstance(kind, str) else "..."
+
+
+def reply_schema(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None) -> dict[str, Json]:
+    """A schema that allows a call of each tool and an answer, nothing else."""
+    definitions: dict[str, Json] = {}
+    choices: list[Json] = []
+    for tool in tools:
+        arguments = _within({"type": "object", **tool.schema}, tool.name, definitions)
+        choices.append(_object({"tool": {"const": tool.name}, "arguments": arguments}, thought=thought))
+    said: Json = {"type": "string"} if answer is None else _within(answer, "answer", definitions)
+    choices.append(_object({"answer": said}, thought=thought))
+    return {"anyOf": choices, **({"$defs": definitions} if definitions else {})}
+
+
+def _object(properties: dict[str, Json], *, thought: bool) -> Json:
+    all_of = {"thought": {"type": "string"}, **properties} if thought else properties
+    return {"type": "object", "properties": {**all_of}, "required": [*all_of], "additionalProperties": False}
+
+
+def _within(schema: Json, owner: str, definitions: dict[str, Json]) -> Json:
+    """`schema` as part of a larger one: its definitions move to `definitions`, named after `owner`."""
+    if isinstance(schema, bool) or not isinstance(schema, dict):
+        return schema
+    for word in ("$defs", "definitions"):
+        if isinstance(named := schema.get(word), dict):
+            for name, part in named.items():
+                definitions[f"{owner}.{name}"] = _within(part, owner, definitions)
+    if isinstance(target := schema.get("$ref"), str):
+        return {"$ref": f"#/$defs/{owner}.{target.rpartition('/')[2]}"}
+    kept: dict[str, Json] = {word: schema[word] for word in _KEPT if word in schema}
+    if isinstance(kept.get("additionalProperties"), dict):
+        kept["additionalProperties"] = _within(kept["additionalProperties"], owner, definitions)
+    if isinstance(properties := schema.get("properties"), dict):
+        kept["properties"] = {name: _within(part, owner, definitions) for name, part in properties.items()}
+        kept.setdefault("additionalProperties", False)
+    if "items" in schema:
+        kept["items"] = _within(schema["items"], owner, definitions)
+    for word in ("anyOf", "oneOf"):
+        if isinstance(options := schema.get(word), list):
+            kept["anyOf"] = [_within(option, owner, definitions) for option in options]
+    return kept

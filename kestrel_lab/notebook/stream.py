@@ -1,0 +1,79 @@
+"""Patches on their way to a screen: numbered, merged and bundled, so that a thousand small ones stay cheap.
+
+A front end may miss messages (it may not listen yet, or be reloaded) and a server may drop some
+when there are very many. Bundles are numbered; whoever sees a gap asks again and gets the whole view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+from kestrel_lab.core.events import Event
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.views.rows import Change
+from kestrel_lab.views.runview import RunView
+
+INTERVAL_S = 0.04
+"""A screen is told 25 times a second at most, except of what a person waits for."""
+
+Send = Callable[[dict[str, Json]], None]
+
+
+class PatchStream:
+    """Keeps the view of one run and tells one front end what changes in it."""
+
+    def __init__(self, view: RunView, send: Send) -> None:
+        self.view = view
+        self._send = send
+        self._buffer: list[Change] = []
+        self._number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        # Events come on the run's loop, requests for the whole view on a kernel thread.
+        self._lock = threading.RLock()
+
+    def take(self, event: Event) -> None:
+        """Apply `event` to the view and tell the front end soon, or at once if somebody waits for it."""
+        with self._lock:
+            changes = self.view.apply(event, time.time())
+            for change in changes:
+                _merge(self._buffer, change)
+        if any(map(_urgent, changes)):
+            self.flush()
+        elif changes and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self.flush)
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._buffer:
+                bundle, self._buffer = self._buffer, []
+                self._number += 1
+                self._send(self._message("patch", bundle))
+
+    def whole(self) -> None:
+        """Send the view as it is now; what had gathered is in it."""
+        with self._lock:
+            self._buffer = []
+            self._send(self._message("snap", self.view.snapshot()))
+
+    def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
+        return {"k": kind, "seq": self._number, "now": time.time(), "changes": list[Json](changes)}
+
+
+def _urgent(change: Change) -> bool:
+    return change["op"] in {"ask", "asked"} or (change["op"] == "head" and "status" in change)
+
+
+def _merge(buffer: list[Change], change: Change) -> None:
+    """Append `change`, joining pieces of the same text."""
+    last = buffer[-1] if buffer else {}
+    if change["op"] == "text" and last.get("op") == "text" and last["id"] == change["id"]:
+        buffer[-1] = {**last, "append": f"{last['append']}{change['append']}"}
+    else:
+        buffer.append(change)

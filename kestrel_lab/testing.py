@@ -1,0 +1,201 @@
+"""Fakes for everything that can be plugged in, for tests, demonstrations and suites without a key.
+
+A scripted model is not a model: it says so by its `kind`, and every table, panel and report repeats it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from kestrel_lab.core.calls import Call, Result, Usage
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
+from kestrel_lab.core.protocols import Handler, ModelKind, OnDelta, Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.evals.yamlfile import read_yaml
+
+ScriptedCall = tuple[str, dict[str, Json]]
+Turn = str | Sequence[ScriptedCall] | ModelAnswer | Exception
+"""What a script says in one turn: an answer, tool calls, a whole `ModelAnswer`, or an error to raise."""
+
+
+class ScriptedModel:
+    """Plays prepared turns. Which one is told from the conversation, so a script may serve many runs at once.
+
+    `turns` is a list, or a function from the request to a turn. Raises `ModelError` when the list is
+    used up, so that a script that is too short cannot pass for an answer.
+    """
+
+    def __init__(
+        self,
+        turns: Sequence[Turn] | Callable[[ModelRequest], Turn],
+        *,
+        name: str = "scripted",
+        usage: Usage | None = None,
+    ) -> None:
+        self._turns = turns
+        self._name = name
+        self._usage = usage if usage is not None else Usage(tokens_in=20, tokens_out=5)
+
+    @property
+    def name(self) -> str:
+        """The script's name."""
+        return self._name
+
+    @property
+    def kind(self) -> ModelKind:
+        """`scripted`."""
+        return "scripted"
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Play the turn that follows the conversation; text is streamed word by word."""
+        turn = self._turn(request)
+        if isinstance(turn, Exception):
+            raise turn
+        if isinstance(turn, ModelAnswer):
+            return turn
+        if isinstance(turn, str):
+            for word in re.findall(r"\S+\s*", turn):
+                on_delta(word)
+            return ModelAnswer(text=turn, usage=self._usage, model=self._name)
+        calls = tuple(ToolRequest(id=str(place), name=name, args=args) for place, (name, args) in enumerate(turn))
+        return ModelAnswer(calls=calls, usage=self._usage, model=self._name, finish="tool_calls")
+
+    def _turn(self, request: ModelRequest) -> Turn:
+        if callable(self._turns):
+            return self._turns(request)
+        played = sum(message.role == "assistant" for message in request.messages)
+        if played >= len(self._turns):
+            msg = f"the script {self._name!r} has only {len(self._turns)} turns and is asked for one more"
+            raise ModelError(msg)
+        return self._turns[played]
+
+
+def load_script(path: str | Path) -> ScriptedModel:
+    """A scripted model from a YAML file.
+
+    The file is `rules:`, a list of `when:` (a regular expression sought in the goal) and `turns:` (each a
+    text, or a list of `{tool: …, args: {…}}`). The first rule that fits plays. Raises `UsageError` for a
+    file that is something else.
+    """
+    source = Path(path)
+    if not source.is_file():
+        msg = f"there is no script {str(path)!r}"
+        raise UsageError(msg)
+    content = read_yaml(source, str(path)).value
+    rules = content.get("rules") if isinstance(content, dict) else None
+    if not isinstance(rules, list):
+        msg = f"{path}: a script needs a list under 'rules'"
+        raise UsageError(msg)
+    parsed = [_rule(rule, f"{path}: rules[{place}]") for place, rule in enumerate(rules)]
+
+    def play(request: ModelRequest) -> Turn:
+        goal = next((m.text for m in request.messages if m.role == "user"), "")
+        played = sum(message.role == "assistant" for message in request.messages)
+        for pattern, turns in parsed:
+            if pattern.search(goal):
+                if played < len(turns):
+                    return turns[played]
+                msg = f"{path}: the rule for {pattern.pattern!r} has only {len(turns)} turns"
+                raise ModelError(msg)
+        msg = f"{path}: no rule fits the goal {goal[:80]!r}"
+        raise ModelError(msg)
+
+    return ScriptedModel(play, name=f"scripted:{path}")
+
+
+def _rule(rule: Json, place: str) -> tuple[re.Pattern[str], list[Turn]]:
+    if not isinstance(rule, dict) or set(rule) != {"when", "turns"} or not isinstance(rule["turns"], list):
+        msg = f"{place}: a rule has exactly 'when' and a list of 'turns'"
+        raise UsageError(msg)
+    try:
+        pattern = re.compile(str(rule["when"]))
+    except re.error as error:
+        msg = f"{place}.when: not a regular expression: {error}"
+        raise UsageError(msg) from error
+    return pattern, [_turn(turn, f"{place}.turns[{number}]") for number, turn in enumerate(rule["turns"])]
+
+
+def _turn(turn: Json, place: str) -> Turn:
+    if isinstance(turn, str):
+        return turn
+    if not isinstance(turn, list) or not all(isinstance(call, dict) and "tool" in call and set(call) <= {"tool", "args"} for call in turn):
+        msg = f"{place}: a turn is a text or a list of {{tool: …, args: {{…}}}}"
+        raise UsageError(msg)
+    calls = cast("list[dict[str, Json]]", turn)
+    return [(str(call["tool"]), cast("dict[str, Json]", call.get("args") or {})) for call in calls]
+
+
+@dataclass
+class ScriptedApprover:
+    """Gives prepared decisions in order: `True`, `False`, a reason to deny, or edited arguments; keeps what it was asked."""
+
+    answers: list[bool | str | dict[str, Json]]
+    asked: list[ApprovalAsked] = field(default_factory=list)
+
+    async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Answer with the next decision."""
+        self.asked.append(asked)
+        answer = self.answers[len(self.asked) - 1]
+        if isinstance(answer, dict):
+            return ApprovalGiven(call=asked.call, granted=True, by="script", how="prompt", args=answer)
+        if isinstance(answer, str):
+            return ApprovalGiven(call=asked.call, granted=False, by="script", how="prompt", reason=answer)
+        return ApprovalGiven(call=asked.call, granted=answer, by="script", how="prompt")
+
+
+@dataclass
+class RecordingListener:
+    """Keeps every event it is told."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        """Keep `event`."""
+        self.events.append(event)
+
+
+@dataclass
+class RecordingReporter:
+    """Keeps every report of progress."""
+
+    reports: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def __call__(self, done: int, total: int, note: str) -> None:
+        """Keep the report."""
+        self.reports.append((done, total, note))
+
+
+@dataclass
+class RecordingMiddleware:
+    """Keeps the calls that pass, and proceeds."""
+
+    calls: list[Call] = field(default_factory=list)
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Keep `call`, then proceed."""
+        self.calls.append(call)
+        return await proceed(call)
+
+
+@dataclass(frozen=True)
+class FixedCheck:
+    """Has one opinion, whatever it is shown."""
+
+    passes: bool
+    label: str = "fixed"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """The opinion."""
+        return Score(check=self.label, passed=self.passes, value=float(self.passes), reason="" if self.passes else "as told")
+
+
+def conversation(*turns: tuple[str, str]) -> list[Message]:
+    """Messages from pairs of role and text, to call a model with in a test."""
+    return [Message(role=cast("Role", role), text=text) for role, text in turns]

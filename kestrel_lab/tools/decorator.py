@@ -1,0 +1,162 @@
+"""`@tool`: any typed function with a docstring becomes a tool."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_type_hints, overload
+
+from kestrel_lab.core.calls import Danger, Effect
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.tools.arguments import REQUIRED, Parameter, TypedArguments
+from kestrel_lab.tools.docstring import read_docstring
+from kestrel_lab.tools.registry import Fingerprint, Tool, ToolContext
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider accepts
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    danger_level: Danger | str = Danger.LOW,
+    effect: Effect = "opaque",
+    version: str | None = None,
+    parallel_safe: bool | None = None,
+    timeout_s: float | None = None,
+    max_chars: int = 20_000,
+    thread: bool = False,
+    fingerprint: Fingerprint | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    danger_level: Danger | str = Danger.LOW,
+    effect: Effect = "opaque",
+    version: str | None = None,
+    parallel_safe: bool | None = None,
+    timeout_s: float | None = None,
+    max_chars: int = 20_000,
+    thread: bool = False,
+    fingerprint: Fingerprint | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
+
+    The model is told the docstring up to its first section, and for each parameter its type and its
+    entry under `Args:`. A parameter annotated `ToolContext` is filled in by the engine and not told.
+
+    Args:
+        function: The function, when used without parentheses.
+        name: What the model calls it; the function's name if left out.
+        danger_level: How much harm a call can do, e.g. `"high"`. LOW if left out: the engine does not
+            ask before it, but does not take it to be harmless either.
+        effect: What repeating a call does: `pure`, `idempotent`, `checkable` or `opaque`.
+        version: Changes when answers may change; a hash of the function's own source if left out.
+        parallel_safe: Whether it may run beside other calls; if left out, when pure or at most LOW.
+        timeout_s: Seconds the engine gives a call.
+        max_chars: How much of an answer a model is shown.
+        thread: Run a synchronous function in a worker thread.
+        fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
+
+    Raises:
+        UsageError: For a function whose arguments could not be described to a model, with what to change.
+
+    """
+    danger = _danger(danger_level)
+    if effect not in get_args(Effect):
+        msg = f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}"
+        raise UsageError(msg)
+
+    def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
+        if not inspect.isroutine(function):
+            msg = f"@tool needs a function, not {function!r}"
+            raise UsageError(msg)
+        called = name or function.__name__
+        if not _NAME.fullmatch(called):
+            msg = f"{called!r} cannot be a tool's name: use 1 to 64 letters, digits, _ and -, e.g. @tool(name='look_up')"
+            raise UsageError(msg)
+        description, about = read_docstring(inspect.getdoc(function) or "")
+        if not description:
+            msg = f"tool {called!r} has no docstring: write one line that tells the model what it does"
+            raise UsageError(msg)
+        parameters, context = _parameters(called, function, about, sys._getframe(depth).f_locals)
+        return Tool(
+            name=called,
+            description=description,
+            function=function,
+            arguments=TypedArguments(tool=called, parameters=parameters),
+            danger=danger,
+            effect=effect,
+            version=version or _source_hash(function),
+            parallel_safe=(effect == "pure" or danger <= Danger.LOW) if parallel_safe is None else parallel_safe,
+            timeout_s=timeout_s,
+            max_chars=max_chars,
+            thread=thread,
+            fingerprint=fingerprint,
+            context_parameter=context,
+        )
+
+    return make if function is None else make(function, depth=2)
+
+
+def _danger(level: Danger | str) -> Danger:
+    if isinstance(level, Danger):
+        return level
+    if isinstance(level, str) and level.upper() in Danger.__members__:
+        return Danger[level.upper()]
+    msg = f"there is no danger level {level!r}; {nearest(str(level).upper(), Danger.__members__)}"
+    raise UsageError(msg)
+
+
+def _parameters(
+    tool_name: str, function: Callable[..., Any], about: Mapping[str, str], names: Mapping[str, Any]
+) -> tuple[dict[str, Parameter], str]:
+    """Every parameter the model fills in, and the name of the one that takes the `ToolContext`."""
+    declared = inspect.signature(function).parameters.values()
+    for parameter in declared:
+        _refuse_undescribable(tool_name, parameter)
+    try:
+        hints = get_type_hints(function, localns=dict(names), include_extras=True)
+    except NameError as error:
+        msg = f"tool {tool_name!r} has an annotation that means nothing here ({error}): import or define it above the function"
+        raise UsageError(msg) from error
+    context = ""
+    parameters: dict[str, Parameter] = {}
+    for parameter in declared:
+        annotation = hints[parameter.name]
+        if annotation is ToolContext:
+            context = parameter.name
+            continue
+        default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
+        parameters[parameter.name] = Parameter(annotation=annotation, default=default, description=about.get(parameter.name, ""))
+    return parameters, context
+
+
+def _refuse_undescribable(tool_name: str, parameter: inspect.Parameter) -> None:
+    what = f"parameter {parameter.name!r} of tool {tool_name!r}"
+    if parameter.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        msg = f"{what} takes any number of arguments, which cannot be described to a model: name each one, or take a list or dict"
+        raise UsageError(msg)
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        msg = f"{what} is positional-only, but models name their arguments: remove the / from the signature"
+        raise UsageError(msg)
+    if parameter.annotation is inspect.Parameter.empty:
+        hint = "decorate a plain function, not a method" if parameter.name == "self" else f"write e.g. {parameter.name}: str"
+        msg = f"{what} has no type: {hint}"
+        raise UsageError(msg)
+
+
+def _source_hash(function: Callable[..., Any]) -> str:
+    """Tells one definition of a function from another; the functions it calls are not looked at."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):  # typed in a plain interpreter, or built in
+        return "1"
+    return hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:12]

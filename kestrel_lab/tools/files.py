@@ -1,0 +1,163 @@
+"""Tools that read, write and list the files of the workspace."""
+
+from __future__ import annotations
+
+import stat
+import time
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import head_tail
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.edits import replace_exact, unified_diff
+from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.workspace import Workspace
+
+_READ_CHARS = 18_000
+"""What one read returns at most: less than a model is shown, so that the note on the range is never cut off."""
+_MOST_ENTRIES = 500
+_DIFF_CHARS = 4_000
+_FRESH_S = 0.05
+_COARSE_FRESH_S = 2.5
+
+
+def _state(workspace: Workspace, path: str) -> str | None:
+    """What changes when the file does; `None` while it is so new that a second change might leave the same times."""
+    try:
+        status = workspace.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    except (OSError, ValueError):
+        return None
+    coarse = status.st_ctime_ns % 1_000_000_000 == 0  # a file system that keeps whole seconds
+    if time.time() - status.st_ctime < (_COARSE_FRESH_S if coarse else _FRESH_S):
+        return None
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def path_fingerprint(args: dict[str, Json], ctx: ToolContext) -> str | None:
+    """The state of the file or directory under `path`."""
+    return _state(ctx.workspace, str(args.get("path", ".")))
+
+
+def paths_fingerprint(args: dict[str, Json], ctx: ToolContext) -> str | None:
+    """The states of all `paths` together."""
+    paths = args.get("paths")
+    states = [_state(ctx.workspace, str(path)) for path in paths] if isinstance(paths, list) else [None]
+    return None if None in states else "|".join(str(state) for state in states)
+
+
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint)
+def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -> str:
+    """Read a text file and return its exact text. A note in brackets at the end tells if there is more of it.
+
+    Args:
+        path: File, relative to the workspace.
+        ctx: The run it works for.
+        offset: Line to begin with, counted from 1.
+        limit: Number of lines at most.
+
+    """
+    return _read(ctx.workspace, path, offset, limit, _READ_CHARS)
+
+
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=paths_fingerprint)
+def batch_read(paths: list[str], ctx: ToolContext) -> str:
+    """Read several text files at once, e.g. to compare them. A file that cannot be read is reported, the others are returned.
+
+    Args:
+        paths: Files, relative to the workspace.
+        ctx: The run it works for.
+
+    """
+    if not paths:
+        msg = "paths is empty: name at least one file"
+        raise ValueError(msg)
+    share = max(_READ_CHARS // len(paths), 500)
+    parts = []
+    for path in paths:
+        try:
+            text = _read(ctx.workspace, path, 1, 2000, share)
+        except (OSError, ValueError) as error:
+            text = f"[not read: {error}]"
+        parts.append(f"=== {path} ===\n{text}")
+    return "\n".join(parts)
+
+
+@tool(danger_level=Danger.MEDIUM, effect="idempotent", version="1", thread=True)
+def write_file(path: str, content: str, ctx: ToolContext) -> str:
+    """Write a text file, with its directories; an existing file is replaced as a whole.
+
+    Args:
+        path: File, relative to the workspace.
+        content: The whole text of the file.
+        ctx: The run it works for.
+
+    """
+    new = ctx.workspace.write_text(path, content)
+    lines = content.count("\n") + (not content.endswith("\n") and content != "")
+    return f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {len(content.encode()):,} bytes)"
+
+
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True)
+def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool = False) -> str:
+    """Replace text in a file and return the change as a diff. The old text must be exact and occur once.
+
+    Args:
+        path: File, relative to the workspace.
+        old: The exact text to replace, with its indentation.
+        new: The text to put in its place.
+        ctx: The run it works for.
+        replace_all: Replace every occurrence instead of a single one.
+
+    """
+    before = ctx.workspace.read_text(path)
+    try:
+        after = replace_exact(before.text, old, new, everywhere=replace_all)
+    except ValueError as error:
+        msg = f"{path} was not changed: {error}"
+        raise ValueError(msg) from None
+    ctx.workspace.write_text(path, after, before.encoding)
+    return head_tail(unified_diff(before.text, after, path), _DIFF_CHARS)[0]
+
+
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint)
+def list_directory(ctx: ToolContext, path: str = ".") -> str:
+    """List what a directory holds, one name per line; directories end with /.
+
+    Args:
+        ctx: The run it works for.
+        path: Directory, relative to the workspace.
+
+    """
+    marks = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)"}
+    names = [entry.path + marks.get(entry.kind, "") for entry in ctx.workspace.listdir(path)]
+    if len(names) > _MOST_ENTRIES:
+        names[_MOST_ENTRIES:] = [f"[{len(names) - _MOST_ENTRIES} more]"]
+    return "\n".join(names) or f"[{path} is empty]"
+
+
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint)
+def file_exists(path: str, ctx: ToolContext) -> str:
+    """Tell whether a path exists in the workspace and whether it is a file or a directory.
+
+    Args:
+        path: Path relative to the workspace.
+        ctx: The run it works for.
+
+    """
+    if not ctx.workspace.exists(path):
+        return f"no, {path} does not exist"
+    status = ctx.workspace.stat(path)
+    if stat.S_ISDIR(status.st_mode):
+        return f"yes, {path} is a directory"
+    return f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is no regular file"
+
+
+def _read(workspace: Workspace, path: str, offset: int, limit: int, chars: int) -> str:
+    if offset < 1 or limit < 1:
+        msg = f"offset and limit count from 1, not {min(offset, limit)}"
+        raise ValueError(msg)
+    content = workspace.read_text(path)
+    lines = content.text.splitlines(keepends=True) if "\r" in content.text else content.text.split("\n")
+    return ""

@@ -1,0 +1,74 @@
+"""What a directory holds, read through its handle so that no symlink is ever entered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """Something in a directory; `path` is relative to where the listing began."""
+
+    path: str
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: int = 0
+    """Bytes of a file, 0 for anything else."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+def entries(directory: int, prefix: str = "") -> list[Entry]:
+    """What an open directory holds, sorted by name."""
+    with os.scandir(directory) as found:
+        return sorted((_entry(item, prefix) for item in found), key=lambda entry: entry.path)
+
+
+def descend(directory: int, skip: Collection[str], depth: int | None = None, prefix: str = "") -> Iterator[Entry]:
+    """Everything under an open directory, parents before children and sorted; symlinks are named, not entered.
+
+    Directories called as in `skip` are left out. `depth=1` is the directory alone.
+    """
+    for entry in entries(directory, prefix):
+        if entry.kind != "directory":
+            yield entry
+            continue
+        if entry.name in skip:
+            continue
+        yield entry
+        if depth is not None and depth <= 1:
+            continue
+        try:
+            below = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        except OSError:  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+            continue
+        with closing(below):
+            yield from descend(below, skip, None if depth is None else depth - 1, f"{entry.path}/")
+
+
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a file descriptor at the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _entry(item: os.DirEntry[str], prefix: str) -> Entry:
+    path = prefix + item.name
+    if item.is_symlink():
+        return Entry(path=path, kind="symlink")
+    if item.is_dir(follow_symlinks=False):
+        return Entry(path=path, kind="directory")
+    if not item.is_file(follow_symlinks=False):
+        return Entry(path=path, kind="other")
+    with suppress(FileNotFoundError):  # removed since it was listed
+        return Entry(path=path, kind="file", size=item.stat(follow_symlinks=False).st_size)
+    return Entry(path=path, kind="file")

@@ -1,0 +1,209 @@
+"""A tool, and the toolbox an agent is given."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from kestrel_lab.core.calls import Danger, Effect
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.messages import ToolSpec
+from kestrel_lab.core.text import one_line
+from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
+from kestrel_lab.tools.values import render, to_json
+from kestrel_lab.tools.workspace import Workspace
+
+__all__ = ["Fingerprint", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+
+
+def _silent(_text: str, _fraction: float | None = None) -> None:
+    """Progress that nobody follows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolContext:
+    """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
+
+    workspace: Workspace
+    run_id: str = ""
+    call_id: str = ""
+    progress: Callable[[str, float | None], None] = _silent
+    """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
+
+
+Fingerprint = Callable[[dict[str, Json], ToolContext], str | None]
+"""The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tool:
+    """Something an agent can do. Calling the tool calls its function, as if it had never been decorated."""
+
+    name: str
+    description: str
+    """What the model is told it is for."""
+    function: Callable[..., Any]
+    arguments: Arguments
+    danger: Danger = Danger.LOW
+    """LOW unless said otherwise: somebody offered it on purpose, but nobody has said that it changes nothing."""
+    effect: Effect = "opaque"
+    version: str = "1"
+    """Changes when answers may change; stored answers of other versions are not used."""
+    parallel_safe: bool = True
+    """Whether it may run beside other calls of the same turn."""
+    timeout_s: float | None = None
+    """Seconds after which whoever runs the tool gives up; `None` for no bound of its own."""
+    max_chars: int = 20_000
+    """How much of an answer a model is shown."""
+    thread: bool = False
+    """A synchronous function runs in a worker thread, not on the event loop's.
+
+    A cancelled call does not stop a thread: its function runs to its end unseen.
+    """
+    fingerprint: Fingerprint | None = None
+    """`None`: answers are never reused."""
+    context_parameter: str = ""
+    """Which parameter of the function receives the `ToolContext`, if any."""
+
+    @property
+    def schema(self) -> dict[str, Json]:
+        """JSON Schema of the arguments; raises `UsageError` for a parameter type that has none."""
+        return self.arguments.schema
+
+    def spec(self) -> ToolSpec:
+        """The tool as a model is told of it."""
+        return ToolSpec(name=self.name, description=self.description, schema=self.schema)
+
+    def validate(self, args: dict[str, Json]) -> dict[str, Json]:
+        """The arguments as JSON, converted to the declared types and completed with defaults.
+
+        Raises `ToolArgumentsError`, whose message is for the model.
+        """
+        return self.arguments.validate(args)
+
+    async def run(self, args: dict[str, Json], ctx: ToolContext) -> Json:
+        """Call the function with arguments that `validate` returned; whatever it raises escapes.
+
+        A synchronous function blocks the event loop unless `thread` is set; Ctrl-C or a notebook's Stop
+        interrupts it with `KeyboardInterrupt` when it runs on the main thread.
+        """
+        values = self.arguments.bind(args)
+        if self.context_parameter:
+            values[self.context_parameter] = ctx
+        if self._is_async:
+            return to_json(await self.function(**values))
+        if self.thread:
+            answer = await asyncio.to_thread(self.function, **values)
+        elif threading.current_thread() is threading.main_thread():
+            with _interruptible():
+                answer = self.function(**values)
+        else:
+            answer = self.function(**values)
+        return to_json(await answer if inspect.isawaitable(answer) else answer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the plain function."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Lets `help`, `inspect.signature` and completion see the plain function."""
+        return self.function
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}: {self.danger.name}, {self.effect}>"
+
+    @cached_property
+    def _is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+
+class Toolbox:
+    """Tools under their names, in order; never changed after it was made."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        """Raise `UsageError` for two tools of one name, or for something that is no tool."""
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                msg = f"{tool!r} is not a tool: decorate the function with @tool"
+                raise UsageError(msg)
+            if tool.name in self._tools:
+                msg = f"two tools are called {tool.name!r}: rename one with @tool(name=…)"
+                raise UsageError(msg)
+            self._tools[tool.name] = tool
+        self._specs: tuple[ToolSpec, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name, in order."""
+        return tuple(self._tools)
+
+    def get(self, name: str) -> Tool:
+        """The tool of that name; raises `UsageError` with the nearest spelling."""
+        if (tool := self._tools.get(name)) is not None:
+            return tool
+        msg = f"there is no tool {name!r}; {nearest(name, self._tools)}"
+        raise UsageError(msg)
+
+    def only(self, names: Iterable[str]) -> Toolbox:
+        """Just these tools, in the order of `names`; raises `UsageError` for an unknown one."""
+        return Toolbox(self.get(name) for name in names)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Every tool as a model is told of it; raises `UsageError` for a tool whose types have no JSON form."""
+        if self._specs is None:
+            self._specs = tuple(tool.spec() for tool in self)
+        return self._specs
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __add__(self, other: Iterable[Tool]) -> Toolbox:
+        return Toolbox([*self, *other])
+
+    def __repr__(self) -> str:
+        if not self._tools:
+            return "Toolbox: no tools"
+        rows = [("name", "danger", "effect", "description"), *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th style='text-align:left'>{cell}</th>" for cell in ("name", "danger", "effect", "description"))
+        body = "".join(
+            "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows()
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [(one_line(tool.name), tool.danger.name, tool.effect, one_line(tool.description)) for tool in self]
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C interrupt at once: an event loop's own handler would wait until its next turn. Main thread only."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or before is signal.default_int_handler:  # None: installed by C code, which could not be restored
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,283 @@
+"""A run as it is shown: events go in one at a time, small patches come out, and the patches are all a screen needs.
+
+Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text
+in it has been through `core.text.plain`; renderers only escape for their own syntax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from kestrel_lab.core import events as e
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.states import TERMINAL, RunStatus
+from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
+from kestrel_lab.views.wording import args_line, args_pairs, duration, shown, usage_line, visible_json
+
+_OPEN = {"asked", "waiting", "running", "thinking", "streaming"}
+
+
+@dataclass(slots=True)
+class RunView:
+    """What is known of one run so far."""
+
+    head: Head = field(default_factory=Head)
+    steps: dict[str, StepPart] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
+    """In the order of their beginning."""
+    asks: dict[str, Ask] = field(default_factory=dict)
+    """Calls that wait for a person, by call."""
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def answer(self) -> str:
+        """The run's answer; empty as long as there is none."""
+        return next((row.text for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), "")
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will come."""
+        return self.head.status in TERMINAL
+
+    def apply(self, item: e.Record | e.Event, at: float = 0.0) -> list[Change]:
+        """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it changed."""
+        if isinstance(item, e.Record):
+            named = [] if self.head.run else [self.head.change(run=item.run_id)]
+            return named + _apply(self, item.event, item.at)
+        return _apply(self, item, at)
+
+    def snapshot(self) -> list[Change]:
+        """The patches that make all of this from nothing."""
+        parts = (self.head, *self.steps.values(), *self.rows.values(), *self.asks.values())
+        return [part.whole() for part in parts]
+
+
+def view_of(records: list[e.Record]) -> RunView:
+    """The view after all of `records`."""
+    view = RunView()
+    for record in records:
+        view.apply(record)
+    return view
+
+
+def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:
+    match event:
+        case e.RunStarted():
+            return [_started(view, event, at)]
+        case e.RunResumed():
+            return _resumed(view, event)
+        case e.StateTransition():
+            return _moved(view, event, at)
+        case e.PlanProposed():
+            return _planned(view, event)
+        case e.StepStarted() | e.StepFinished():
+            return [_stepped(view, event)]
+        case e.ModelCalled():
+            text = view.rows[f"t:{event.call}"] = TextRow(id=f"t:{event.call}", step=event.step)
+            return [text.whole()]
+        case e.ModelDelta():
+            return _streamed(view, event)
+        case e.ModelAnswered():
+            return _answered(view, event)
+        case e.ToolCalled():
+            return _called(view, event, at)
+        case e.ToolAnswered():
+            return _returned(view, event)
+        case e.CacheHit():
+            row = _call_row(view, event.call, event.tool)
+            row.note = "cached"
+            return [row.whole()]
+        case e.ApprovalAsked():
+            return _asked(view, event)
+        case e.ApprovalGiven():
+            return _decided(view, event)
+        case e.BudgetWarned():
+            return [_notice(view, "warning", event.message)]
+        case e.Progress():
+            return [view.head.change(progress=shown(event.text, 200), fraction=event.fraction)]
+        case e.RunFinished():
+            return _finished(view, event, at)
+        case _:
+            return []
+
+
+def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
+    return view.head.change(
+        goal=plain(event.goal),
+        status=view.head.status or RunStatus.PLANNING.value,
+        model=plain(event.model),
+        model_kind=event.model_kind,
+        started=at,
+        usage=usage_line(view.usage),
+    )
+
+
+def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
+    # A run of which any part was scripted stays labelled so.
+    kind = view.head.model_kind if event.model_kind == "real" and view.head.model_kind else event.model_kind
+    head = view.head.change(model=plain(event.model) or view.head.model, model_kind=kind)
+    return [head, *_stop_open_texts(view), _notice(view, "info", f"resumed by {event.by}" if event.by else "resumed")]
+
+
+def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
+    changes = [view.head.change(status=event.target)]
+    if event.target in TERMINAL:
+        reason = view.head.reason or shown(event.reason, 1_000)
+        changes += [view.head.change(ended=view.head.ended or at, reason=reason), *_close(view)]
+    return changes
+
+
+def _planned(view: RunView, event: e.PlanProposed) -> list[Change]:
+    changes = []
+    for spec in cast("list[dict[str, Json]]", event.plan.get("steps", [])):
+        step = view.steps.setdefault(str(spec["id"]), StepPart(id=str(spec["id"])))
+        needs = [str(need) for need in cast("list[Json]", spec.get("depends_on") or [])]
+        step.change(goal=plain(str(spec.get("goal", ""))), needs=cast("Json", needs))
+        changes.append(step.whole())
+    return changes
+
+
+def _stepped(view: RunView, event: e.StepStarted | e.StepFinished) -> Change:
+    step = view.steps.setdefault(event.step, StepPart(id=event.step))
+    if isinstance(event, e.StepStarted):
+        step.change(state="running", goal=plain(event.goal) or step.goal)
+    else:
+        step.change(state="ok" if event.ok else "failed", reason=plain(event.reason))
+    return step.whole()
+
+
+def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
+    piece = plain(event.text)
+    if not piece:
+        return []
+    row = _text_row(view, event.call)
+    if row.state not in _OPEN:
+        return []
+    if row.state == "streaming":
+        return [row.append(piece)]
+    row.change(state="streaming", text=piece)
+    return [row.whole()]
+
+
+def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
+    known = f"t:{event.call}" in view.rows
+    row = _text_row(view, event.call)
+    text = plain(event.text)
+    if event.error:
+        text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
+    changed: dict[str, Json] = {} if text == row.text else {"text": text}
+    took = "cached" if event.cached else duration(event.seconds)
+    note = f"{plain(event.model)} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
+    settled = row.change(**changed, state="error" if event.error else "done", note=note)
+    unpriced = event.cost_usd is None and event.error is None
+    view.usage += Usage(
+        tokens_in=event.tokens_in, tokens_out=event.tokens_out, cost_usd=event.cost_usd or 0.0, unpriced=int(unpriced), model_calls=1
+    )
+    changes = [settled if known else row.whole(), view.head.change(usage=usage_line(view.usage))]
+    return changes + [_requested(view, event.step, call) for call in event.calls]
+
+
+def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
+    row = _call_row(view, str(call.get("id")), str(call.get("name")))
+    args = cast("dict[str, Json]", call.get("args") or {})
+    row.change(step=step, summary=args_line(args), args=cast("Json", args_pairs(args)))
+    return row.whole()
+
+
+def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
+    row = _call_row(view, event.call, event.tool)
+    note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
+    row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
+    row.change(state="running", since=at, note=note)
+    return [row.whole()]
+
+
+def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
+    row = _call_row(view, event.call, event.tool)
+    kind = str(event.error.get("kind")) if event.error else ""
+    state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
+    note = "cached" if event.cached else row.note
+    row.change(state=state, result=shown(event.text), preview=one_line(event.text[:2_000], 160), note=note)
+    row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
+    view.usage += Usage(tool_calls=1)
+    return [row.whole(), *_withdraw(view, event.call), view.head.change(usage=usage_line(view.usage))]
+
+
+def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
+    row = _call_row(view, event.call, event.tool)
+    row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
+    row.change(state="waiting", since=0.0)
+    ask = view.asks[event.call] = Ask(
+        id=event.call,
+        tool=plain(event.tool),
+        danger=event.danger,
+        why=_WHY.get(event.why, plain(event.why)),
+        args=args_pairs(event.args, limit=None),
+        json=visible_json(event.args),
+    )
+    return [row.whole(), ask.whole()]
+
+
+_WHY = {"danger": "", "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect."}
+
+
+def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
+    row = _call_row(view, event.call, "")
+    word = "approved" if event.granted else "denied"
+    edited = " with edited arguments" if event.granted and event.args is not None else ""
+    reason = f": {shown(event.reason, 500)}" if event.reason else ""
+    note = f"{word}{edited} by {plain(event.by)}{' for the whole run' if event.scope == 'run' else ''}{reason}"
+    row.change(note=note, state="asked" if event.granted else "denied")
+    return [row.whole(), *_withdraw(view, event.call)]
+
+
+def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
+    changes = _close(view)
+    answer = plain(event.answer)
+    if answer:
+        texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
+        if texts and texts[-1].text == answer:
+            changes.append(texts[-1].change(role="answer"))
+        else:
+            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer)
+            changes.append(row.whole())
+    reason = shown(event.reason, 1_000)
+    return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
+
+
+def _close(view: RunView) -> list[Change]:
+    """Nothing is under way in a run that ended."""
+    calls = [row for row in view.rows.values() if isinstance(row, CallRow) and row.state in _OPEN]
+    changes = [row.change(state="stopped", since=0.0) for row in calls] + _stop_open_texts(view)
+    for call in list(view.asks):
+        changes += _withdraw(view, call)
+    return changes
+
+
+def _stop_open_texts(view: RunView) -> list[Change]:
+    rows = [row for row in view.rows.values() if isinstance(row, TextRow) and row.state in _OPEN]
+    return [row.change(state="stopped") for row in rows]
+
+
+def _withdraw(view: RunView, call: str) -> list[Change]:
+    return [{"op": "asked", "id": call}] if view.asks.pop(call, None) else []
+
+
+def _text_row(view: RunView, call: str) -> TextRow:
+    row = view.rows.setdefault(f"t:{call}", TextRow(id=f"t:{call}"))
+    return cast("TextRow", row)
+
+
+def _call_row(view: RunView, call: str, tool: str) -> CallRow:
+    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}")))
+    row.tool = plain(tool) or row.tool
+    return row
+
+
+def _notice(view: RunView, level: str, text: str) -> Change:
+    row = NoticeRow(id=f"n:{len(view.rows)}", level=level, text=shown(text, 500))
+    view.rows[row.id] = row
+    return row.whole()

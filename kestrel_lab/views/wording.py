@@ -1,0 +1,87 @@
+"""Values in words: arguments, durations, counts and money as a person reads them, with nothing hidden in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import head_tail, one_line, plain
+
+ARGS_SHOWN = 4_000
+RESULT_SHOWN = 4_000
+"""Characters of one argument and of one result that a row shows: beginning and end."""
+
+_UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
+
+
+def visible_json(value: Json) -> str:
+    """`value` as indented JSON in which every hidden character is an escape; reading it gives `value` again."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return _UNUSUAL.sub(lambda match: match[0] if plain(match[0]) == match[0] else json.dumps(match[0])[1:-1], text)
+
+
+def value_text(value: Json) -> str:
+    """A string as it is, anything else as JSON; a string that could be mistaken for something else is quoted.
+
+    Terminal escapes are shown, not removed: this is what somebody is asked to allow.
+    """
+    if not isinstance(value, str):
+        return visible_json(value)
+    if value != value.strip() or _reads_as_json(value):
+        return visible_json(value)
+    return plain(value.replace("\x1b", "\\u{1b}"))
+
+
+def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:
+    """Name and text of each argument, each text at most about `limit` characters."""
+    pairs = [[plain(name), value_text(value)] for name, value in args.items()]
+    return pairs if limit is None else [[name, head_tail(text, limit)[0]] for name, text in pairs]
+
+
+def args_line(args: Mapping[str, Json]) -> str:
+    """The arguments on one short line."""
+    if len(args) == 1:
+        return one_line(value_text(next(iter(args.values())))[:400], 100)
+    return one_line(", ".join(f"{name}={value_text(value)[:200]}" for name, value in args.items()), 100)
+
+
+def shown(text: str, limit: int = RESULT_SHOWN) -> str:
+    """Foreign `text` made harmless and short."""
+    return head_tail(plain(text), limit)[0]
+
+
+def duration(seconds: float) -> str:
+    """`12 ms`, `3.4 s`, `2 min 05 s`."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 call`, `2,000 calls`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def usage_line(usage: Usage) -> str:
+    """Tokens, cost and calls; says how many model calls have no known price."""
+    cost = f"${usage.cost_usd:.4f}" if usage.cost_usd or not usage.unpriced else ""
+    unpriced = f"{usage.unpriced} unpriced" if usage.unpriced else ""
+    money = " + ".join(word for word in (cost, unpriced) if word)
+    parts = (count(usage.tokens, "token"), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
+    return " · ".join(parts)
+
+
+def _reads_as_json(text: str) -> bool:
+    if len(text) > 100:
+        return False
+    try:
+        json.loads(text)
+    except ValueError:
+        return not text
+    return True

@@ -1,0 +1,100 @@
+"""Metrics: known numbers for a known run, and laws."""
+
+from dataclasses import replace
+
+import pytest
+
+from kestrel_lab.core.events import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CacheHit,
+    ModelAnswered,
+    ModelCalled,
+    Record,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    ToolAnswered,
+    ToolCalled,
+)
+from kestrel_lab.evals.metrics import METRICS, measure, waiting_s, working_s
+
+
+def log(*timed):
+    """Records of `(time, event)` pairs."""
+    return [Record(run_id="r", seq=n, eid=str(n), at=at, event=event) for n, (at, event) in enumerate(timed, 1)]
+
+
+def asked(call):
+    """A question to a person."""
+    return ApprovalAsked(call=call, step="s", tool="bash", args={}, danger="HIGH", key="k")
+
+
+def given(call):
+    """The person's answer."""
+    return ApprovalGiven(call=call, granted=True, by="me", how="click")
+
+
+RUN = log(
+    (100.0, RunStarted(goal="g", workspace="w", model="m")),
+    (100.5, ModelCalled(call="m1", step="s", model="m", cycle=1, messages=2)),
+    (101.0, ModelAnswered(call="m1", step="s", model="m", tokens_in=100, tokens_out=10, cost_usd=0.25)),
+    (101.0, ToolCalled(call="t1", step="s", tool="tree", args={})),
+    (101.5, ToolAnswered(call="t1", step="s", tool="tree", text="", queued=0.125)),
+    (101.5, CacheHit(call="t2", tool="tree", key="k")),
+    (101.5, ToolAnswered(call="t2", step="s", tool="tree", text="", cached=True)),
+    (102.0, asked("t3")),
+    (103.0, asked("t4")),
+    (105.0, given("t3")),
+    (106.0, given("t4")),
+    (106.0, ToolCalled(call="t3", step="s", tool="bash", args={}, attempt=1)),
+    (106.1, ToolCalled(call="t3", step="s", tool="bash", args={}, attempt=2)),
+    (106.5, ToolAnswered(call="t3", step="s", tool="bash", text="", queued=0.5)),
+    (107.0, ModelCalled(call="m2", step="s", model="m", cycle=2, messages=5)),
+    (107.5, ModelAnswered(call="m2", step="s", model="m", tokens_in=200, tokens_out=20)),
+    (107.5, ModelAnswered(call="m3", step="s", model="m", tokens_in=999, cost_usd=9.0, cached=True)),
+    (108.0, RunFinished(outcome="complete")),
+)
+
+
+def test_a_known_run():
+    """Every metric of a run counted by hand; overlapping questions count once, stored answers cost nothing."""
+    assert measure(RUN) == {
+        "wall_s": 8.0,
+        "working_s": 4.0,
+        "waiting_s": 4.0,
+        "queued_s": 0.625,
+        "tokens": 330.0,
+        "tokens_in": 300.0,
+        "tokens_out": 30.0,
+        "model_calls": 2.0,
+        "tool_calls": 2.0,
+        "cost_usd": 0.25,
+        "unpriced_calls": 1.0,
+        "cache_hits": 1.0,
+        "cycles": 2.0,
+    }
+
+
+def test_nothing_happened():
+    """An empty log measures zero everywhere."""
+    assert measure([]) == dict.fromkeys(METRICS, 0.0)
+
+
+def test_a_pause_between_sessions_is_not_work():
+    """The hours in which no session had the run open are not its working time."""
+    records = log((0.0, RunStarted(goal="g", workspace="w", model="m")), (1.0, asked("t")), (3600.0, RunResumed(by="b")), (3601.0, given("t")), (3602.0, RunFinished(outcome="complete")))
+    assert (waiting_s(records), working_s(records)) == (3600.0, 2.0)
+
+
+@pytest.mark.parametrize("cut", range(len(RUN)))
+def test_prefixes_never_measure_more(cut):
+    """Counts and times only grow with the log."""
+    before, after = measure(RUN[:cut]), measure(RUN)
+    assert all(before[name] <= after[name] + 1e-9 for name in METRICS)
+
+
+def test_order_of_time_zero_does_not_matter():
+    """Only differences of time are measured, never the clock itself."""
+    later = [replace(record, at=record.at + 1000) for record in RUN]
+    assert measure(later) == pytest.approx(measure(RUN))

@@ -1,0 +1,126 @@
+"""Runs as HTML, text and page: everything is told, nothing foreign becomes markup."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel_lab.core import events as e
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.text import plain
+from kestrel_lab.views.html import run_html, table_html
+from kestrel_lab.views.page import page
+from kestrel_lab.views.runview import RunView
+from kestrel_lab.views.text import run_text, table_text
+from kestrel_lab.views.wording import duration, usage_line, value_text, visible_json
+
+ALLOWED = set("section div p b small span code pre details summary table caption thead tbody tr th td".split())
+
+
+class Markup(HTMLParser):
+    """Collects tags, attribute names and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.words = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def told(hostile: str) -> RunView:
+    """A run in which every foreign text is `hostile`."""
+    view = RunView()
+    view.apply(e.RunStarted(goal=hostile, workspace=".", model=hostile, model_kind="replay"))
+    view.apply(e.PlanProposed(plan={"steps": [{"id": hostile + "1", "goal": hostile}, {"id": "b", "goal": hostile, "depends_on": [hostile]}]}))
+    view.apply(e.ModelAnswered(call="m", step="s", model=hostile, text=hostile, calls=[{"id": "c", "name": hostile, "args": {hostile: hostile}}]))
+    view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=hostile))
+    view.apply(e.ApprovalAsked(call="d", step="s", tool=hostile, args={hostile: [hostile]}, danger=hostile, key="k", why=hostile))
+    view.apply(e.BudgetWarned(limit="x", message=hostile))
+    view.apply(e.RunFinished(outcome="error", answer=hostile, reason=hostile))
+    return view
+
+
+HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\x1b]0;t\x07\u202e&lt;"]
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=5)
+
+
+@given(st.one_of(st.text(max_size=30), st.sampled_from(HOSTILE)))
+def test_foreign_text_is_never_markup(hostile: str) -> None:
+    """Whatever a run contains, its HTML has only our own elements and attributes, and no hidden characters."""
+    markup = Markup()
+    markup.feed(run_html(told(hostile)))
+
+    assert set(markup.tags) <= ALLOWED
+    assert markup.attributes <= {"style", "scope", "open", "aria-label"}
+    assert plain(markup.words) == markup.words
+
+
+def test_a_result_that_is_not_from_a_real_model_says_so() -> None:
+    """HTML and text name a replay."""
+    assert "replay" in run_html(told("x"))
+    assert "(replay)" in run_text(told("x"))
+
+
+def test_text_tells_the_run() -> None:
+    """Plain text has goal, calls with result, answer, reason and usage."""
+    view = RunView()
+    view.apply(e.RunStarted(goal="count", workspace=".", model="toy"))
+    view.apply(e.ToolCalled(call="c", step="s", tool="bash", args={"command": "wc"}, danger="HIGH"))
+    view.apply(e.ToolAnswered(call="c", step="s", tool="bash", text="3\nlines", seconds=0.25))
+    view.apply(e.StateTransition(source="EXECUTING", target="COMPLETE"))
+    view.apply(e.RunFinished(outcome="complete", answer="three"))
+
+    assert run_text(view) == (
+        "run ? · COMPLETE · toy\ngoal: count\n✓ bash wc [ok · 0.2 s · HIGH]\n    3 lines\nanswer:\n  three\n"
+        "0 tokens · $0.0000 · 0 model calls · 1 tool call"
+    )
+
+
+@given(JSON)
+def test_visible_json_is_the_same_value_with_nothing_hidden(value: object) -> None:
+    """Arguments to edit read back as they were, and show every character."""
+    text = visible_json(value)  # type: ignore[arg-type]
+
+    assert json.loads(text) == value
+    assert plain(text) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("ls -l", "ls -l"), ("5", '"5"'), ("", '""'), (" x", '" x"'), (5, "5"), ("a\x1b[2Kb", "a\\u{1b}[2Kb"), ("a\u202eb", "a\\u{202e}b")],
+)
+def test_an_argument_is_shown_so_that_it_cannot_be_mistaken(value: str | int, text: str) -> None:
+    """Strings that look like something else are quoted; escapes are shown."""
+    assert value_text(value) == text
+
+
+def test_durations_and_usage_read_well() -> None:
+    """Units fit the size; unknown prices are not called zero."""
+    assert [duration(s) for s in (0.0123, 3.44, 59.96, 125)] == ["12 ms", "3.4 s", "1 min 00 s", "2 min 05 s"]
+    assert usage_line(Usage(tokens_in=1500, unpriced=2, model_calls=2)) == "1,500 tokens · 2 unpriced · 2 model calls · 0 tool calls"
+
+
+def test_tables_align_numbers_and_escape_cells() -> None:
+    """A table shows values as text in HTML and in columns as plain text."""
+    assert '<td style="text-align:right">1</td><td style="text-align:left">&lt;b&gt;</td>' in table_html(["n", "x"], [(1, "<b>")])
+    assert table_text(["name", "n"], [("a", 1), ("longer", 22)]) == "name    n\na       1\nlonger  22"
+
+
+def test_a_page_forbids_scripts_and_remote_loads() -> None:
+    """The document's own policy allows inline style and nothing else from outside."""
+    text = page("<t>", "<p>x</p>")
+
+    assert "default-src &#x27;none&#x27;" in text
+    assert "<title>&lt;t&gt;</title>" in text
+    assert "http://" not in text.replace("http-equiv", "") and "https://" not in text
