@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.core.version import __version__
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
     from kestrel_lab.tools.decorator import tool
     from kestrel_lab.tools.registry import Tool, Toolbox, ToolContext
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ApprovalRequired",
@@ -47,6 +47,7 @@ __all__ = [
     "Toolbox",
     "Usage",
     "UsageError",
+    "__version__",
     "tool",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import TracebackType
 
 
 class WorkClock:
@@ -18,8 +19,8 @@ class WorkClock:
         self._run()
         return self
 
-    async def __aexit__(self, *error: object) -> bool | None:
-        return await self._bound.__aexit__(*error)  # type: ignore[arg-type]  # handed through
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._bound.__aexit__(kind, error, trace)
 
     @property
     def expired(self) -> bool:

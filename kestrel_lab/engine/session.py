@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,6 +15,7 @@ from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.core.text import one_line
+from kestrel_lab.core.version import __version__
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.life import live
@@ -53,6 +53,8 @@ class Session:
         *,
         tools: Tools = (),
         limits: Limits | None = None,
+        provider: str | None = None,
+        api_base: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Open the log under `home` (made if need be).
@@ -63,6 +65,8 @@ class Session:
             approve: Approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`.
             tools: Offered to every run beside the native tools.
             limits: Bounds of runs that bring none of their own.
+            provider: Provider of model names that do not say theirs.
+            api_base: Address of an OpenAI-compatible server.
             env: Environment variables to read; the process's by default.
         """
         Policy.parse(approve)
@@ -70,6 +74,8 @@ class Session:
         self.model = model
         self.approve = approve
         self.limits = limits or Limits()
+        self.provider = provider
+        self.api_base = api_base
         self.env = os.environ if env is None else env
         self.toolbox = native_tools() + [_tool(item) for item in tools]
         self.store = SessionStore(self.home / "kestrel.db")
@@ -129,7 +135,7 @@ class Session:
             policy=policy.text,
             config=config,
             scenario=scenario,
-            package=version("kestrel-lab"),
+            package=__version__,
         )
         state = RunState()
         state.apply(started, self.store.create_run(run_id, started))
@@ -235,7 +241,9 @@ class Session:
             return wanted
         key = wanted or ""
         if key not in self._models:
-            self._models[key] = choose_model(wanted, env=self.env, factories={"scripted": load_script})
+            self._models[key] = choose_model(
+                wanted, env=self.env, provider=self.provider, api_base=self.api_base, factories={"scripted": load_script}
+            )
         return self._models[key]
 
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:

@@ -115,9 +115,9 @@ class Suite:
     """Trials at once, over all configurations."""
     count_errors: CountErrors = "fail"
     """Whether a trial that broke counts as failed or is left out of rates; its number is shown either way."""
-    system: str = ""
-    """Instructions for the model, in place of the usual ones."""
-    system_from: str = ""
+    instructions: str = ""
+    """Instructions for the model, added to the usual ones."""
+    instructions_from: str = ""
     """A file that holds them."""
     tools_from: tuple[str, ...] = ()
     """Python files whose `@tool` objects the scenarios may name."""
@@ -170,7 +170,7 @@ class Suite:
 
     def definition(self) -> dict[str, Json]:
         """What the outcome of every trial depends on beside its scenario and configuration."""
-        return {"system": self.system, "system_from": self.system_from, "tools_from": list(self.tools_from)}
+        return {"instructions": self.instructions, "instructions_from": self.instructions_from, "tools_from": list(self.tools_from)}
 
 
 def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -22,6 +23,7 @@ from kestrel_lab.middleware.policy import Policy
 MAX_REPORTED: Final = 10
 """Mistakes told at once."""
 
+_T = TypeVar("_T")
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -91,8 +93,8 @@ class SuiteEntry(_Strict):
     epochs: Positive = 1
     concurrency: Positive = 4
     count_errors: Literal["fail", "exclude"] = "fail"
-    system: str = ""
-    system_from: str = ""
+    instructions: str = ""
+    instructions_from: str = ""
     tools_from: list[str] = []
     defaults: DefaultsEntry = DefaultsEntry()
     configs: Annotated[list[ConfigEntry], Field(min_length=1)] = [ConfigEntry(name="default")]
@@ -122,7 +124,8 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
     try:
         entry = SuiteEntry.model_validate(document.value)
     except ValidationError as error:
-        raise UsageError(_joined(_told(document, detail) for detail in error.errors())) from error
+        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
+        raise UsageError(_joined(_told(document, detail) for detail in details)) from error
     problems: list[str] = []
     scenarios = [_scenario(entry, index, document, problems) for index in range(len(entry.scenarios))]
     configs = [_config(entry, index, document, problems) for index in range(len(entry.configs))]
@@ -136,8 +139,8 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
             epochs=entry.epochs,
             concurrency=entry.concurrency,
             count_errors=entry.count_errors,
-            system=entry.system,
-            system_from=entry.system_from,
+            instructions=entry.instructions,
+            instructions_from=entry.instructions_from,
             tools_from=tuple(entry.tools_from),
             path=place.absolute(),
             root=repository_of(place.absolute().parent),
@@ -166,7 +169,8 @@ def _scenario(suite: SuiteEntry, index: int, document: YamlFile, problems: list[
         _try(document, (*where, "approve"), problems, lambda: _refuse_asking(approve))
     checks: list[Check] = []
     for number, item in enumerate(entry.checks):
-        checks += _try(document, (*where, "checks", number), problems, lambda item=item: [parse_check(item)]) or []  # type: ignore[misc]
+        if check := _try(document, (*where, "checks", number), problems, partial(parse_check, item)):
+            checks.append(check)
     place = _try(document, (*where, "workspace"), problems, lambda: _place(entry.workspace or defaults.workspace))
     return Scenario(
         id=entry.id,
@@ -231,7 +235,7 @@ def _refuse_asking(approve: str) -> None:
         raise UsageError(msg)
 
 
-def _try(document: YamlFile, where: Where, problems: list[str], make: Any) -> Any:
+def _try(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
     """What `make` returns; a `UsageError` of it becomes one more problem, with its place."""
     try:
         return make()
@@ -241,7 +245,7 @@ def _try(document: YamlFile, where: Where, problems: list[str], make: Any) -> An
 
 
 def _told(document: YamlFile, detail: ErrorDetails) -> str:
-    where = cast("Where", detail["loc"])
+    where = detail["loc"]
     return f"{document.place(where)}: {_explained(where, detail)}"
 
 

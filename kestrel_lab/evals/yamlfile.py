@@ -56,15 +56,15 @@ class YamlFile:
     """The line, from 1, of each value; of the key, for a value of a mapping."""
 
     def place(self, path: Where = ()) -> str:
-        """Where `path` is written, for the beginning of a message: `evals/smoke.yaml:12: scenarios[2].goal`.
-
-        A path that is not in the document gets the line of the nearest value around it.
-        """
-        known = path
-        while known and known not in self.lines:
-            known = known[:-1]
-        position = f"{self.name}:{self.lines.get(known, 1)}"
+        """Where `path` is written, for the beginning of a message: `evals/smoke.yaml:12: scenarios[2].goal`."""
+        position = f"{self.name}:{self.line(path)}"
         return f"{position}: {dotted(path)}" if path else position
+
+    def line(self, path: Where) -> int:
+        """The line of `path`; of the nearest value around it, when nothing is written at `path`."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
 
 
 def dotted(path: Where) -> str:

@@ -67,6 +67,7 @@ class LiteLLMModel:
             try:
                 async for chunk in stream:
                     heard.add(chunk)
+                heard.end()
             finally:
                 await stream.aclose()
         except KestrelError:
@@ -89,7 +90,7 @@ class LiteLLMModel:
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
         messages = messages_to_wire(request.messages)
         tools = tools_to_wire(request.tools)
-        counted = {"stream_options": {"include_usage": True}}
+        counted: dict[str, Json] = {"stream_options": {"include_usage": True}}
         arguments: dict[str, Any] = {
             "model": self.name,
             "stream": True,
@@ -107,7 +108,7 @@ class LiteLLMModel:
             # The client insists on a key even where the server does not.
             arguments["api_key"] = self.api_key or "none"
         if not self._compatible:
-            return arguments | {"messages": messages, **counted} | ({"tools": tools} if tools else {})
+            return arguments | {"messages": messages, **counted, **({"tools": tools} if tools else {})}
         body: dict[str, Json] = {"messages": [*messages], **({"tools": [*tools]} if tools else {}), **counted}
         body |= self.extra.get("extra_body", {})
         return arguments | {"messages": [{"role": "user", "content": ""}], "extra_body": body}
@@ -142,17 +143,16 @@ class _Heard:
         self.usage: Any = None
         self._on_delta = on_delta
         self._pieces: list[str] = []
+        self._last: Any = None
 
     @property
     def text(self) -> str:
         return "".join(self._pieces)
 
     def add(self, chunk: Any) -> None:
+        self._last = chunk
         self.model = chunk.model or self.model
-        # litellm keeps the usage of a server here when it was asked for through `extra_body`; all zero means none was sent.
-        usage = getattr(chunk, "usage", None) or getattr(chunk, "_hidden_params", {}).get("usage")
-        if usage is not None and usage.total_tokens:
-            self.usage = usage
+        self._count(getattr(chunk, "usage", None))
         for choice in chunk.choices[:1]:
             self.finish = choice.finish_reason or self.finish
             if text := choice.delta.content:
@@ -160,6 +160,20 @@ class _Heard:
                 self._on_delta(text)
             for piece in choice.delta.tool_calls or ():
                 self.calls.add(piece.index, piece.id, piece.function.name, piece.function.arguments)
+
+    def end(self) -> None:
+        """Take in what litellm adds when a stream is over: usage that was asked for through `extra_body`."""
+        self._count(getattr(self._last, "_hidden_params", {}).get("usage"))
+
+    def _count(self, usage: Any) -> None:
+        # All zero means that the server sent none.
+        if usage is not None and usage.total_tokens:
+            self.usage = usage
+
+
+def litellm_providers() -> frozenset[str]:
+    """Prefixes of all providers that litellm knows; loads litellm."""
+    return frozenset(str(getattr(provider, "value", provider)) for provider in _litellm().provider_list)
 
 
 def _settings(request: ModelRequest, temperature: float | None) -> dict[str, Any]:

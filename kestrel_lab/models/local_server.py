@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ModelError, boundary
@@ -25,8 +26,8 @@ def start_server(weights: Path, *, context_tokens: int, threads: int) -> Any:
     The server also listens on a port of 127.0.0.1, which cannot be turned off: a random key that nobody is told closes it
     to other users of the machine.
     """
-    import xllamacpp  # over 100 MB of native code, loaded with the first call to the model
-
+    # Over 100 MB of native code, and an optional one: loaded with the first call to the model.
+    xllamacpp: Any = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.n_ctx = context_tokens

@@ -52,7 +52,7 @@ class TextToolModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer or ask for a tool; raises what the wrapped model raises."""
-        messages = [self._as_text(message) for message in request.messages]
+        messages = [self._as_text(message, json=bool(request.tools)) for message in request.messages]
         if not request.tools:
             return await self.model(replace(request, messages=messages), on_delta)
         asked = replace(
@@ -70,12 +70,15 @@ class TextToolModel:
         finish = "tool_calls" if calls and said.finish == "stop" else said.finish
         return replace(said, text=text, calls=calls, finish=finish)
 
-    def _as_text(self, message: Message) -> Message:
+    def _as_text(self, message: Message, *, json: bool) -> Message:
         if message.role == "tool":
             result, _ = head_tail(message.text, self.max_result_chars)
             return Message(role="user", text=f"Result of {message.name or 'the tool'}: {result}")
         if message.calls:
             return Message(role="assistant", text="\n".join(self._said(message)))
+        if message.role == "assistant" and json:
+            # Earlier answers keep the form that is asked for: a small model imitates what it sees.
+            return Message(role="assistant", text=dumps({"answer": message.text}))
         return message
 
     def _said(self, message: Message) -> Iterable[str]:

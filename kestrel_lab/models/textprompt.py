@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from kestrel_lab.core.messages import ToolSpec
 
-_KEPT = ("type", "enum", "const", "required", "additionalProperties")
+_KEPT = ("type", "enum", "const", "required")
 """Keywords of a tool's schema that are passed on beside the structural ones.
 
 Others (patterns, formats, bounds) are left out: grammar engines refuse a schema with a keyword they cannot enforce, and
@@ -65,29 +65,36 @@ def reply_schema(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, 
 
 
 def _object(properties: dict[str, Json], *, thought: bool) -> Json:
-    all_of = {"thought": {"type": "string"}, **properties} if thought else properties
-    return {"type": "object", "properties": {**all_of}, "required": [*all_of], "additionalProperties": False}
+    before: dict[str, Json] = {"thought": {"type": "string"}} if thought else {}
+    named = {**before, **properties}
+    return {"type": "object", "properties": named, "required": [*named], "additionalProperties": False}
 
 
 def _within(schema: Json, owner: str, definitions: dict[str, Json]) -> Json:
     """`schema` as part of a larger one: its definitions move to `definitions`, named after `owner`."""
-    if isinstance(schema, bool) or not isinstance(schema, dict):
+    if not isinstance(schema, dict):
         return schema
-    for word in ("$defs", "definitions"):
-        if isinstance(named := schema.get(word), dict):
-            for name, part in named.items():
-                definitions[f"{owner}.{name}"] = _within(part, owner, definitions)
+
+    def part(inner: Json) -> Json:
+        return _within(inner, owner, definitions)
+
+    for name, inner in {**_mapping(schema, "definitions"), **_mapping(schema, "$defs")}.items():
+        definitions[f"{owner}.{name}"] = part(inner)
     if isinstance(target := schema.get("$ref"), str):
         return {"$ref": f"#/$defs/{owner}.{target.rpartition('/')[2]}"}
     kept: dict[str, Json] = {word: schema[word] for word in _KEPT if word in schema}
-    if isinstance(kept.get("additionalProperties"), dict):
-        kept["additionalProperties"] = _within(kept["additionalProperties"], owner, definitions)
-    if isinstance(properties := schema.get("properties"), dict):
-        kept["properties"] = {name: _within(part, owner, definitions) for name, part in properties.items()}
+    if properties := _mapping(schema, "properties"):
+        kept["properties"] = {name: part(inner) for name, inner in properties.items()}
         kept.setdefault("additionalProperties", False)
-    if "items" in schema:
-        kept["items"] = _within(schema["items"], owner, definitions)
-    for word in ("anyOf", "oneOf"):
-        if isinstance(options := schema.get(word), list):
-            kept["anyOf"] = [_within(option, owner, definitions) for option in options]
+    for word in ("items", "additionalProperties"):
+        if word in schema:
+            kept[word] = part(schema[word])
+    options = schema.get("anyOf", schema.get("oneOf"))
+    if isinstance(options, list):
+        kept["anyOf"] = [part(option) for option in options]
     return kept
+
+
+def _mapping(schema: dict[str, Json], word: str) -> dict[str, Json]:
+    found = schema.get(word)
+    return found if isinstance(found, dict) else {}

@@ -34,6 +34,11 @@ class PatchStream:
         # Events come on the run's loop, requests for the whole view on a kernel thread.
         self._lock = threading.RLock()
 
+    def name(self, run_id: str) -> None:
+        """Say which run it is; events do not."""
+        with self._lock:
+            self._buffer.append(self.view.head.change(run=run_id))
+
     def take(self, event: Event) -> None:
         """Apply `event` to the view and tell the front end soon, or at once if somebody waits for it."""
         with self._lock:

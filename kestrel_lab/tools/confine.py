@@ -75,8 +75,10 @@ def _syscall() -> Callable[..., int]:
 
 
 def _openat2(root_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:
-    creates = flags & (os.O_CREAT | getattr(os, "O_TMPFILE", 0))
-    how = _OpenHow(flags=flags, mode=mode if creates else 0, resolve=resolve)  # the kernel refuses a mode it has no use for
+    # The kernel refuses what it has no use for: a mode where nothing is created, and with O_PATH most other flags.
+    if flags & os.O_PATH:
+        flags &= os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    how = _OpenHow(flags=flags, mode=mode if flags & os.O_CREAT else 0, resolve=resolve)
     for _ in range(_RETRIES):
         fd = _syscall()(_OPENAT2, root_fd, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
         if fd >= 0:

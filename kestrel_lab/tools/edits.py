@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from difflib import SequenceMatcher, get_close_matches
 
 from kestrel_lab.core.text import one_line
 
 _CONTEXT = 3
+_NO_NEWLINE = "\n\\ No newline at end of file"
 _MOST_COMPARED = 20_000
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines with their ends, split at newlines only: form feeds and the like are part of a line, as in an editor."""
+    return list(io.StringIO(text, newline="\n"))
 
 
 def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
@@ -28,15 +35,15 @@ def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
         msg = f"old was not found{_closest(text, old)}"
         raise ValueError(msg)
     if count > 1 and not everywhere:
-        places = ", ".join(str(number) for number in _line_numbers(text, old, 5))
-        msg = f"old occurs {count} times (lines {places}{', …' if count > 5 else ''}): add lines around it until it is unique, or set replace_all"
+        places = ", ".join(str(number) for number in _line_numbers(text, old, 5)) + (", …" if count > 5 else "")
+        msg = f"old occurs {count} times (lines {places}): add lines around it until it is unique, or set replace_all"
         raise ValueError(msg)
     return text.replace(old, new)
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
     """What changed, in unified format; equal beginnings and ends are not compared, so a large file costs little."""
-    a, b = before.splitlines(), after.splitlines()
+    a, b = split_lines(before), split_lines(after)
     start = _common(a, b, 0)
     end = _common(a[::-1], b[::-1], start)
     skipped = max(start - _CONTEXT, 0)
@@ -50,11 +57,15 @@ def unified_diff(before: str, after: str, name: str) -> str:
         lines.append(f"@@ -{_range(first[1], last[2], skipped)} +{_range(first[3], last[4], skipped)} @@")
         for kind, a_from, a_to, b_from, b_to in group:
             if kind == "equal":
-                lines += [f" {line}" for line in a[a_from:a_to]]
+                lines += [_marked(" ", line) for line in a[a_from:a_to]]
             else:
-                lines += [f"-{line}" for line in a[a_from:a_to]]
-                lines += [f"+{line}" for line in b[b_from:b_to]]
+                lines += [_marked("-", line) for line in a[a_from:a_to]]
+                lines += [_marked("+", line) for line in b[b_from:b_to]]
     return "\n".join(lines)
+
+
+def _marked(mark: str, line: str) -> str:
+    return mark + (line.removesuffix("\n") if line.endswith("\n") else line + _NO_NEWLINE)
 
 
 def _range(begin: int, end: int, skipped: int) -> str:

@@ -9,7 +9,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import head_tail
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.edits import replace_exact, unified_diff
+from kestrel_lab.tools.edits import replace_exact, split_lines, unified_diff
 from kestrel_lab.tools.registry import ToolContext
 from kestrel_lab.tools.workspace import Workspace
 
@@ -146,9 +146,10 @@ def file_exists(path: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     """
-    if not ctx.workspace.exists(path):
+    try:
+        status = ctx.workspace.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
         return f"no, {path} does not exist"
-    status = ctx.workspace.stat(path)
     if stat.S_ISDIR(status.st_mode):
         return f"yes, {path} is a directory"
     return f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is no regular file"
@@ -159,5 +160,31 @@ def _read(workspace: Workspace, path: str, offset: int, limit: int, chars: int) 
         msg = f"offset and limit count from 1, not {min(offset, limit)}"
         raise ValueError(msg)
     content = workspace.read_text(path)
-    lines = content.text.splitlines(keepends=True) if "\r" in content.text else content.text.split("\n")
-    return ""
+    lines = split_lines(content.text)
+    if not lines:
+        return f"[{path} is empty]"
+    if offset > len(lines):
+        msg = f"{path} has {len(lines)} lines, so none from line {offset} on"
+        raise ValueError(msg)
+    text, last = _window(lines, offset, limit, chars)
+    notes = []
+    if offset > 1 or last < len(lines):
+        notes.append(f"lines {offset} to {last} of {len(lines)}" + (f", go on with offset={last + 1}" if last < len(lines) else ""))
+    if len(text) > chars:
+        text, cut = text[:chars], len(text) - chars
+        notes.append(f"the last {cut:,} characters of line {last} are left out")
+    if content.encoding != "utf-8":
+        notes.append(f"the file is {content.encoding}")
+    return f"{text.removesuffix(chr(10))}\n[{'; '.join(notes)}]" if notes else text
+
+
+def _window(lines: list[str], offset: int, limit: int, chars: int) -> tuple[str, int]:
+    """Whole lines from `offset` on, as many as fit but at least one, and the number of the last."""
+    taken: list[str] = []
+    room = chars
+    for line in lines[offset - 1 : offset - 1 + limit]:
+        if taken and len(line) > room:
+            break
+        taken.append(line)
+        room -= len(line)
+    return "".join(taken), offset + len(taken) - 1

@@ -14,23 +14,35 @@ def to_json(value: object) -> Json:
 
     Raises `TypeError` for what has no JSON form. Infinities and NaN become their names, since JSON has none.
     """
+    try:
+        return _convert(value)
+    except (ValueError, RecursionError) as error:  # pydantic's error is a ValueError
+        msg = (
+            f"a value of type {type(value).__name__} cannot be returned ({error}); "
+            "return text, numbers, lists, dicts, dataclasses or pydantic models"
+        )
+        raise TypeError(msg) from error
+
+
+def _convert(value: object) -> Json:
     kind = type(value)
     if value is None or kind is bool or kind is int:
         return cast("Json", value)
     if kind is str:
         return _encodable(cast("str", value))
-    if kind is float and isfinite(cast("float", value)):
-        return cast("Json", value)
-    from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415  # loaded on use
+    if kind is float:
+        return _finite(cast("float", value))
+    if kind is list:
+        return [_convert(item) for item in cast("list[object]", value)]
+    if kind is dict and all(type(key) is str for key in cast("dict[object, object]", value)):
+        return {_encodable(key): _convert(item) for key, item in cast("dict[str, object]", value).items()}
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415  # loaded on use
 
-    try:
-        return cast("Json", to_jsonable_python(value, inf_nan_mode="strings", fallback=_foreign))
-    except (PydanticSerializationError, ValueError, UnicodeError) as error:
-        msg = (
-            f"a value of type {kind.__name__} cannot be returned ({error}); "
-            "return text, numbers, lists, dicts, dataclasses or pydantic models"
-        )
-        raise TypeError(msg) from error
+    converted = to_jsonable_python(value, fallback=_foreign)
+    for plain in (str, int, float):  # a subclass that comes back as it was
+        if isinstance(converted, plain) and not isinstance(converted, bool):
+            return _convert(plain(converted))
+    return _convert(converted)
 
 
 def render(value: Json) -> str:
@@ -49,6 +61,12 @@ def _blocks(value: dict[str, Json]) -> str:
     lines = [f"{key}: {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}" for key, item in short.items()]
     long = [f"{key}:\n{item}" for key, item in value.items() if key not in short]
     return "\n".join(lines + long)
+
+
+def _finite(number: float) -> float | str:
+    if isfinite(number):
+        return number
+    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
 
 
 def _encodable(text: str) -> str:

@@ -115,7 +115,9 @@ class Workspace:
             if stat.S_ISDIR(status.st_mode):
                 msg = f"{path!s} is a directory, not a file"
                 raise IsADirectoryError(msg)
-            content = file.read(limit + 1)
+            content = file.read(min(status.st_size, limit) + 1)  # the size first: a read reserves what it asks for
+            if len(content) > status.st_size:  # it grows, or lies about its size as files in /proc do
+                content += file.read(limit + 1 - len(content))
         if len(content) > limit:
             msg = f"{path!s} is too large to read at once ({max(status.st_size, limit):,} bytes, limit {limit:,}): search it instead"
             raise ValueError(msg)

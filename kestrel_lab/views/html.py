@@ -17,7 +17,8 @@ from kestrel_lab.views.wording import duration
 
 _LINE = "rgba(127,127,127,.35)"
 _BOX = f"border:1px solid {_LINE};border-radius:6px;padding:8px 12px;margin:4px 0;text-align:left"
-_PRE = f"white-space:pre-wrap;overflow-wrap:anywhere;max-height:24em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
+_WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
+_PRE = f"{_WRAP};max-height:24em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
 _TONES = {
     "success": ("COMPLETE", "ok"),
     "info": ("EXECUTING", "PLANNING", "LOW", "running", "streaming", "scripted", "replay"),
@@ -101,7 +102,7 @@ def _row(row: Row) -> str:
         case TextRow():
             title = _joined("<b>Answer</b>" if row.role == "answer" else "", "" if row.state == "done" else _badge(row.state))
             note = f'<small style="opacity:.65">{_safe(row.note)}</small>' if row.note else ""
-            text = f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{_safe(row.text)}</div>'
+            text = f'<div style="{_WRAP}">{_safe(row.text)}</div>'
             return f'<div style="margin:6px 0">{title}{text}{note}</div>'
         case NoticeRow():
             return f'<div style="margin:4px 0"><b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}</div>'

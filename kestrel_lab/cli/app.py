@@ -1,0 +1,169 @@
+"""Every command with its options and defaults. Commands return objects; the face they were typed in shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kestrel_lab.cli.doctor import Doctor, examine, known_models
+from kestrel_lab.cli.evals import evals
+from kestrel_lab.cli.face import Face, Following
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.protocols import Approver
+from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.settings import Settings
+from kestrel_lab.lab import Lab
+from kestrel_lab.tools.registry import Toolbox
+
+EPILOG = """
+Begin with [bold]kestrel doctor[/bold]: it says which models can be used and what to type for others.
+Then [bold]kestrel run "Which files define the public API?"[/bold]
+"""
+
+app = typer.Typer(
+    name="kestrel",
+    help="Run LLM agents on a goal, watch and approve what they do, and measure them over suites and commits.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(evals, name="eval")
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
+
+
+@app.command(epilog='Example: kestrel run "Count the Python files" --approve auto:medium --workspace src')
+def run(
+    ctx: typer.Context,
+    goal: Annotated[list[str] | None, typer.Argument(help="What to do, in your words.")] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")] = None,
+    approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")] = None,
+    workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
+    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, with commas between; all by default.")] = None,
+    cycles: Annotated[int | None, typer.Option(help="Most model turns.")] = None,
+    cost: Annotated[float | None, typer.Option(help="Most US dollars.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run instead of starting one.")] = None,
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
+    background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
+    approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")] = False,
+) -> Any:
+    """Run a goal: the agent calls tools, asks before risky calls, and answers."""
+    how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json)
+    names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
+    text = " ".join(goal or ())
+    if resume is not None:
+        if text:
+            msg = "give a goal or --resume, not both"
+            raise UsageError(msg)
+        run_id = resume
+        return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, tools=names, approve=approve, approver=who), how)
+    given = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
+
+    def begin(lab: Lab, who: Approver | None) -> Run:
+        limits = Limits(**{**lab.limits.as_json(), **{key: value for key, value in given.items() if value is not None}})  # type: ignore[arg-type]  # the same fields
+        return lab.start(text, model=model, tools=names, limits=limits, workspace=workspace, approve=approve, approver=who)
+
+    return _face(ctx).follow(begin, how)
+
+
+@app.command()
+def resume(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    model: Annotated[str | None, typer.Option(help="Another model from here on.")] = None,
+    approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
+) -> Any:
+    """Go on with a run where its log ends; the same as `run --resume RUN`."""
+    return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who), Following())
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
+) -> Run | Path:
+    """Show a run: its calls, its answer, what it used, what it waits for."""
+    found = _face(ctx).lab().get(run_id)
+    return found if html is None else found.report(html)
+
+
+@app.command()
+def runs(
+    ctx: typer.Context,
+    *,
+    limit: Annotated[int, typer.Option(help="How many.")] = 20,
+    trials: Annotated[bool, typer.Option("--trials", help="Also those that suites started.")] = False,
+) -> Any:
+    """List the newest runs."""
+    return _face(ctx).lab().runs(limit=limit, trials=trials)
+
+
+@app.command()
+def approve(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    always: Annotated[bool, typer.Option("--always", help="Do not ask about the same tool again in this run.")] = False,
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
+) -> str:
+    """Say yes to what a run waits for; a session that waits goes on at once."""
+    face = _face(ctx)
+    scope = "run" if always else "once"
+    decided = face.lab().decide(run_id, granted=True, by=face.user, how="command", reason=reason, scope=scope)
+    return f"approved: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
+
+
+@app.command()
+def deny(ctx: typer.Context, run_id: RunId, *, reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "") -> str:
+    """Say no to what a run waits for; the model is told and may find another way."""
+    face = _face(ctx)
+    decided = face.lab().decide(run_id, granted=False, by=face.user, how="command", reason=reason)
+    return f"denied: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
+
+
+@app.command()
+def tools(ctx: typer.Context) -> Toolbox:
+    """List the tools with their danger."""
+    return _face(ctx).lab().toolbox
+
+
+@app.command()
+def models(ctx: typer.Context) -> Any:
+    """List the models that can be used now, and what to type for others."""
+    return known_models(_face(ctx).lab())
+
+
+@app.command()
+def config(ctx: typer.Context) -> Settings:
+    """Show every setting, its value and where it came from."""
+    return _face(ctx).lab().settings
+
+
+@app.command()
+def doctor(ctx: typer.Context) -> Doctor:
+    """Check what is configured, what is missing, and what to type."""
+    return examine(_face(ctx).lab())
+
+
+def wrong_usage(error: typer.TyperException) -> str:
+    """What was wrong with the words of a command, as one sentence without its full stop."""
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    return str(text).strip().rstrip(".")
+
+
+def _face(ctx: typer.Context) -> Face:
+    face: Face = ctx.find_root().obj
+    return face

@@ -1,0 +1,116 @@
+"""What is configured, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import apsw
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.version import __version__
+from kestrel_lab.lab import Lab
+from kestrel_lab.models.choose import available_models
+from kestrel_lab.tools.ripgrep import rg_path
+from kestrel_lab.views.html import table_html
+from kestrel_lab.views.text import table_text
+
+_COLUMNS = ("", "what", "found", "what to do")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    ok: bool
+    what: str
+    found: str
+    advice: str = ""
+    optional: bool = False
+    """Runs can be started without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """A list of findings that renders as a table."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether runs can be started."""
+        return all(finding.ok or finding.optional for finding in self.findings)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Mark, subject, finding and advice of each."""
+        return [("✓" if f.ok else "✗", f.what, f.found, f.advice) for f in self.findings]
+
+    def __repr__(self) -> str:
+        return table_text(_COLUMNS, self.rows())
+
+    def _repr_html_(self) -> str:
+        return table_html(_COLUMNS, self.rows())
+
+
+def examine(lab: Lab) -> Doctor:
+    """Look at everything a run needs; starts no model and uses no network beyond this machine."""
+    return Doctor((_python(), _log(lab), _model(lab), *_providers(lab), _ripgrep(), _git(), *_notebook()))
+
+
+def known_models(lab: Lab) -> Doctor:
+    """The models that can be used now, and what to type for others."""
+    return Doctor((_model(lab), *_providers(lab)))
+
+
+def _python() -> Finding:
+    return Finding(ok=True, what="kestrel_lab", found=f"{__version__} on Python {platform.python_version()}, {sys.platform}")
+
+
+def _log(lab: Lab) -> Finding:
+    runs = len(lab.store.runs(limit=100_000))
+    return Finding(ok=True, what="log", found=f"{lab.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
+
+
+def _model(lab: Lab) -> Finding:
+    try:
+        model = lab.resolve_model(None)
+    except UsageError as error:
+        return Finding(ok=False, what="model", found="none", advice=str(error))
+    return Finding(ok=True, what="model", found=f"{model.name} ({model.kind})")
+
+
+def _providers(lab: Lab) -> list[Finding]:
+    return [
+        Finding(ok=choice.available, what=f"  {choice.name}", found=choice.note if choice.available else "not set up", advice="" if choice.available else choice.note, optional=True)
+        for choice in available_models(lab.env)
+    ]
+
+
+def _ripgrep() -> Finding:
+    try:
+        return Finding(ok=True, what="ripgrep", found=rg_path())
+    except FileNotFoundError as error:
+        return Finding(ok=False, what="ripgrep", found="none", advice=str(error))
+
+
+def _git() -> Finding:
+    found = shutil.which("git")
+    inside = any((place / ".git").exists() for place in (Path.cwd(), *Path.cwd().parents))
+    if found is None:
+        return Finding(ok=False, what="git", found="none", advice="install git to compare commits", optional=True)
+    return Finding(ok=True, what="git", found=f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})")
+
+
+def _notebook() -> list[Finding]:
+    wanted = {"ipykernel": "pip install 'ipykernel>=7.4'", "anywidget": "pip install anywidget", "jupyterlab": "pip install jupyterlab"}
+    findings = []
+    for package, advice in wanted.items():
+        try:
+            findings.append(Finding(ok=True, what=package, found=version(package)))
+        except PackageNotFoundError:
+            findings.append(Finding(ok=False, what=package, found="not installed", advice=f"for notebooks: {advice}", optional=True))
+    return findings

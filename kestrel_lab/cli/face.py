@@ -1,0 +1,49 @@
+"""What a command needs from the place it was typed in: a terminal or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kestrel_lab.core.protocols import Approver, Reporter
+from kestrel_lab.engine.run import Run
+from kestrel_lab.lab import Lab
+
+Begin = Callable[[Lab, Approver | None], Run]
+"""Starts or restarts a run on the running event loop."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Following:
+    """How a run is to be followed."""
+
+    background: bool = False
+    """Return at once instead of waiting for the end."""
+    name: str = ""
+    """Under which name to leave the run for later cells."""
+    approval_timeout: float | None = None
+    """Seconds after which a question nobody answered is answered with no."""
+    as_json: bool = False
+    """Print the run as JSON instead of showing it."""
+
+
+class Face(Protocol):
+    """Where commands are typed and results are shown."""
+
+    @property
+    def user(self) -> str:
+        """Who types, for the record of decisions."""
+        ...
+
+    def lab(self) -> Lab:
+        """The lab that commands work on."""
+        ...
+
+    def follow(self, begin: Begin, how: Following) -> Any:
+        """Start a run, show it while it works, ask its questions; gives the run, or something to await for it."""
+        ...
+
+    def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
+        """Do something long and show its progress; gives its result, or something to await for it."""
+        ...

@@ -1,0 +1,171 @@
+"""The `kestrel` command: the commands of `app` in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kestrel_lab.cli.app import app, wrong_usage
+from kestrel_lab.cli.doctor import Doctor
+from kestrel_lab.cli.face import Begin, Following
+from kestrel_lab.cli.terminal import TerminalApprover, TerminalDisplay, progress_bar
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.states import RunStatus
+from kestrel_lab.core.text import plain
+from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.settings import Settings
+from kestrel_lab.lab import Lab
+from kestrel_lab.tools.registry import Toolbox
+
+EXIT_FAILED, EXIT_USAGE, EXIT_APPROVAL, EXIT_CANCELLED = 1, 2, 3, 130
+
+
+class TerminalFace:
+    """Commands typed in a terminal, or in a script where nobody can be asked."""
+
+    def __init__(self) -> None:
+        self.console = Console()
+
+    @cached_property
+    def _lab(self) -> Lab:
+        return Lab()
+
+    @property
+    def user(self) -> str:
+        """The login name."""
+        return getpass.getuser()
+
+    def lab(self) -> Lab:
+        """The lab that the settings describe."""
+        return self._lab
+
+    def follow(self, begin: Begin, how: Following) -> Run:
+        """Start a run and show it until it ends; Ctrl-C stops it."""
+        if how.background or how.name:
+            msg = "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
+            raise UsageError(msg)
+        return asyncio.run(self._follow(begin, how))
+
+    def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
+        """Do `work` under a progress bar."""
+
+        async def body() -> Any:
+            with progress_bar(self.console) as reporter:
+                return await work(reporter)
+
+        return asyncio.run(body())
+
+    async def _follow(self, begin: Begin, how: Following) -> Run:
+        console = Console(stderr=True) if how.as_json else self.console
+        display = TerminalDisplay(console)
+        interactive = sys.stdin.isatty() and not how.as_json
+        approver = TerminalApprover(console, display, self.user, how.approval_timeout) if interactive else None
+        run = begin(self.lab(), approver)
+        console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
+        stop = run.subscribe(display.tell)
+        try:
+            with display.shown():
+                await run.wait()
+        except asyncio.CancelledError:
+            msg = f"run {run.id} was stopped; what it did so far: kestrel show {run.id}"
+            raise RunCancelled(msg) from None
+        finally:
+            stop()
+            console.print(display.ending())
+        if how.as_json:
+            sys.stdout.write(json.dumps(_as_json(run), indent=2) + "\n")
+        return run
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line; exits with 0, 1 failed, 2 wrong usage, 3 approval needed, 130 stopped."""
+    sys.exit(_main(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _main(argv: list[str]) -> int:
+    face = TerminalFace()
+    try:
+        result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=face)
+    except typer.TyperException as error:
+        _complain(f"{wrong_usage(error)}. The words and options: kestrel {argv[0] + ' ' if argv[:1] and argv[0][:1] != '-' else ''}--help")
+        return EXIT_USAGE
+    except (typer.Abort, KeyboardInterrupt, RunCancelled) as error:
+        _complain(str(error) or "stopped")
+        return EXIT_CANCELLED
+    except ApprovalRequired as error:
+        _complain(str(error))
+        return EXIT_APPROVAL
+    except KestrelError as error:
+        _complain(str(error))
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    finally:
+        if "_lab" in face.__dict__:
+            face.lab().close()
+    return _show(face.console, result, followed=bool(argv) and argv[0] in {"run", "resume"})
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), plain(message)))
+
+
+def _show(console: Console, result: Any, *, followed: bool) -> int:
+    match result:
+        case None | int():
+            return result or 0
+        case Run():
+            if not followed:
+                console.print(Text(repr(result)))
+            return 0 if not followed or result.status is RunStatus.COMPLETE else EXIT_FAILED
+        case Settings():
+            console.print(_table(("setting", "value", "from", "meaning"), [(s.key, str(s.value), s.source, s.meaning) for s in result]))
+        case Doctor():
+            console.print(_table(("", "what", "found", "what to do"), result.rows()))
+            return 0 if result.ok else EXIT_FAILED
+        case Toolbox():
+            console.print(_table(("tool", "danger", "effect", "what it does"), [(t.name, t.danger.name, t.effect, t.description.split("\n")[0]) for t in result]))
+        case Path() | str():
+            console.print(Text(str(result)))
+        case _ if hasattr(result, "itertuples"):
+            console.print(_table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()]))
+        case _:
+            console.print(Text(repr(result)))
+            return int(getattr(result, "exit_code", 0))
+    return 0
+
+
+def _cell(value: Any) -> str:
+    return value.strftime("%Y-%m-%d %H:%M:%S") if hasattr(value, "strftime") else str(value)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    return table
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "status": str(run.status),
+        "outcome": run.outcome,
+        "answer": run.answer,
+        "reason": run.reason,
+        "model": run.model,
+        "usage": asdict(run.usage),
+    }

@@ -1,0 +1,209 @@
+"""A run in a terminal: what is settled scrolls by, what goes on stands in the last lines, questions are asked in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, TextRow
+from kestrel_lab.views.runview import RunView
+from kestrel_lab.views.text import MARKS
+from kestrel_lab.views.wording import duration
+
+_STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
+_DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
+_SETTLED = frozenset({"ok", "error", "denied", "stopped", "done"})
+_TAIL_LINES = 8
+
+
+class TerminalDisplay:
+    """Follows one run on a console; give its `tell` to `Run.subscribe`."""
+
+    def __init__(self, console: Console) -> None:
+        self.view = RunView()
+        self._console = console
+        self._printed: set[str] = set()
+        self._began = time.monotonic()
+        self._live = Live(console=console, refresh_per_second=10, transient=True, get_renderable=self._now)
+
+    def tell(self, event: Event) -> None:
+        """Take up an event and print what has settled."""
+        self.view.apply(event, time.time())
+        for row in self.view.rows.values():
+            if row.id not in self._printed and (isinstance(row, NoticeRow) or row.state in _SETTLED):
+                self._printed.add(row.id)
+                self._console.print(_settled(row), soft_wrap=False)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the moving lines while the block runs; on a console that is no terminal there are none."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._live:
+            yield
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the moving lines away, to ask something."""
+        started = self._live.is_started
+        self._live.stop()
+        try:
+            yield
+        finally:
+            if started:
+                self._live.start(refresh=True)
+
+    def ending(self) -> Text:
+        """The line that a run ends with."""
+        head = self.view.head
+        style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow"}.get(head.status, "magenta")
+        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {duration(time.monotonic() - self._began)}")
+        return line.append(f"\n{head.reason}") if head.reason else line
+
+    def _now(self) -> Group:
+        lines: list[Any] = []
+        for row in self.view.rows.values():
+            if isinstance(row, CallRow) and row.state not in _SETTLED:
+                lines.append(Text.assemble((f"{MARKS.get(row.state, '·')} ", "cyan"), (row.tool, "bold"), f" {row.summary}", (f"  {row.state}", "dim")))
+            elif isinstance(row, TextRow) and row.state not in _SETTLED and row.text:
+                lines.append(Padding(Text("\n".join(row.text.splitlines()[-_TAIL_LINES:]), style="italic"), (0, 2)))
+        head = self.view.head
+        lines.append(Text(f"{head.status} · {head.usage or 'starting'} · {duration(time.monotonic() - self._began)}", style="dim"))
+        return Group(*lines)
+
+
+def _settled(row: Row) -> Any:
+    match row:
+        case NoticeRow():
+            return Text(row.text, style="yellow" if row.level == "warning" else "dim")
+        case TextRow():
+            if not row.text.strip():
+                return Text("", end="")
+            if row.role == "answer":
+                return Panel(Text(row.text), title="answer", title_align="left", border_style="green", subtitle=escape(row.note), subtitle_align="right")
+            return Padding(Text(row.text, style="italic"), (0, 2))
+        case CallRow():
+            line = Text.assemble(
+                (f"{MARKS.get(row.state, '·')} ", _STYLES.get(row.state, "")),
+                (row.tool, "bold"),
+                f" {row.summary} ",
+                (row.danger, _DANGERS.get(row.danger, "")),
+                (f" {row.took}", "dim"),
+                (f" {row.note}" if row.note else "", "dim"),
+            )
+            return line.append(f"\n    {row.preview}", style="dim") if row.preview else line
+
+
+class TerminalApprover:
+    """Asks on the terminal; one question at a time. Without an answer in `timeout_s` seconds the answer is no."""
+
+    def __init__(self, console: Console, display: TerminalDisplay, user: str, timeout_s: float | None) -> None:
+        self._console = console
+        self._display = display
+        self._user = user
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Show the call whole and wait for a decision; cancelled when it was decided elsewhere."""
+        async with self._turn:
+            with self._display.paused():
+                self._console.print(_question(asked, self._display.view.asks.get(asked.call)))
+                try:
+                    async with asyncio.timeout(self._timeout_s):
+                        return await self._decision(asked)
+                except TimeoutError:
+                    reason = f"nobody answered within {self._timeout_s:g} s"
+                    self._console.print(Text(reason, style="yellow"))
+                    return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
+
+    async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
+        while True:
+            word = (await self._line("[y]es, [n]o, [e]dit, [a]lways in this run? ")).strip().lower()
+            if word in {"y", "yes"}:
+                return self._given(asked, granted=True)
+            if word in {"a", "always"}:
+                return self._given(asked, granted=True, scope="run")
+            if word in {"n", "no"}:
+                return self._given(asked, granted=False, reason=(await self._line("reason (the model is told; may be empty): ")).strip())
+            if word in {"e", "edit"}:
+                text = await self._line("arguments as JSON: ")
+                try:
+                    args = json.loads(text)
+                except json.JSONDecodeError as error:
+                    self._console.print(Text(f"not JSON: {error}", style="red"))
+                    continue
+                if isinstance(args, dict):
+                    return self._given(asked, granted=True, args=args)
+                self._console.print(Text("the arguments must be a JSON object", style="red"))
+
+    def _given(self, asked: ApprovalAsked, **fields: Any) -> ApprovalGiven:
+        return ApprovalGiven(call=asked.call, by=self._user, how="prompt", **fields)
+
+    async def _line(self, prompt: str) -> str:
+        """A line from the terminal, read without blocking the run; an end of input counts as no."""
+        self._console.print(Text(prompt, style="bold"), end="")
+        loop = asyncio.get_running_loop()
+        line: asyncio.Future[str] = loop.create_future()
+
+        def read() -> None:
+            if not line.done():
+                line.set_result(sys.stdin.readline())
+
+        loop.add_reader(sys.stdin.fileno(), read)
+        try:
+            return (await line) or "n"
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+
+
+def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
+    body = Text()
+    for name, text in ask.args if ask is not None else []:
+        body.append(f"{name}\n", style="bold").append(f"{text}\n")
+    why = {"danger": "", "unknown_outcome": "The last session ended while this ran; whether it took effect is not known. Run it again?"}.get(asked.why, asked.why)
+    if why:
+        body.append(f"\n{why}", style="yellow")
+    return Panel(body, title=f"[bold]{escape(asked.tool)}[/bold] · {asked.danger} · wants to run", title_align="left", border_style="magenta")
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Any]:
+    """A `Reporter` that draws a bar, or prints a line now and then where there is no terminal."""
+    if not console.is_terminal:
+        yield _PlainReporter(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("[dim]{task.fields[note]}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("running", total=None, note="")
+
+        def report(done: int, total: int, note: str) -> None:
+            bar.update(task, completed=done, total=total, note=escape(note[:60]))
+
+        yield report
+
+
+class _PlainReporter:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = 0.0
+
+    def __call__(self, done: int, total: int, note: str) -> None:
+        if done == total or time.monotonic() - self._last > 5:
+            self._last = time.monotonic()
+            self._console.print(Text(f"{done}/{total} {note}"))

@@ -1,0 +1,135 @@
+"""Settings and where each came from: a default, `pyproject.toml`, `kestrel.toml`, or the environment; the last one wins."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.middleware.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One setting as it is in force."""
+
+    key: str
+    value: Any
+    source: str
+    """`default`, a file, or an environment variable."""
+    meaning: str
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        msg = "must be a text"
+        raise ValueError(msg)
+    return value
+
+
+def _policy(value: Any) -> str:
+    return Policy.parse(_text(value)).text
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str) and value.lower() == "none":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        msg = "must be a number"
+        raise ValueError(msg)
+    return float(value)
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    if number is not None and number != int(number):
+        msg = "must be a whole number"
+        raise ValueError(msg)
+    return None if number is None else int(number)
+
+
+_DEFAULTS = Limits()
+_KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
+    "home": (".kestrel", _text, "folder of the event log and of everything else that is kept"),
+    "model": (None, _text, "model of runs that name none; unset: the first that is found"),
+    "provider": (None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)"),
+    "api_base": (None, _text, "address of an OpenAI-compatible server"),
+    "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
+    "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
+    "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
+    "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting for a person does not count"),
+    "tokens": (_DEFAULTS.tokens, _whole, "most tokens of a run"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set, by key."""
+
+    items: Mapping[str, Setting]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.items[key].value
+
+    def __iter__(self) -> Iterator[Setting]:
+        return iter(self.items.values())
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of runs that bring none of their own."""
+        return Limits(**{key: self[key] for key in ("cycles", "cost_usd", "seconds", "tokens")})
+
+
+def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
+    """Read the settings that hold in `folder`: its files or those of the nearest folder above that has any.
+
+    Raises `UsageError` that names file and key for a setting that does not exist or cannot be read.
+    """
+    items = {key: Setting(key=key, value=value, source="default", meaning=meaning) for key, (value, _, meaning) in _KNOWN.items()}
+    for path, table in _files(folder):
+        for key, value in table.items():
+            items[key] = _setting(key, value, str(path))
+    for key in _KNOWN:
+        name = f"KESTREL_{key.upper()}"
+        if env.get(name):
+            items[key] = _setting(key, env[name], name)
+    return Settings(items)
+
+
+def _files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The tables that apply, weakest first."""
+    for place in (folder.resolve(), *folder.resolve().parents):
+        found = []
+        project = place / "pyproject.toml"
+        if project.is_file() and isinstance(table := _read(project).get("tool", {}).get("kestrel"), dict):
+            found.append((project, table))
+        own = place / "kestrel.toml"
+        if own.is_file():
+            found.append((own, _read(own)))
+        if found or (place / ".git").exists():
+            return found
+    return []
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        msg = f"{path} is not TOML: {error}"
+        raise UsageError(msg) from error
+
+
+def _setting(key: str, value: Any, source: str) -> Setting:
+    if key not in _KNOWN:
+        msg = f"{source}: unknown setting {key!r}: {nearest(key, _KNOWN)}"
+        raise UsageError(msg)
+    _, read, meaning = _KNOWN[key]
+    try:
+        return Setting(key=key, value=read(value), source=source, meaning=meaning)
+    except ValueError as error:
+        msg = f"{source}: setting {key!r}: {error} (found {value!r})"
+        raise UsageError(msg) from error

@@ -1,0 +1,86 @@
+"""Where a trial works: a folder of its own that is thrown away, or an installed package to read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.suite import FolderCopy, InlineFiles, PackageSource, Scenario, Suite
+from kestrel_lab.tools.workspace import Workspace
+
+
+def locate(suite: Suite, scenario: Scenario) -> Path | None:
+    """The folder that the scenario's place is made from, `None` for inline files; raises `UsageError` if it is not there."""
+    match scenario.place:
+        case FolderCopy(folder=folder):
+            found = suite.resolve(folder)
+            if not found.is_dir():
+                msg = f"scenario {scenario.id!r}: the workspace folder {found} is not a folder"
+                raise UsageError(msg)
+            return found
+        case PackageSource(package=package):
+            return _package_folder(package, scenario)
+    return None
+
+
+@asynccontextmanager
+async def opened(scenario: Scenario, source: Path | None, keep_in: Path | None = None) -> AsyncIterator[Workspace]:
+    """The workspace of one trial.
+
+    `source` is what `locate` found. A throw-away folder is removed at the end, unless `keep_in` names a
+    folder to make it in and leave it.
+    """
+    if isinstance(scenario.place, PackageSource) and source is not None:
+        yield Workspace(source, read_only=True)
+        return
+    if keep_in is not None:
+        keep_in.mkdir(parents=True, exist_ok=True)
+    # Files that a run leaves behind may refuse to be removed; a trial's result does not depend on that.
+    folder = Path(tempfile.mkdtemp(prefix="kestrel-", dir=keep_in))
+    try:
+        if isinstance(scenario.place, InlineFiles):
+            _write(folder, scenario.place.files)
+        elif source is not None:
+            await asyncio.to_thread(shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git"))
+        yield Workspace(folder)
+    finally:
+        if keep_in is None:
+            shutil.rmtree(folder, onerror=_make_writable)
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="")
+
+
+def _package_folder(package: str, scenario: Scenario) -> Path:
+    spec = find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        msg = (
+            f"scenario {scenario.id!r} works on the source of the package {package!r}, which is not installed here (or is a single module): "
+            f"pip install {package}"
+        )
+        raise UsageError(msg)
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _make_writable(remove: Callable[[str], object], path: str, _error: object) -> None:
+    """Try once more after making `path` and its folder writable; a trial may have left them read-only."""
+    for place in (os.path.dirname(path), path):
+        if os.path.isdir(place) and not os.path.islink(place):
+            os.chmod(place, stat.S_IRWXU)
+    if os.path.lexists(path):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)

@@ -1,0 +1,165 @@
+"""A suite made ready to run: models chosen, tools loaded, places found; what is wrong is told before the first trial."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.places import locate
+from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.testing import load_script
+from kestrel_lab.tools.registry import Tool, Toolbox
+
+_SCRIPTED = "scripted:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A suite with everything its trials need at hand."""
+
+    suite: Suite
+    instructions: str
+    models: Mapping[str, Model]
+    """By configuration."""
+    toolboxes: Mapping[str, Toolbox]
+    """By scenario."""
+    sources: Mapping[str, Path | None]
+    """By scenario: what its workspace is made from."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Scenarios that cannot be tried here, and why."""
+
+    def model(self, config: Config, epoch: int) -> Model:
+        """The model as `config` sets it for `epoch`."""
+        model = self.models[config.name]
+        if config.temperature is None and config.seed is None:
+            return model
+        return TunedModel(model=model, temperature=config.temperature, seed=None if config.seed is None else config.seed + epoch - 1)
+
+    def limits(self, scenario: Scenario, config: Config, otherwise: Limits) -> Limits:
+        """The bounds of a trial: the configuration's, then the scenario's, then `otherwise`."""
+        given = {**scenario.limits, **config.limits}
+        return replace(otherwise, **given) if given else otherwise  # type: ignore[arg-type]  # the suite file's types were checked
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedModel:
+    """A model whose every request gets a temperature and a seed."""
+
+    model: Model
+    temperature: float | None = None
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model's own kind."""
+        return self.model.kind
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Ask the model with the settings filled in where the request has none."""
+        temperature = request.temperature if request.temperature is not None else self.temperature
+        seed = request.seed if request.seed is not None else self.seed
+        return await self.model(replace(request, temperature=temperature, seed=seed), on_delta)
+
+
+def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:
+    """Choose, load and find everything the suite names; `models` are objects to use for configurations, by name.
+
+    Raises `UsageError` for anything that is not there. With `skip_missing`, scenarios whose workspace or
+    tools are not there are put in `skipped` instead: an older commit need not have them.
+    """
+    given = models or {}
+    own = {tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)}
+    toolboxes: dict[str, Toolbox] = {}
+    sources: dict[str, Path | None] = {}
+    skipped: dict[str, str] = {}
+    for scenario in suite.scenarios:
+        try:
+            toolboxes[scenario.id] = _toolbox(session, own, scenario)
+            sources[scenario.id] = locate(suite, scenario)
+        except UsageError as error:
+            if not skip_missing:
+                raise
+            skipped[scenario.id] = str(error)
+    instructions = suite.instructions
+    if suite.instructions_from:
+        instructions += suite.resolve(suite.instructions_from).read_text(encoding="utf-8")
+    return Prepared(
+        suite=suite,
+        instructions=instructions,
+        models={config.name: given.get(config.name) or _model(session, suite, config) for config in suite.configs},
+        toolboxes=toolboxes,
+        sources=sources,
+        skipped=skipped,
+    )
+
+
+def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
+    """The `@tool` objects of a Python file, which is run afresh; it may import from its own folder and from `root`.
+
+    Raises `UsageError` when the file cannot be imported or holds no tool.
+    """
+    module = _imported(path, root)
+    tools = [value for value in vars(module).values() if isinstance(value, Tool)]
+    if not tools:
+        msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
+        raise UsageError(msg)
+    return tools
+
+
+def _imported(path: Path, root: Path | None) -> ModuleType:
+    name = f"kestrel_tools_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"tools_from names {path}, which is not a Python file"
+        raise UsageError(msg)
+    module = importlib.util.module_from_spec(spec)
+    # Annotations are looked up in the module by name, also later.
+    sys.modules[name] = module
+    path_before, silent_before = list(sys.path), sys.dont_write_bytecode
+    sys.path[:0] = [str(place) for place in dict.fromkeys((path.parent, root)) if place is not None]
+    # A folder of compiled files would be a change in the user's checkout.
+    sys.dont_write_bytecode = True
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        msg = f"tools_from names {path}, which cannot be imported: {type(error).__name__}: {error}"
+        raise UsageError(msg) from error
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path_before, silent_before
+    return module
+
+
+def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
+    native = {tool.name: tool for tool in session.toolbox}
+    if scenario.tools is None:
+        reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure"}
+        return Toolbox((reading | own).values())
+    known = native | own
+    for name in scenario.tools:
+        if name not in known:
+            msg = f"scenario {scenario.id!r} wants the tool {name!r}, which is not there; {nearest(name, known)}"
+            raise UsageError(msg)
+    return Toolbox(known[name] for name in scenario.tools)
+
+
+def _model(session: Session, suite: Suite, config: Config) -> Model:
+    if config.model.startswith(_SCRIPTED):
+        # Read afresh each time: the session keeps the models it chose before.
+        return load_script(suite.resolve(config.model.removeprefix(_SCRIPTED)))
+    return session.resolve_model(config.model or None)

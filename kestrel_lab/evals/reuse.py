@@ -1,0 +1,51 @@
+"""Which trials need not be made again, and why the others must be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.trial import Ask
+from kestrel_lab.log.store import EvalRow, SessionStore
+
+_PARTS = {
+    "scenario": "its scenario changed",
+    "config": "its configuration changed",
+    "suite": "instructions or tool files of the suite changed",
+    "package": "another version of kestrel_lab",
+    "code": "the code changed",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reuse:
+    """Stored rows that may stand for trials asked for."""
+
+    rows: dict[str, EvalRow] = field(default_factory=dict)
+    """By key."""
+    why: dict[str, int] = field(default_factory=dict)
+    """How many trials must be made, by reason."""
+
+
+def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
+    """The newest row that did not break, for each of `asks` that has one with an equal identity."""
+    stored = store.eval_runs(suite=suite.name)
+    good = {row.key: row for row in stored if row.result["outcome"] != "error"}
+    newest = {(row.scenario, row.config, row.epoch): row for row in stored}
+    wanted = {ask.identity.key for ask in asks if ask.identity.code}
+    why = Counter(_why(ask, newest) for ask in asks if ask.identity.key not in good or ask.identity.key not in wanted)
+    return Reuse(rows={key: row for key, row in good.items() if key in wanted}, why=dict(why))
+
+
+def _why(ask: Ask, newest: dict[tuple[str, str, int], EvalRow]) -> str:
+    if not ask.identity.code:
+        return "the suite is not in a git commit, so nothing tells whether its code changed"
+    row = newest.get((ask.scenario.id, ask.config.name, ask.epoch))
+    if row is None:
+        return "not run before"
+    before = row.result["identity"]
+    assert isinstance(before, dict)
+    changed = [words for part, words in _PARTS.items() if before.get(part) != getattr(ask.identity, part)]
+    return ", ".join(changed) or "it broke before"

@@ -1,0 +1,172 @@
+"""One trial: a scenario run once with one configuration, judged, measured, and told as one row."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, boundary
+from kestrel_lab.core.events import RunFinished
+from kestrel_lab.core.jsontypes import Json, content_key
+from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.core.text import head_tail
+from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.metrics import measure
+from kestrel_lab.evals.places import opened
+from kestrel_lab.evals.prepare import Prepared
+from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.log.store import EvalRow
+
+Outcome = Literal["pass", "fail", "error"]
+"""`error`: the trial broke (a model, the engine or a check failed) and says nothing of the scenario."""
+
+ANSWER_KEPT: Final = 4_000
+"""Characters of an answer in a row; the whole is in the run's log."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Everything a trial's outcome depends on, hashed part by part."""
+
+    scenario: str
+    config: str
+    suite: str
+    code: str
+    """Commit and uncommitted changes; empty outside git."""
+    package: str
+    """Version of kestrel_lab."""
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        """Equal for trials that may stand for each other."""
+        return content_key("trial/1", asdict(self))
+
+    @classmethod
+    def of(cls, suite: Suite, scenario: Scenario, config: Config, epoch: int, *, code: str, package: str, model: str = "") -> Identity:
+        """The identity of one trial; `model` marks a model that was handed over as an object."""
+        return cls(
+            scenario=content_key(scenario.definition())[:12],
+            config=content_key(config.definition(), model)[:12],
+            suite=content_key(suite.definition())[:12],
+            code=code,
+            package=package,
+            epoch=epoch,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    outcome: Outcome
+    reason: str = ""
+    scores: tuple[Score, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """A trial to be made."""
+
+    scenario: Scenario
+    config: Config
+    epoch: int
+    identity: Identity
+    git_sha: str = ""
+
+
+async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Path | None = None) -> EvalRow:
+    """Run the scenario, judge and measure the run.
+
+    What goes wrong inside the run or a check is told in the row. Raises `UsageError` for what the caller
+    must change, and the store's errors.
+    """
+    scenario, config = ask.scenario, ask.config
+    model = ready.model(config, ask.epoch)
+    async with opened(scenario, ready.sources[scenario.id], keep_in) as workspace:
+        run = session.start(
+            scenario.goal,
+            model=model,
+            tools=ready.toolboxes[scenario.id],
+            limits=ready.limits(scenario, config, session.limits),
+            workspace=workspace,
+            approve=scenario.policy,
+            instructions=ready.instructions,
+            config=config.name,
+            scenario=scenario.id,
+        )
+        broke = await _finish(run)
+        records = tuple(run.records())
+        judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
+            goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
+        ))  # fmt: skip
+    return EvalRow(
+        id=f"t{secrets.token_hex(8)}",
+        scenario=scenario.id,
+        result=_result(ask, run, judged, model_name=config.model or model.name, model_kind=model.kind),
+        metrics=cast("dict[str, Json]", measure(records)),
+        git_sha=ask.git_sha,
+        created_at=time.time(),
+        suite=ready.suite.name,
+        config=config.name,
+        epoch=ask.epoch,
+        key=ask.identity.key,
+    )
+
+
+async def _finish(run: Run) -> str:
+    """Wait for the run; returns what broke, if anything did that the log does not tell as the run's own end."""
+    try:
+        await run.wait()
+    except (ApprovalRequired, RunError):
+        return ""
+    except KestrelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect in one trial is that trial's result, and must not end the suite
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
+    end = next((record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None)
+    if end is not None and end.outcome in ("error", "cancelled"):
+        return _Judged(outcome="error", reason=end.reason or end.outcome)
+    try:
+        scores = await _scores(scenario.checks, trial)
+    except CheckError as error:
+        return _Judged(outcome="error", reason=str(error))
+    if end is None:
+        tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
+        return _Judged(outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores)
+    if end.outcome == "limit":
+        return _Judged(outcome="fail", reason=end.reason, scores=scores)
+    failed = [f"{score.check}: {score.reason}" if score.reason else score.check for score in scores if not score.passed]
+    return _Judged(outcome="fail" if failed else "pass", reason="; ".join(failed), scores=scores)
+
+
+async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
+    scores = []
+    for check in checks:
+        with boundary(CheckError, f"the check {check.label!r}"):
+            scores.append(await check(trial))
+    return tuple(scores)
+
+
+def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind: str) -> dict[str, Json]:
+    return {
+        "family": ask.scenario.family,
+        "weight": ask.scenario.weight,
+        "model": model_name,
+        "model_kind": model_kind,
+        "outcome": judged.outcome,
+        "reason": judged.reason,
+        "scores": cast("list[Json]", [asdict(score) for score in judged.scores]),
+        "status": str(run.status),
+        "answer": head_tail(run.answer, ANSWER_KEPT)[0],
+        "run": run.id,
+        "identity": asdict(ask.identity),
+    }

@@ -1,0 +1,95 @@
+"""The command line's words in a notebook: the same commands and options, with a cell as the goal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import typer
+import typer.main
+
+from kestrel_lab.cli.app import app
+from kestrel_lab.cli.face import Face
+from kestrel_lab.core.errors import UsageError, nearest
+
+PROGRAM = "%kestrel"
+# Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
+_BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str]) -> Any:
+    """Do what `%kestrel LINE`, or `%%kestrel LINE` over `body`, says; returns what the command gives.
+
+    `fill` is applied to the goal of a run. Raises `UsageError` for words or options that do not exist.
+    """
+    words = _words(line)
+    if body is not None:
+        words = words if words[:1] == ["run"] else ["run", *words]
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    try:
+        return _invoke(words, body, face, fill)
+    except _BadUsage as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        if not message:  # help was asked for by giving nothing, and printed
+            return None
+        known = f" {words[0]}" if words[0] in _root().commands else ""
+        text = f"{message} See {PROGRAM}{known} --help."
+        raise UsageError(text) from None
+    except typer.Exit:  # after --help
+        return None
+
+
+def completions(line: str) -> list[str]:
+    """What may come next in `line`, which ends where the cursor is."""
+    words = line.split()[1:]
+    typed = "" if line.endswith(" ") or not words else words.pop()
+    if line.startswith("%%"):
+        words = ["run", *words]
+    command = _root()
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    if hasattr(command, "commands"):
+        return sorted(word for word in [*command.commands, "--help"] if word.startswith(typed))
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+    return sorted(option for option in (*options, "--help") if option.startswith(typed or "-"))
+
+
+def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str], str]) -> Any:
+    root = _root()
+    if not words or words[0].startswith("-"):
+        root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        return None
+    if words[0] not in root.commands:
+        msg = f"{PROGRAM} has no command {words[0]!r}: {nearest(words[0], root.commands)}"
+        raise UsageError(msg)
+    with root.make_context(PROGRAM, words, obj=face) as context:
+        name, command, rest = root.resolve_command(context, words)
+        with command.make_context(name, rest, parent=context) as inner:
+            if name == "run":
+                inner.params["goal"] = _goal(inner.params.get("goal"), body, fill)
+            return command.invoke(inner)
+
+
+def _goal(given: list[str] | None, body: str | None, fill: Callable[[str], str]) -> list[str] | None:
+    if body is not None:
+        if given:
+            msg = f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell"
+            raise UsageError(msg)
+        return [fill(body.strip("\n"))]
+    return [fill(" ".join(given))] if given else given
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        msg = f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell where it needs none"
+        raise UsageError(msg) from None
+
+
+@cache
+def _root() -> Any:
+    return typer.main.get_command(app)

@@ -1,0 +1,83 @@
+"""The notebook as a place where commands are typed: runs appear in a panel, long jobs as a bar."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.cli.face import Begin, Following
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.notebook.performing import Work, perform
+from kestrel_lab.notebook.progress import NotebookReporter
+from kestrel_lab.notebook.prompting import ask_here
+from kestrel_lab.notebook.surface import Surface
+from kestrel_lab.notebook.waiting import interruptible, run_on_thread
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.protocols import Reporter
+    from kestrel_lab.engine.run import Run
+    from kestrel_lab.lab import Lab
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotebookFace:
+    """Where one magic was typed."""
+
+    find_lab: Callable[[], Lab]
+    started: Callable[[Run, str], None]
+    """Told of each run that starts, and under which name to leave it."""
+    surface: Surface
+    awaited: bool
+    """Whether the cell awaits: then `follow` and `wait` give something to await, else they block."""
+
+    @property
+    def user(self) -> str:
+        """Who is logged in."""
+        return user_name()
+
+    def lab(self) -> Lab:
+        """The notebook's lab."""
+        return self.find_lab()
+
+    def follow(self, begin: Begin, how: Following) -> Any:
+        """Start a run and show it; gives the run, or something to await for it."""
+        lab = self.lab()
+        work = Work(
+            launch=lambda approver: begin(lab, approver),
+            started=lambda run: self.started(run, how.name),
+            surface=self.surface,
+            user=self.user,
+            # Executed by a program, the kernel ends with its last cell and would take the run along.
+            background=how.background and self.surface == "panel",
+            timeout=how.approval_timeout,
+        )
+        if self.awaited:
+            return perform(work, ask_here)
+        if work.background:
+            return _task(perform(work, ask_here))
+        return run_on_thread(lambda ask: perform(work, ask, on_thread=True))
+
+    def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
+        """Do something long under a progress bar; gives its result, or something to await for it."""
+        job = interruptible(work(NotebookReporter()))
+        return job if self.awaited else run_on_thread(lambda _: job)
+
+
+def user_name() -> str:
+    """Who is logged in; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "notebook"
+
+
+def _task(work: Any) -> asyncio.Task[Any]:
+    try:
+        return asyncio.get_running_loop().create_task(work)
+    except RuntimeError:
+        work.close()
+        msg = "--bg needs a running event loop: use it at the top level of a notebook cell"
+        raise UsageError(msg) from None

@@ -1,0 +1,80 @@
+"""`%kestrel` and `%%kestrel`: a run as a line or a cell of a notebook, and its result as a value."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable
+from typing import Any
+from weakref import WeakSet
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.engine.run import Run
+from kestrel_lab.lab import Lab
+from kestrel_lab.notebook.commands import carry_out
+from kestrel_lab.notebook.face import NotebookFace
+from kestrel_lab.notebook.goals import filled
+from kestrel_lab.notebook.surface import surface
+
+
+@magics_class
+class KestrelMagics(Magics):
+    """The magics of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._own_lab: Lab | None = None
+        self.shown: WeakSet[Run] = WeakSet()
+        """Runs that the running cell has shown: as the cell's result one line of them is enough."""
+
+    @no_var_expand
+    @line_cell_magic
+    def kestrel(self, line: str, cell: str | None = None) -> object:
+        """Run, watch and steer agents: `%kestrel --help`."""
+        return _shown(self._carry_out(line, cell, awaited=False))
+
+    @no_var_expand
+    @line_cell_magic
+    def kestrel_await(self, line: str, cell: str | None = None) -> Awaitable[object]:
+        """What `%kestrel` becomes at the top of a cell: the same, to be awaited."""
+        return _result(self._carry_out(line, cell, awaited=True))
+
+    def _carry_out(self, line: str, cell: str | None, *, awaited: bool) -> Any:
+        face = NotebookFace(find_lab=self._lab, started=self._started, surface=surface(self.shell), awaited=awaited)
+        return carry_out(line, cell, face, lambda goal: filled(goal, self._variables))
+
+    def _lab(self) -> Lab:
+        """The notebook's `lab` if it has one, else one of our own."""
+        theirs = self._variables.get("lab")
+        if isinstance(theirs, Lab):
+            return theirs
+        if self._own_lab is None:
+            self._own_lab = Lab()
+        return self._own_lab
+
+    def _started(self, run: Run, name: str) -> None:
+        if surface(self.shell) != "terminal":
+            self.shown.add(run)
+        if name:
+            if not name.isidentifier():
+                msg = f"--as needs a variable name, not {name!r}"
+                raise UsageError(msg)
+            self._variables[name] = run
+
+    @property
+    def _variables(self) -> dict[str, Any]:
+        namespace: dict[str, Any] = self.shell.user_ns  # type: ignore[union-attr]  # a registered magic has a shell
+        return namespace
+
+
+async def _result(found: Any) -> object:
+    return _shown(await found if inspect.isawaitable(found) else found)
+
+
+def _shown(found: object) -> object:
+    """What a cell gives; a sentence is printed instead."""
+    if isinstance(found, str):
+        print(found)
+        return None
+    return found

@@ -1,0 +1,185 @@
+"""The live panel of one run: shows what its events say, and asks whoever looks at it.
+
+At the end the panel is replaced by static HTML and text, so that the saved notebook needs no kernel
+and holds no widget state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.core.errors import ApprovalRequired
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.notebook.stream import PatchStream
+from kestrel_lab.views.html import run_html
+from kestrel_lab.views.runview import RunView
+from kestrel_lab.views.text import run_text
+
+if TYPE_CHECKING:
+    from anywidget import AnyWidget
+    from IPython.display import DisplayHandle
+
+    from kestrel_lab.engine.run import Run
+
+HELLO_S = 10.0
+"""How long a front end may take to say that it shows widgets; only waited for where none does."""
+
+Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
+"""How to ask where no widget is shown."""
+
+
+class Still:
+    """A run as it is now, for display: HTML and text only."""
+
+    def __init__(self, view: RunView) -> None:
+        self._bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return self._bundle
+
+
+class Panel:
+    """Shows one run and is its approver; `follow` it with a run once that has started."""
+
+    def __init__(self, *, user: str, fallback: Fallback | None, timeout: float | None = None) -> None:
+        """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits."""
+        self.view = RunView()
+        self._user = user
+        self._fallback = fallback
+        self._timeout = timeout
+        self._widget = _widget_class()(self.view)
+        self._stream = PatchStream(self.view, self._widget.send)
+        self._heard = threading.Event()
+        self._waiting: dict[str, asyncio.Future[ApprovalGiven]] = {}
+        self._refused: set[str] = set()
+        self._run: Run | None = None
+        self._widget.on_msg(self._message)
+        self._handle: DisplayHandle | None = None
+        self._open = True
+
+    def follow(self, run: Run) -> None:
+        """Appear in the running cell and show `run` until it ends; call on its loop."""
+        from IPython.display import DisplayHandle  # noqa: PLC0415  # loaded on use
+
+        self._run = run
+        self._stream.name(run.id)
+        self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
+        self._handle.display(self._widget)  # type: ignore[no-untyped-call]
+        run.subscribe(self._take)
+
+    def close(self) -> None:
+        """Put a static picture in the panel's place; again does nothing."""
+        if self._open:
+            self._open = False
+            self._stream.flush()
+            if self._handle is not None:
+                self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
+            self._widget.close()
+
+    def keep_clicks_coming(self) -> None:
+        """Make clicks arrive although the kernel's main thread is busy waiting.
+
+        ipykernel 7.4 hands a front end's message to whichever thread last sent one: that would be the
+        busy one. Kernels without the attribute do not.
+        """
+        comm = self._widget.comm
+        if hasattr(comm, "_reply_subshell_for"):
+            comm._reply_subshell_for = lambda _data, default: default
+
+    async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Wait for a click; where no front end shows the panel, ask by the fallback."""
+        if not await self._seen():
+            if self._fallback is None:
+                raise ApprovalRequired(self.view.head.run, asked.tool, asked.args)
+            return await self._fallback(asked)
+        if asked.call in self._refused:
+            self._widget.send({"k": "refused", "id": asked.call, "message": asked.why})
+        answer: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
+        self._waiting[asked.call] = answer
+        try:
+            async with asyncio.timeout(self._timeout):
+                given = await answer
+        except TimeoutError:
+            reason = f"nobody answered within {self._timeout:g} s"
+            return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
+        finally:
+            self._waiting.pop(asked.call, None)
+        if given.args is not None:
+            # Asked again about the same call, these arguments did not fit the tool.
+            self._refused.add(asked.call)
+        return given
+
+    def _take(self, event: Event) -> None:
+        if self._open:
+            self._stream.take(event)
+            if self.view.done:
+                self.close()
+
+    async def _seen(self) -> bool:
+        """Whether some front end shows the panel."""
+        for _ in range(int(HELLO_S / 0.02)):
+            if self._heard.is_set():
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
+    def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
+        """Take a front end's word, on whichever thread the kernel chose."""
+        match content.get("k"):
+            case "hello" | "resync":
+                self._heard.set()
+                self._stream.whole()
+            case "stop" if self._run is not None:
+                self._run.cancel()
+            case "decide":
+                self._decide(content)
+
+    def _decide(self, content: dict[str, Json]) -> None:
+        call, args = str(content.get("id")), content.get("args")
+        given = ApprovalGiven(
+            call=call,
+            granted=content.get("granted") is True,
+            by=self._user,
+            how="click",
+            reason=str(content.get("reason") or "")[:2_000],
+            args=args if isinstance(args, dict) else None,
+            scope="run" if content.get("scope") == "run" else "once",
+        )
+        if (answer := self._waiting.get(call)) is not None:
+            # The kernel may call this on another thread; a future may only be touched on its loop's.
+            answer.get_loop().call_soon_threadsafe(_settle, answer, given)
+
+
+def _settle(answer: asyncio.Future[ApprovalGiven], given: ApprovalGiven) -> None:
+    if not answer.done():
+        answer.set_result(given)
+
+
+@cache
+def _widget_class() -> Callable[[RunView], AnyWidget]:
+    """The widget; made at first use because importing anywidget takes half a second."""
+    import anywidget  # noqa: PLC0415  # loaded on use
+
+    here = Path(__file__).parent
+
+    class PanelWidget(anywidget.AnyWidget):
+        _esm = (here / "panel.js").read_text(encoding="utf-8")
+        _css = (here / "panel.css").read_text(encoding="utf-8")
+
+        def __init__(self, view: RunView) -> None:
+            super().__init__()
+            self._view = view
+
+        def _repr_mimebundle_(self, **options: Any) -> Any:
+            """The widget, with what a front end without widgets can show instead."""
+            bundle = super()._repr_mimebundle_(**options)
+            shown, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+            return {**(shown or {}), **Still(self._view)._repr_mimebundle_()}, metadata
+
+    return PanelWidget

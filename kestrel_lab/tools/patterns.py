@@ -1,0 +1,59 @@
+"""File name patterns such as `src/**/*.py`, as regular expressions."""
+
+import functools
+import re
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_TOKENS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]/]*\]|.", re.DOTALL)
+
+
+@functools.lru_cache(maxsize=256)
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A regular expression for whole relative paths.
+
+    `*` and `?` stay within a name, `**/` is any number of directories, `[abc]` one character, `{a,b}` either.
+    A pattern without a slash is for names at any depth. Raises `ValueError` for one that cannot be read.
+    """
+    plain = pattern.removeprefix("./")
+    expressions = [_translate(option if "/" in option else f"**/{option}") for option in _options(plain)]
+    try:
+        return re.compile("|".join(f"(?:{expression})" for expression in expressions), re.DOTALL)
+    except re.error as error:
+        msg = f"the pattern {pattern!r} cannot be read: {error}"
+        raise ValueError(msg) from error
+
+
+def _options(pattern: str, most: int = 256) -> list[str]:
+    """`pattern` with its innermost braces spelled out, again and again."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting:
+        option = waiting.pop()
+        if len(done) + len(waiting) > most:
+            msg = f"the pattern {pattern!r} stands for more than {most} patterns"
+            raise ValueError(msg)
+        if found := _BRACES.search(option):
+            waiting += [option[: found.start()] + choice + option[found.end() :] for choice in found[1].split(",")]
+        else:
+            done.append(option)
+    return done
+
+
+def _translate(pattern: str) -> str:
+    return "".join(_token(token) for token in _TOKENS.findall(pattern))
+
+
+def _token(token: str) -> str:
+    match token:
+        case "**/":
+            return "(?:[^/]+/)*"
+        case "**":
+            return ".*"
+        case "*":
+            return "[^/]*"
+        case "?":
+            return "[^/]"
+    if len(token) > 1:
+        inner = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+        return f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+    return re.escape(token)

@@ -1,0 +1,215 @@
+"""Claims about models behind an API, checked over real HTTP against a local server."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai_server import OpenAIServer, Reply
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
+from kestrel_lab.models.litellm_model import LiteLLMModel
+from kestrel_lab.models.retry import with_retries
+from kestrel_lab.models.wire import messages_to_wire, tools_to_wire
+
+Serve = Callable[..., OpenAIServer]
+
+GREP = ToolSpec(
+    name="grep", description="Search text.", schema={"type": "object", "properties": {"pattern": {"type": "string"}}, "required": ["pattern"]}
+)
+TALK = (
+    Message(role="system", text="Be brief."),
+    Message(role="user", text="Where is “é”? 🦅"),
+    Message(role="assistant", calls=(ToolRequest(id="c1", name="grep", args={"pattern": "é"}),)),
+    Message(role="tool", call_id="c1", name="grep", text="a.txt:1: é"),
+    Message(role="assistant", text="In a.txt.", calls=(ToolRequest(id="c2", name="grep", args={}),)),
+    Message(role="tool", call_id="c2", name="grep", text=""),
+    Message(role="user", text="Sure?"),
+)
+
+
+def ask(model: Any, request: ModelRequest | None = None) -> tuple[ModelAnswer, list[str]]:
+    """One call and the pieces it streamed."""
+    pieces: list[str] = []
+    answer = asyncio.run(model(request or ModelRequest(messages=[Message(role="user", text="hi")]), pieces.append))
+    return answer, pieces
+
+
+def at(server: OpenAIServer, name: str = "openai/fake", **more: Any) -> LiteLLMModel:
+    """A model on that server."""
+    return LiteLLMModel(name, api_base=server.api_base, api_key="k", **more)
+
+
+def test_text_streams_and_is_counted(serve: Serve) -> None:
+    """Text arrives piece by piece, the answer is their sum, tokens are the server's and an unknown price is said to be unknown."""
+    answer, pieces = ask(at(serve(Reply(text="hello there"))))
+    assert pieces == ["hell", "o th", "ere"]
+    assert answer == ModelAnswer(
+        text="hello there", usage=Usage(tokens_in=11, tokens_out=7, model_calls=1, unpriced=1), model="fake", finish="stop"
+    )
+
+
+def test_tool_calls_are_put_together_from_pieces(serve: Serve) -> None:
+    """Two calls whose arguments come interleaved in pieces are both read; arguments that are no JSON state their problem."""
+    server = serve(Reply(calls=(("grep", '{"pattern": "a b c"}'), ("grep", '{"pattern": ')), piece=3))
+    answer, pieces = ask(at(server), ModelRequest(messages=TALK, tools=(GREP,)))
+    good, bad = answer.calls
+    assert (pieces, answer.finish) == ([], "tool_calls")
+    assert good == ToolRequest(id="call_0", name="grep", args={"pattern": "a b c"})
+    assert (bad.id, bad.name, bad.args) == ("call_1", "grep", {})
+    assert bad.problem.startswith("the arguments of 'grep' are not JSON")
+
+
+@pytest.mark.parametrize("name", ["openai/fake", "hosted_vllm/fake"])
+def test_the_short_cut_sends_the_same_body(serve: Serve, name: str) -> None:
+    """Handing the conversation over in `extra_body` puts the same JSON on the wire as litellm's own way does."""
+    import litellm
+
+    request = ModelRequest(
+        messages=TALK, tools=(GREP,), temperature=0.5, max_tokens=9, seed=3, schema={"type": "object", "properties": {}, "additionalProperties": False}
+    )
+    server = serve(Reply(text="x"))
+
+    async def plain() -> None:
+        stream = await litellm.acompletion(
+            model=name,
+            api_base=server.api_base,
+            api_key="k",
+            messages=messages_to_wire(TALK),
+            tools=tools_to_wire((GREP,)),
+            temperature=0.5,
+            max_tokens=9,
+            seed=3,
+            response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": request.schema, "strict": True}},
+            stream=True,
+            stream_options={"include_usage": True},
+            _skip_mcp_handler=True,
+        )
+        async for _ in stream:
+            pass
+
+    ask(at(server, name), request)
+    asyncio.run(plain())
+    ours, theirs = server.requests()
+    assert ours == theirs
+    assert json.dumps(ours["messages"]) == json.dumps(theirs["messages"])
+
+
+def test_known_prices_are_charged(serve: Serve) -> None:
+    """A model in the price table costs what the table says, cached tokens or not."""
+    answer, _ = ask(at(serve(Reply(text="x", usage=(1000, 100))), "openai/gpt-5-mini"))
+    assert answer.usage == Usage(tokens_in=1000, tokens_out=100, cost_usd=pytest.approx(1000 * 0.25e-6 + 100 * 2e-6), model_calls=1)
+
+
+def test_tokens_are_counted_here_where_the_server_gives_none(serve: Serve) -> None:
+    """Without usage from the server the tokens of the real conversation are counted, roughly."""
+    answer, _ = ask(at(serve(Reply(text="four words are here", usage=None))), ModelRequest(messages=[Message(role="user", text="word " * 100)]))
+    assert 90 <= answer.usage.tokens_in <= 110
+    assert 3 <= answer.usage.tokens_out <= 6
+
+
+def test_a_passing_failure_is_tried_again(serve: Serve) -> None:
+    """Two rate limits and then an answer make an answer; the provider's own pause is kept."""
+    busy = Reply(status=429, error="slow down", headers={"retry-after": "0.2"})
+    server = serve(busy, busy, Reply(text="at last"))
+    answer, pieces = ask(with_retries(at(server)))
+    assert (answer.text, "".join(pieces), len(server.bodies)) == ("at last", "at last", 3)
+
+
+@pytest.mark.parametrize(
+    ("reply", "transient", "words"),
+    [
+        (Reply(status=429, error="slow down"), True, "slow down. Too many requests"),
+        (Reply(status=500, error="oops"), True, "500"),
+        (Reply(status=503, error="busy"), True, "busy"),
+        (Reply(status=401, error="bad key"), False, "bad key. Check the key in OPENAI_API_KEY"),
+        (Reply(status=404, error="no such model"), False, "Is the name of the model right"),
+        (Reply(status=400, error="nonsense"), False, "nonsense"),
+    ],
+    ids=lambda value: str(value.status) if isinstance(value, Reply) else "",
+)
+def test_failures_say_what_to_do(serve: Serve, reply: Reply, transient: bool, words: str) -> None:
+    """Each kind of refusal becomes one `ModelError` after one request, marked as passing or not, in words for its reader."""
+    server = serve(reply)
+    with pytest.raises(ModelError) as caught:
+        ask(at(server))
+    assert caught.value.transient is transient
+    assert words in str(caught.value)
+    assert "litellm" not in str(caught.value).lower()
+    assert len(server.bodies) == 1
+
+
+def test_a_server_that_is_not_there() -> None:
+    """A refused connection names the address and may pass."""
+    with pytest.raises(ModelError, match=r"no connection to http://127\.0\.0\.1:9/v1") as caught:
+        ask(LiteLLMModel("openai/fake", api_base="http://127.0.0.1:9/v1"))
+    assert caught.value.transient
+
+
+def test_silence_ends_a_call(serve: Serve) -> None:
+    """A server that says nothing for the timeout has failed, in a way that may pass."""
+    with pytest.raises(ModelError) as caught:
+        ask(at(serve(Reply(text="late"), latency_s=2.0), timeout_s=0.2))
+    assert caught.value.transient
+
+
+def test_a_broken_stream_is_not_repeated(serve: Serve) -> None:
+    """Once text was streamed a failure is passed on at once, so nobody sees a piece twice."""
+    server = serve(Reply(text="one two three four", drop_after=3))
+    pieces: list[str] = []
+    with pytest.raises(ModelError) as caught:
+        asyncio.run(with_retries(at(server))(ModelRequest(messages=TALK), pieces.append))
+    assert caught.value.transient
+    assert (pieces, len(server.bodies)) == (["one ", "two "], 1)
+
+
+def test_a_cancelled_call_hangs_up(serve: Serve) -> None:
+    """Cancelling a streaming call closes its connection: the server stops producing."""
+    server = serve(Reply(text="long " * 400, pause_s=0.02))
+
+    async def start_and_cancel() -> None:
+        first = asyncio.Event()
+        task = asyncio.create_task(at(server)(ModelRequest(messages=TALK), lambda piece: first.set()))
+        await first.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(start_and_cancel())
+    assert server.dropped.wait(5)
+
+
+def test_other_providers_get_their_own_protocol(serve: Serve) -> None:
+    """A model of another provider is asked in that provider's form, tools included, and its key is the one that is named."""
+    server = serve(Reply(status=401, error="bad key"))
+    model = LiteLLMModel("anthropic/claude-sonnet-5-5", api_base=server.api_base.removesuffix("/v1"), api_key="k")
+    with pytest.raises(ModelError, match="ANTHROPIC_API_KEY"):
+        ask(model, ModelRequest(messages=TALK, tools=(GREP,)))
+    (body,) = server.requests()
+    assert [tool["name"] for tool in body["tools"]] == ["grep"]
+    assert body["messages"][1]["content"][0] == {"type": "tool_use", "id": "c1", "name": "grep", "input": {"pattern": "é"}}
+
+
+def test_importing_is_light_and_dotenv_is_not_read(tmp_path: Any) -> None:
+    """Making a model loads no litellm; calling one neither prints anything nor takes settings from a `.env` file nearby."""
+    (tmp_path / ".env").write_text("KESTREL_TEST_PLANTED=1\n")
+    code = (
+        "import asyncio, os, sys\n"
+        "from kestrel_lab.core.errors import ModelError\n"
+        "from kestrel_lab.core.messages import Message, ModelRequest\n"
+        "from kestrel_lab.models.litellm_model import LiteLLMModel\n"
+        "model = LiteLLMModel('openai/fake', api_base='http://127.0.0.1:9/v1')\n"
+        "assert not {'litellm', 'openai', 'httpx', 'stamina'} & set(sys.modules)\n"
+        "try:\n"
+        "    asyncio.run(model(ModelRequest(messages=[Message(role='user', text='x')]), print))\n"
+        "except ModelError:\n"
+        "    pass\n"
+        "assert 'KESTREL_TEST_PLANTED' not in os.environ\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
