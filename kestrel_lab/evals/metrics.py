@@ -45,10 +45,10 @@ def waiting_s(records: Records) -> float:
     asked: set[str] = set()
     for before, record in zip(records, records[1:], strict=False):
         match before.event:
-            case ApprovalAsked(call=call):
-                asked.add(call)
-            case ApprovalGiven(call=call):
-                asked.discard(call)
+            case ApprovalAsked(question=question, call=call):
+                asked.add(question or call)
+            case ApprovalGiven(question=question, call=call):
+                asked.discard(question or call)
         if asked or isinstance(record.event, RunResumed):
             total += record.at - before.at
     return total

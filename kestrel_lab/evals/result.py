@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats import mean_interval, proportion_interval
-from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.evals.plots import configs_figure
+from kestrel_lab.evals.report import report_page
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.table import COLUMNS, SUMMARY_HEADINGS, cost_text, labelled, rate_text, summarise, summary_cells, trial_record
 from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import table_html
 
 if TYPE_CHECKING:
     import pandas as pd
-
-COLUMNS: Final = (
-    *("suite", "scenario", "family", "config", "model", "model_kind", "epoch", "outcome", "success", "score"),
-    *METRICS,
-    *("reason", "run", "git_sha", "weight"),
-)
-"""Columns of `EvalResult.frame`."""
-MEANS: Final = ("wall_s", "working_s", "tokens", "model_calls", "tool_calls", "cost_usd", "unpriced_calls", "cache_hits")
-"""Metrics whose means a summary shows."""
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -42,10 +34,10 @@ class EvalResult:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row per trial, columns `COLUMNS`.
+        """One row per trial: who and what, `outcome` (`pass`, `fail`, `error`), metrics, `reason`, `run`, `git_sha`.
 
         `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
-        mean value of its checks; times in seconds.
+        mean value of its checks; times are in seconds.
         """
         import pandas as pd
 
@@ -66,36 +58,40 @@ class EvalResult:
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
 
-        `success_rate` with its 95 % interval `low` and `high` (clustered by scenario), numbers of `trials`,
-        `scenarios` and `errors` (trials that broke), means of `MEANS` per trial, `cost_known` (false where a
-        model call has no known price), and `pareto`: whether no other configuration is at least as good in
-        success, cost and working time and better in one.
+        `success_rate` with its 95 % interval `low` and `high`, clustered by scenario; numbers of `trials`,
+        `scenarios` and `errors` (trials that broke); means per trial of times, tokens, calls and cost;
+        `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
+        least as good in success, cost and working time and better in one of them.
         """
         import pandas as pd
 
-        records = summarise(self.suite, self.rows)
-        return pd.DataFrame(records).set_index("config")
+        return pd.DataFrame(self._summaries()).set_index("config")
+
+    def plot(self) -> Figure:
+        """Success rate with intervals, and success against cost and working time with the Pareto front."""
+        return configs_figure(self._summaries())
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page with tables, plots and the transcripts of what did not pass; returns its path."""
+        """Write a self-contained HTML page with tables, plots and transcripts of what did not pass; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(report_page(self), encoding="utf-8")
+        target.write_text(report_page(self.suite, self.rows, self.store), encoding="utf-8")
         return target
 
     def __repr__(self) -> str:
         lines = [self._headline()]
-        lines += [
-            f"  {label(r['config'], r['model_kind'])}: {rate_text(r)}, {r['trials']} trials"
-            + (f", {r['errors']} broke" if r["errors"] else "")
-            + f", {r['working_s']:.2f} s, {r['tokens']:.0f} tokens, {cost_text(r)}"
-            for r in summarise(self.suite, self.rows)
-        ]
+        for s in self._summaries():
+            broke = f", {s['errors']} broke" if s["errors"] else ""
+            name = labelled(s["config"], s["model_kind"])
+            lines.append(f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_s']:.2f} s, {s['tokens']:.0f} tokens, {cost_text(s)}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return summary_html(self)
+        return f"<p><b>{escape(self._headline())}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
 
     def _headline(self) -> str:
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
+
+    def _summaries(self) -> list[dict[str, Any]]:
+        return summarise(self.rows, self.suite.count_errors)

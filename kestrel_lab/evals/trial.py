@@ -100,7 +100,8 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
             scenario=scenario.id,
         )
         broke = await _finish(run)
-        records = tuple(run.records())
+        # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
+        records = tuple(session.store.records(run.id))
         judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
             goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
         ))  # fmt: skip

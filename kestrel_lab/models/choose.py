@@ -14,7 +14,7 @@ from kestrel_lab.core.protocols import Model
 from kestrel_lab.models import local
 from kestrel_lab.models.litellm_model import LiteLLMModel, litellm_providers
 from kestrel_lab.models.ollama import Ollama
-from kestrel_lab.models.providers import PROVIDERS, owner_of, provider_of
+from kestrel_lab.models.providers import FURTHER, PROVIDERS, owner_of, provider_of
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.models.textloop import TextToolModel
 
@@ -82,6 +82,8 @@ def choose_model(
 
 def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
     for provider in PROVIDERS:
+        if not provider.model:
+            continue
         found = next((key for key in provider.keys if env.get(key)), None)
         note = f"{found} is set" if found else f"set {provider.keys[0]}"
         yield ModelChoice(name=provider.default, available=found is not None, note=note)
@@ -123,7 +125,7 @@ def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mappin
         return "openai", spec
     if owner := owner_of(spec):
         return owner.prefix, spec
-    hint = nearest(spec, ["local", *known, *(choice.default for choice in PROVIDERS)])
+    hint = nearest(spec, ["local", *known, *(choice.default for choice in PROVIDERS if choice.model)])
     msg = f"no provider is known for the model {spec!r}: write provider/name, e.g. openai/{spec}, or set MODEL_PROVIDER ({hint})"
     raise UsageError(msg)
 
@@ -134,7 +136,7 @@ def _listed(prefix: str) -> bool:
 
 def _check_provider(prefix: str, spec: str) -> None:
     # The full list costs the import of litellm, so it is consulted only for names that are not in the short one.
-    if _listed(prefix) or prefix in (everyone := litellm_providers()):
+    if _listed(prefix) or prefix in FURTHER or prefix in (everyone := litellm_providers()):
         return
     msg = f"unknown model provider {prefix!r}" + (f" in {spec!r}" if spec else "") + f": {nearest(prefix, _options(prefix, everyone))}"
     raise UsageError(msg)
@@ -143,7 +145,8 @@ def _check_provider(prefix: str, spec: str) -> None:
 def _options(prefix: str, everyone: frozenset[str]) -> list[str]:
     """What to suggest: any provider that is spelled alike, else the usual ones."""
     usual = [*(provider.prefix for provider in PROVIDERS), "ollama", "local"]
-    return [*everyone] if "did you mean" in nearest(prefix, everyone) and "did you mean" not in nearest(prefix, usual) else usual
+    alike = [options for options in (usual, [*everyone]) if nearest(prefix, options).startswith("did you mean")]
+    return alike[0] if alike else usual
 
 
 def _default_of(prefix: str, env: Mapping[str, str]) -> str:
@@ -153,7 +156,8 @@ def _default_of(prefix: str, env: Mapping[str, str]) -> str:
             return models[0]
         msg = f"no Ollama with a model answers at {ollama.address}: start it (ollama serve) and pull a model (ollama pull qwen3)"
         raise UsageError(msg)
-    if (provider := provider_of(prefix)) is None:
+    provider = provider_of(prefix)
+    if provider is None or not provider.model:
         msg = f"no default model is known for the provider {prefix!r}: name one"
         raise UsageError(msg)
     return provider.model

@@ -17,8 +17,8 @@ class Provider:
     """What stands before the slash of its models' names."""
     keys: tuple[str, ...]
     """Environment variables that may hold its key; the first is the one to recommend."""
-    model: str
-    """What is used where no model is named, without the prefix."""
+    model: str = ""
+    """What is used where no model is named, without the prefix; empty where there is no obvious one."""
     begins: tuple[str, ...] = ()
     """How names of its models begin when they are written without a prefix."""
     gateway: bool = False
@@ -35,9 +35,7 @@ class Provider:
 
 
 PROVIDERS = (
-    Provider(
-        prefix="openai", keys=("OPENAI_API_KEY",), model="gpt-6.1-sol", begins=("gpt-", "chatgpt-", "o1", "o3", "o4", "codex-")
-    ),
+    Provider(prefix="openai", keys=("OPENAI_API_KEY",), model="gpt-6.1-sol", begins=("gpt-", "chatgpt-", "o1", "o3", "o4", "codex-")),
     Provider(prefix="anthropic", keys=("ANTHROPIC_API_KEY",), model="claude-sonnet-5-5", begins=("claude-",)),
     Provider(prefix="gemini", keys=("GEMINI_API_KEY", "GOOGLE_API_KEY"), model="gemini-3.8-flash", begins=("gemini-",)),
     Provider(
@@ -49,9 +47,15 @@ PROVIDERS = (
     Provider(prefix="deepseek", keys=("DEEPSEEK_API_KEY",), model="deepseek-v4-flash", begins=("deepseek-",)),
     Provider(prefix="xai", keys=("XAI_API_KEY",), model="grok-4.7", begins=("grok-",)),
     Provider(prefix="groq", keys=("GROQ_API_KEY",), model="openai/gpt-oss-120b", gateway=True),
-    Provider(prefix="openrouter", keys=("OPENROUTER_API_KEY",), model="openai/gpt-oss-120b", gateway=True),
+    Provider(prefix="openrouter", keys=("OPENROUTER_API_KEY",), gateway=True),
 )
 """In the order in which they are tried where no model is named."""
+
+FURTHER = frozenset(
+    "azure azure_ai bedrock cohere fireworks_ai hosted_vllm litellm_proxy lm_studio ollama ollama_chat perplexity sagemaker "
+    "together_ai vertex_ai".split()
+)
+"""Other prefixes in common use, known without asking litellm, which takes seconds to load."""
 
 
 def provider_of(prefix: str) -> Provider | None:

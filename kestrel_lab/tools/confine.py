@@ -6,6 +6,7 @@ import ctypes
 import errno
 import functools
 import os
+import stat
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +50,11 @@ def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
             below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _ALWAYS, dir_fd=here)
             os.close(here)
             here = below
-        return os.open(parts[-1], flags | os.O_NOFOLLOW | _ALWAYS, mode, dir_fd=here)
+        fd = os.open(parts[-1], flags | os.O_NOFOLLOW | _ALWAYS, mode, dir_fd=here)
+        if stat.S_ISLNK(os.fstat(fd).st_mode):  # with O_PATH the symlink itself is opened
+            os.close(fd)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        return fd
     finally:
         os.close(here)
 

@@ -4,7 +4,7 @@ import functools
 import re
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_TOKENS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]/]*\]|.", re.DOTALL)
+_TOKENS = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
 
 
 @functools.lru_cache(maxsize=256)
@@ -40,20 +40,30 @@ def _options(pattern: str, most: int = 256) -> list[str]:
 
 
 def _translate(pattern: str) -> str:
-    return "".join(_token(token) for token in _TOKENS.findall(pattern))
+    *folders, name = pattern.split("/")
+    above = "".join("(?:[^/]+/)*" if folder == "**" else f"{_translate_name(folder)}/" for folder in folders)
+    return above.replace("(?:[^/]+/)*" * 2, "(?:[^/]+/)*") + (".*" if name == "**" else _translate_name(name))
+
+
+def _translate_name(pattern: str) -> str:
+    """Each `*` takes as little as it can and never gives it back: a pattern of many stars stays fast."""
+    pieces = [""]
+    for token in _TOKENS.findall(pattern):
+        if token.startswith("*"):
+            pieces.append("")
+        else:
+            pieces[-1] += _token(token)
+    first, *rest = pieces
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"[^/]*{last}"
 
 
 def _token(token: str) -> str:
-    match token:
-        case "**/":
-            return "(?:[^/]+/)*"
-        case "**":
-            return ".*"
-        case "*":
-            return "[^/]*"
-        case "?":
-            return "[^/]"
-    if len(token) > 1:
-        inner = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-        return f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
-    return re.escape(token)
+    if token == "?":
+        return "[^/]"
+    if len(token) == 1:
+        return re.escape(token)
+    inner = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+    return f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"

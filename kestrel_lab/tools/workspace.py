@@ -110,11 +110,12 @@ class Workspace:
 
     def read_bytes(self, path: str | Path, limit: int = MAX_READ_BYTES) -> bytes:
         """A file's content; `ValueError` for one larger than `limit` bytes."""
-        with os.fdopen(self.open(path), "rb") as file:
-            status = os.fstat(file.fileno())
+        with closing(self.open(path)) as fd:
+            status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
                 msg = f"{path!s} is a directory, not a file"
                 raise IsADirectoryError(msg)
+            file = os.fdopen(fd, "rb", closefd=False)
             content = file.read(min(status.st_size, limit) + 1)  # the size first: a read reserves what it asks for
             if len(content) > status.st_size:  # it grows, or lies about its size as files in /proc do
                 content += file.read(limit + 1 - len(content))

@@ -151,7 +151,8 @@ def _whole(reply: Reply, asked: dict[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.calls:
         message["tool_calls"] = [
-            {"id": f"call_{n}", "type": "function", "function": {"name": name, "arguments": args}} for n, (name, args) in enumerate(reply.calls)
+            {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": args}}
+            for number, (name, args) in enumerate(reply.calls)
         ]
     answer = {**_head(asked, "chat.completion"), "choices": [{"index": 0, "message": message, "finish_reason": _finish(reply)}]}
     return {**answer, "usage": _usage(reply)} if reply.usage else answer

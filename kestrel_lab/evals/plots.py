@@ -1,0 +1,76 @@
+"""Plots of configurations side by side."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.evals.table import labelled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
+    """Success rates with their intervals; success against cost and against working time, where
+    what no other configuration beats in both is filled and joined by a line.
+
+    A configuration whose cost is not known is left out of the middle plot, and its title says so.
+    """
+    # Not pyplot: it keeps figures and chooses a screen.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 1.8 + 0.35 * max(4, len(summaries))), layout="constrained")
+    rates, costs, times = figure.subplots(1, 3)
+    _rates(rates, summaries)
+    priced = [summary for summary in summaries if summary["cost_known"]]
+    left_out = f" ({len(summaries) - len(priced)} without known price)" if len(priced) < len(summaries) else ""
+    _scatter(costs, priced, "cost_usd", f"cost per trial, USD{left_out}")
+    _scatter(times, summaries, "working_s", "working time per trial, s")
+    return figure
+
+
+def png_uri(figure: Figure) -> str:
+    """The figure as a `data:` address for an `<img>`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    content = BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:
+    for place, summary in enumerate(summaries):
+        rate, low, high = summary["success_rate"], summary["low"], summary["high"]
+        if math.isnan(rate):
+            continue
+        reach = [[0.0], [0.0]] if math.isnan(low) else [[max(0.0, rate - low)], [max(0.0, high - rate)]]
+        axes.errorbar([rate], [place], xerr=reach, fmt="o", capsize=4, color="C0")
+    axes.set_yticks(range(len(summaries)), [_literal(labelled(s["config"], s["model_kind"])) for s in summaries])
+    axes.set_ylim(len(summaries) - 0.5, -0.5)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xlabel("success rate, 95 % interval")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title: str) -> None:
+    points = [(s[metric], s["success_rate"], labelled(s["config"], s["model_kind"])) for s in summaries if not math.isnan(s["success_rate"])]
+    front = sorted((x, y) for x, y, _ in points if not any(a <= x and b >= y and (a, b) != (x, y) for a, b, _ in points))
+    for x, y, name in points:
+        axes.scatter([x], [y], s=50, edgecolors="C0", facecolors="C0" if (x, y) in front else "none")
+        axes.annotate(_literal(name), (x, y), textcoords="offset points", xytext=(5, 5), fontsize=8)
+    axes.plot([x for x, _ in front], [y for _, y in front], color="C0", alpha=0.4, zorder=0)
+    axes.set_ylim(-0.05, 1.1)
+    axes.set_xlabel(title)
+    axes.set_ylabel("success rate")
+    axes.grid(alpha=0.3)
+
+
+def _literal(text: str) -> str:
+    """`text` without a meaning for matplotlib, which reads formulas between dollar signs."""
+    return text.replace("$", r"\$")

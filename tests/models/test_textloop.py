@@ -1,0 +1,194 @@
+"""Claims about tool calling in words."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
+from kestrel_lab.core.protocols import ModelKind, OnDelta
+from kestrel_lab.models.textloop import TextToolModel
+from kestrel_lab.models.textparse import AnswerText, read_said
+from kestrel_lab.models.textprompt import reply_schema, tool_prompt
+
+READ = ToolSpec(
+    name="read_file",
+    description="Read a text file.\nLong explanation.",
+    schema={
+        "type": "object",
+        "properties": {"path": {"type": "string", "minLength": 1}, "start": {"type": "integer"}},
+        "required": ["path"],
+    },
+)
+
+
+class Says:
+    """Says one thing in pieces of three characters and keeps what it was asked."""
+
+    name = "test/says"
+    kind: ModelKind = "scripted"
+
+    def __init__(self, said: str, finish: str = "stop") -> None:
+        self.said, self.finish = said, finish
+        self.asked: list[ModelRequest] = []
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        self.asked.append(request)
+        for at in range(0, len(self.said), 3):
+            on_delta(self.said[at : at + 3])
+        return ModelAnswer(text=self.said, finish=self.finish)
+
+
+def ask(said: str, *, finish: str = "stop", thought: bool = False, **request: Any) -> tuple[ModelAnswer, str, ModelRequest]:
+    """The answer, what was streamed, and what the wrapped model was asked."""
+    inner, streamed = Says(said, finish), list[str]()
+    request = {"messages": [Message(role="user", text="go")], "tools": (READ,), **request}
+    answer = asyncio.run(TextToolModel(inner, thought=thought, max_result_chars=20)(ModelRequest(**request), streamed.append))
+    return answer, "".join(streamed), inner.asked[0]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"tool":"read_file","arguments":{"path":"a.txt"}}',
+        'Sure!\n```json\n{ "tool": "read_file", "arguments": {"path": "a.txt"} }\n```',
+        '{"name": "read_file", "parameters": {"path": "a.txt"}} {"answer": "done"}',
+        '{"note": 1} {"action": "read_file", "action_input": {"path": "a.txt"}}',
+    ],
+)
+def test_a_call_is_understood_in_the_forms_models_use(said: str) -> None:
+    """Whatever stands around the first fitting JSON object, it becomes a tool request and nothing of it is streamed."""
+    answer, streamed, _ = ask(said)
+    assert (answer.calls, answer.finish) == ((ToolRequest(id="call_1", name="read_file", args={"path": "a.txt"}),), "tool_calls")
+    assert (answer.text, streamed) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ('{"answer": "It says \\"hi\\" \\ud83e\\udd85\\n."}', 'It says "hi" 🦅\n.'),
+        ("Plain words with {braces}.", "Plain words with {braces}."),
+        ('{"answer": "cut o', "cut o"),
+        ('{"answer": {"n": 1}}', '{"n":1}'),
+        ('{"answer": ""}', ""),
+        ("", ""),
+    ],
+)
+def test_an_answer_is_its_text(said: str, text: str) -> None:
+    """JSON around an answer is taken off, plain text is an answer, and exactly that text is streamed."""
+    answer, streamed, _ = ask(said)
+    assert (answer.text, answer.calls, streamed) == (text, (), text)
+
+
+def test_unreadable_arguments_state_their_problem() -> None:
+    """A call that was cut off, or whose arguments are no object, is a call with a problem the model can correct."""
+    cut, _, _ = ask('{"tool": "read_file", "arguments": {"path": "a', finish="length")
+    listed, _, _ = ask('{"tool": "read_file", "arguments": [1]}')
+    assert cut.calls[0].name == "read_file"
+    assert "cut off" in cut.calls[0].problem
+    assert cut.finish == "length"
+    assert listed.calls[0].problem == "the arguments of 'read_file' must be a JSON object, not [1]"
+
+
+def test_the_conversation_becomes_plain_text() -> None:
+    """The model sees no tools and no tool messages: calls as the JSON it said, results as words, long ones shortened."""
+    history = [
+        Message(role="system", text="Be brief."),
+        Message(role="user", text="go"),
+        Message(role="assistant", text="Let me look.", calls=(ToolRequest(id="x", name="read_file", args={"path": "a"}),)),
+        Message(role="tool", call_id="x", name="read_file", text="0123456789" * 10),
+        Message(role="assistant", text="Done."),
+        Message(role="user", text="again"),
+    ]
+    answer, _, asked = ask('{"thought":"hm","tool":"read_file","arguments":{"path":"b"}}', thought=True, messages=history)
+    assert asked.tools == ()
+    assert [message.role for message in asked.messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert asked.messages[0].text.startswith("Be brief.\n\nReply with one JSON object.")
+    assert [message.text for message in asked.messages[1:]] == [
+        "go",
+        '{"thought":"Let me look.","tool":"read_file","arguments":{"path":"a"}}',
+        "Result of read_file: 0123456789012\n… 80 characters left out …\n3456789",
+        '{"answer":"Done."}',
+        "again",
+    ]
+    assert (answer.text, answer.calls[0].id) == ("hm", "call_2")
+
+
+def test_without_tools_nothing_is_added() -> None:
+    """A request that offers no tools passes as it is."""
+    answer, streamed, asked = ask("plain", tools=())
+    assert (answer.text, streamed) == ("plain", "plain")
+    assert asked == ModelRequest(messages=[Message(role="user", text="go")])
+
+
+def test_the_prompt_is_one_line_per_tool() -> None:
+    """Each tool is shown as the call to write, with its required arguments, its description and its other arguments."""
+    assert tool_prompt((READ,), thought=False) == (
+        "Reply with one JSON object. Use a tool to get what you need, then give the answer.\n"
+        "Tools:\n"
+        '{"tool":"read_file","arguments":{"path":"..."}} Read a text file. Long explanation. Also takes: start.\n'
+        "When you know the answer:\n"
+        '{"answer":"..."}'
+    )
+
+
+def test_definitions_of_two_tools_do_not_collide() -> None:
+    """References inside a tool's schema still mean that tool's own definition, also where two use the same name."""
+    tools = [
+        ToolSpec(
+            name=name,
+            description="",
+            schema={"type": "object", "properties": {"x": {"$ref": "#/$defs/Item"}}, "$defs": {"Item": {"type": kind, "format": "y"}}},
+        )
+        for name, kind in (("a", "string"), ("b", "integer"))
+    ]
+    schema = reply_schema(tools, thought=False)
+    first = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a.Item"}}, "additionalProperties": False}
+    assert schema["$defs"] == {"a.Item": {"type": "string"}, "b.Item": {"type": "integer"}}
+    assert isinstance(choices := schema["anyOf"], list)
+    assert choices[0] == {
+        "type": "object",
+        "properties": {"tool": {"const": "a"}, "arguments": first},
+        "required": ["tool", "arguments"],
+        "additionalProperties": False,
+    }
+    assert len(choices) == 3
+
+
+JSONS: st.SearchStrategy[Json] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+
+
+@given(st.dictionaries(st.text(), JSONS, max_size=4), st.booleans(), st.text(alphabet=" \n.,abc"))
+def test_every_well_formed_call_is_read_back(args: dict[str, Json], escaped: bool, before: str) -> None:
+    """Whatever the arguments are and whatever words stand before, a written call is the call that is read."""
+    said = before + json.dumps({"tool": "t", "arguments": args}, ensure_ascii=escaped)
+    assert read_said(said, tools=["t"], call_id="c") == ("", (ToolRequest(id="c", name="t", args=args),))
+
+
+@given(st.text(), st.booleans(), st.lists(st.integers(1, 7), min_size=1))
+def test_streaming_shows_the_answer_once(text: str, escaped: bool, sizes: list[int]) -> None:
+    """However an answer is cut into pieces, the pieces that are shown add up to its text, and none holds half a character."""
+    said = json.dumps({"answer": text}, ensure_ascii=escaped)
+    shown: list[str] = []
+    stream, at = AnswerText(shown.append), 0
+    while at < len(said):
+        size = sizes[at % len(sizes)]
+        stream.add(said[at : at + size])
+        at += size
+    stream.finish(text)
+    assert "".join(shown) == text
+    assert all(piece.encode("utf-8") for piece in shown)
+
+
+@given(st.text(alphabet='{}[]":,\\ antools1'))
+def test_any_babble_is_read(said: str) -> None:
+    """No output of a model makes reading it fail."""
+    text, calls = read_said(said, tools=["t"], call_id="c")
+    assert isinstance(text, str)
+    assert len(calls) <= 1

@@ -1,0 +1,111 @@
+"""A real JupyterLab server and a real Chromium for the browser tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = "/usr/bin/chromium"
+QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+READY = """() => {
+  const widget = [...(window.jupyterapp?.shell.widgets('main') ?? [])].find(w => w.sessionContext);
+  const kernel = widget?.sessionContext.session?.kernel;
+  return kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle';
+}"""
+NOTE_CLICKS = "() => document.addEventListener('click', () => { window.clickedAt = Date.now() / 1000; }, true)"
+
+
+@dataclass(frozen=True, slots=True)
+class JupyterLab:
+    """A running server and a browser to look at it."""
+
+    url: str
+    root: Path
+    browser: Browser
+
+    @contextmanager
+    def opened(self, name: str, cells: list[str]) -> Iterator[Page]:
+        """A new notebook of `cells` in its own folder, its kernel idle."""
+        folder = self.root / name
+        folder.mkdir()
+        write_notebook(folder / "t.ipynb", cells)
+        page = self.browser.new_page(viewport={"width": 1100, "height": 900})
+        try:
+            page.goto(f"{self.url}/doc/tree/{name}/t.ipynb")
+            page.wait_for_function(READY, timeout=90_000)
+            page.evaluate(NOTE_CLICKS)
+            yield page
+        finally:
+            page.close()
+
+
+def command(page: Page, name: str) -> None:
+    """Carry out a command of the front end without waiting for it: cells may wait for a click."""
+    page.evaluate("name => { window.jupyterapp.commands.execute(name) }", name)
+
+
+def write_notebook(path: Path, cells: list[str]) -> None:
+    """A notebook file of code cells."""
+    code = [
+        {"cell_type": "code", "id": f"c{n}", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+        for n, source in enumerate(cells)
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": kernel, "cells": code}))
+
+
+@contextmanager
+def serve(root: Path, config: Path) -> Iterator[str]:
+    """A JupyterLab server over `root`, with settings of its own; gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    places = dict.fromkeys(("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"), str(config))
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    options = [
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--IdentityProvider.token=",
+        "--ServerApp.disable_check_xsrf=True",
+        f"--ServerApp.root_dir={root}",
+        "--LabApp.expose_app_in_browser=True",
+        "--LabApp.news_url=None",
+    ]
+    settings = config / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"fetchNews": "false"}')
+    with (config / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places, "PATH": path}, stdout=log, stderr=log
+        )
+        try:
+            yield _answering(f"http://127.0.0.1:{port}", config / "server.log")
+        finally:
+            server.terminate()
+            server.wait(15)
+
+
+def _answering(url: str, log: Path) -> str:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(f"{url}/api/status"):
+                return url
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("JupyterLab did not start:\n" + log.read_text()[-3_000:])

@@ -1,0 +1,204 @@
+"""The panel in a real JupyterLab with a real kernel, clicked in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from jupyterlab import CHROMIUM, QUIET, JupyterLab, command, serve
+
+pytest.importorskip("playwright.sync_api")
+from playwright.sync_api import expect, sync_playwright  # noqa: E402
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
+    pytest.mark.timeout(240),
+]
+SCREENS = Path(os.environ.get("KESTREL_ARTIFACTS") or Path(__file__).parent.parent / "artifacts-out" / "out")
+WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
+ENDED = 10_000
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
+    """One server and one browser for all tests here."""
+    SCREENS.mkdir(parents=True, exist_ok=True)
+    root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
+    with serve(root, config) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        yield JupyterLab(url, root, browser)
+        browser.close()
+
+
+def setup(turns: str, extra: str = "") -> str:
+    """The first cell: the extension, and a lab whose scripted model plays `turns`."""
+    return (
+        "%load_ext kestrel_lab\nfrom kestrel_lab import Lab, tool\nfrom kestrel_lab.testing import ScriptedModel\n"
+        f"{extra}\nlab = Lab(model=ScriptedModel([{turns}]), tools=TOOLS if 'TOOLS' in dir() else [])"
+    )
+
+
+def cell(page: Page, number: int) -> Locator:
+    """A cell of the notebook, from 0."""
+    return page.locator(".jp-Notebook .jp-Cell").nth(number)
+
+
+def button(page: Page, name: str) -> Locator:
+    """A button by its exact name."""
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def seconds_from_click(page: Page, printed: Locator) -> float:
+    """Seconds from the last click in the page to the time that a cell printed as `AT <time>`."""
+    found = re.search(r"AT ([\d.]+)", printed.inner_text())
+    assert found, printed.inner_text()
+    return float(found[1]) - float(page.evaluate("() => window.clickedAt"))
+
+
+PRINT_WHEN_CALLED = (
+    "print('ANSWER', r.answer)\nprint('GIVEN', [(e.granted, e.how, e.reason, e.args, e.scope) for e in r.events() if e.type == 'approval_given'])\n"
+    "print('AT', next((x.at for x in r.records() if x.event.type == 'tool_called'), 0))"
+)
+
+
+def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
+    """The panel asks, a click writes the file within 100 ms, the next cell uses the run, and the saved notebook holds no widget."""
+    cells = [setup(WRITES), 'r = %kestrel run "write a greeting to a.txt"', PRINT_WHEN_CALLED]
+    with jupyterlab.opened("approve", cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("write_file")
+        expect(page.locator(".kst-ask")).to_contain_text("hello")
+        expect(page.locator(".kst-kind")).to_have_text("scripted")
+        assert not (jupyterlab.root / "approve" / "a.txt").exists()
+        button(page, "Approve").click()
+        expect(cell(page, 2)).to_contain_text("ANSWER I wrote a.txt.", timeout=ENDED)
+        waited = seconds_from_click(page, cell(page, 2))
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        saved = json.loads((jupyterlab.root / "approve" / "t.ipynb").read_text())
+    output = saved["cells"][1]["outputs"][0]["data"]
+
+    print(f"click to continue: {waited * 1000:.0f} ms")
+    assert (jupyterlab.root / "approve" / "a.txt").read_text() == "hello"
+    assert waited < 0.1
+    assert (set(output), "widgets" in saved["metadata"]) == ({"text/html", "text/plain"}, False)
+
+
+def test_denying_tells_the_model_why(jupyterlab: JupyterLab) -> None:
+    """A denial with a reason, typed and sent by the keyboard alone, reaches the log; the file is not written."""
+    cells = [setup(WRITES), 'r = %kestrel run "write a greeting to a.txt"', PRINT_WHEN_CALLED]
+    with jupyterlab.opened("deny", cells) as page:
+        command(page, "notebook:run-all-cells")
+        reason = page.get_by_label("Reason for denying")
+        expect(button(page, "Deny")).to_be_enabled()
+        reason.focus()
+        page.keyboard.type("do not add a file")
+        page.keyboard.press("Enter")
+        expect(cell(page, 2)).to_contain_text("GIVEN [(False, 'click', 'do not add a file', None, 'once')]", timeout=ENDED)
+
+    assert not (jupyterlab.root / "deny" / "a.txt").exists()
+
+
+def test_edited_arguments_are_checked_and_used(jupyterlab: JupyterLab) -> None:
+    """Invalid JSON and wrong arguments are explained in the panel; the corrected ones are run."""
+    cells = [setup(WRITES), 'r = %kestrel run "write a greeting to a.txt"', PRINT_WHEN_CALLED]
+    with jupyterlab.opened("edit", cells) as page:
+        command(page, "notebook:run-all-cells")
+        button(page, "Edit").click()
+        area = page.get_by_label("Arguments as JSON")
+        area.fill("{oops")
+        button(page, "Approve edited").click()
+        expect(page.get_by_role("alert")).to_contain_text("Not valid JSON")
+        area.fill('{"pth": "b.txt", "content": "edited"}')
+        button(page, "Approve edited").click()
+        expect(page.get_by_role("alert")).to_contain_text("did you mean 'path'?")
+        area.fill('{"path": "b.txt", "content": "edited"}')
+        button(page, "Approve edited").click()
+        expect(cell(page, 2)).to_contain_text("ANSWER", timeout=ENDED)
+
+    assert (jupyterlab.root / "edit" / "b.txt").read_text() == "edited"
+
+
+SLOW = """
+import asyncio, time
+@tool
+async def wait(seconds: float) -> str:
+    "Wait."
+    await asyncio.sleep(seconds)
+    return "waited"
+@tool
+def block(seconds: float) -> str:
+    "Block."
+    time.sleep(seconds)
+    return "blocked"
+TOOLS = [wait, block]
+"""
+
+
+@pytest.mark.parametrize("tool", ["wait", "block"])
+def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, tool: str) -> None:
+    """Stop ends the cell with RunCancelled within half a second, for a tool that waits and for one that blocks; the kernel lives on."""
+    cells = [
+        setup(f'[("{tool}", {{"seconds": 30}})], "never"', SLOW),
+        "print('STATUS', r.status if 'r' in dir() else 'none yet')",
+        '%kestrel run "wait for a long time" --as r',
+    ]
+    with jupyterlab.opened(f"stop-{tool}", cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=ENDED)
+        page.screenshot(path=str(SCREENS / f"running-{tool}.png"))
+        took = page.evaluate(
+            """async () => {
+              const widget = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext);
+              const kernel = widget.sessionContext.session.kernel, began = performance.now();
+              const shown = () => document.querySelectorAll('.jp-Notebook .jp-Cell')[2].textContent.includes('RunCancelled');
+              await kernel.interrupt();
+              while (!shown() && performance.now() - began < 8000) await new Promise(done => setTimeout(done, 5));
+              return (performance.now() - began) / 1000;
+            }"""
+        )
+        expect(cell(page, 2)).to_contain_text("RunCancelled")
+        page.evaluate("""() => {
+            const notebook = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).content;
+            notebook.activeCellIndex = 1;
+        }""")
+        command(page, "notebook:run-cell")
+        expect(page.locator(".jp-Notebook")).to_contain_text("STATUS CANCELLED", timeout=ENDED)
+
+    print(f"stop ({tool}): {took * 1000:.0f} ms")
+    assert took < 0.5
+
+
+STORY = (
+    '[("list_directory", {}), ("grep", {"pattern": "TODO"})],'
+    ' [("bash", {"command": "set -e\\nfor f in *.txt; do\\n  wc -l \\"$f\\"\\ndone\\u202e"})], "There are **two** files with 3 lines in all."'
+)
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, theme: str) -> None:
+    """The panel and the static picture that replaces it appear in both themes; hidden characters are shown."""
+    name = theme.split()[1].lower()
+    cells = [setup(STORY), "%%kestrel --as r\nHow many lines are in the text files of this folder?\nUse {braces} as they are.", "r"]
+    with jupyterlab.opened(f"picture-{name}", cells) as page:
+        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+        page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("\\u{202e}")
+        page.locator(".kst-call summary").first.click()
+        page.mouse.move(0, 0)
+        page.locator(".kst").screenshot(path=str(SCREENS / f"panel-{name}.png"))
+        button(page, "Edit").click()
+        page.locator(".kst-ask").screenshot(path=str(SCREENS / f"edit-{name}.png"))
+        button(page, "Discard edits").click()
+        button(page, "Approve").click()
+        expect(cell(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
+        page.screenshot(path=str(SCREENS / f"done-{name}.png"))

@@ -1,0 +1,198 @@
+"""Tools for files, as a model uses them."""
+
+import asyncio
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.tools.edits import replace_exact, split_lines, unified_diff
+from kestrel_lab.tools.native import native_tools
+from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.workspace import Workspace
+
+BOX = native_tools()
+
+
+def use(root: Path, name: str, **args: Any) -> Any:
+    """Validate and run a native tool."""
+    made = BOX.get(name)
+    return asyncio.run(made.run(made.validate(args), ToolContext(workspace=Workspace(root))))
+
+
+def state(root: Path, name: str, **args: Any) -> str | None:
+    """The fingerprint of a call."""
+    made = BOX.get(name)
+    assert made.fingerprint is not None
+    return made.fingerprint(made.validate(args), ToolContext(workspace=Workspace(root)))
+
+
+def test_danger_and_effect_of_the_native_tools() -> None:
+    """Reading is safe and pure, writing is not, a command is the most dangerous."""
+    assert {made.name: (made.danger, made.effect) for made in BOX} == {
+        "read_file": (Danger.SAFE, "pure"),
+        "batch_read": (Danger.SAFE, "pure"),
+        "write_file": (Danger.MEDIUM, "idempotent"),
+        "edit_file": (Danger.MEDIUM, "opaque"),
+        "list_directory": (Danger.SAFE, "pure"),
+        "file_exists": (Danger.SAFE, "pure"),
+        "glob": (Danger.SAFE, "pure"),
+        "grep": (Danger.SAFE, "pure"),
+        "tree": (Danger.SAFE, "pure"),
+        "bash": (Danger.HIGH, "opaque"),
+    }
+    assert {made.name for made in BOX if not made.parallel_safe} == {"write_file", "edit_file", "bash"}
+
+
+def test_a_file_is_read_exactly_and_a_part_names_its_range(tmp_path: Path) -> None:
+    """The whole text has nothing added; a part ends with a note that says how to go on."""
+    (tmp_path / "f").write_text("one\n\ttwo \nthree\n")
+    assert use(tmp_path, "read_file", path="f") == "one\n\ttwo \nthree\n"
+    assert use(tmp_path, "read_file", path="f", limit=1) == "one\n[lines 1 to 1 of 3, go on with offset=2]"
+    assert use(tmp_path, "read_file", path="f", offset=2) == "\ttwo \nthree\n[lines 2 to 3 of 3]"
+    with pytest.raises(ValueError, match="f has 3 lines, so none from line 9 on"):
+        use(tmp_path, "read_file", path="f", offset=9)
+    (tmp_path / "empty").touch()
+    assert use(tmp_path, "read_file", path="empty") == "[empty is empty]"
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    assert use(tmp_path, "read_file", path="latin") == "café\n[the file is latin-1]"
+
+
+def test_reading_on_from_note_to_note_gives_the_whole_file(tmp_path: Path) -> None:
+    """A file larger than one answer can be read in parts that fit what a model is shown, without a hole."""
+    text = "".join(f"line {number} {'x' * (number % 90)}\n" for number in range(3000))
+    (tmp_path / "f").write_text(text)
+    read, offset = "", 1
+    while offset:
+        part = use(tmp_path, "read_file", path="f", offset=offset)
+        assert len(part) <= BOX.get("read_file").max_chars
+        body, _, note = part.rpartition("\n[")
+        read += body + "\n"
+        offset = int(note.partition("offset=")[2].rstrip("]") or 0)
+    assert read == text
+    (tmp_path / "wide").write_text("x" * 50_000)
+    assert use(tmp_path, "read_file", path="wide").endswith("x\n[the last 32,000 characters of line 1 are left out]")
+
+
+def test_batch_read_reports_what_it_cannot_read(tmp_path: Path) -> None:
+    """One bad path does not lose the others."""
+    (tmp_path / "a").write_text("A\n")
+    (tmp_path / "b").write_bytes(b"\0")
+    assert use(tmp_path, "batch_read", paths=["a", "b", "../c"]) == (
+        "=== a ===\nA\n\n=== b ===\n[not read: b is a binary file (1 bytes), not text]\n"
+        "=== ../c ===\n[not read: ../c is outside the workspace: use a path relative to it]"
+    )
+
+
+def test_write_file_says_what_it_did(tmp_path: Path) -> None:
+    """Created or replaced, and how much."""
+    assert use(tmp_path, "write_file", path="d/f", content="é\nx") == "created d/f (2 lines, 4 bytes)"
+    assert use(tmp_path, "write_file", path="d/f", content="x\n") == "replaced d/f (1 line, 2 bytes)"
+    assert (tmp_path / "d/f").read_text() == "x\n"
+
+
+def test_edit_file_replaces_a_unique_text_and_shows_the_change(tmp_path: Path) -> None:
+    """The diff has context and line numbers of the whole file; encoding and line ends stay."""
+    (tmp_path / "f").write_text("".join(f"{number}\n" for number in range(1, 21)))
+    assert use(tmp_path, "edit_file", path="f", old="10\n11\n", new="ten\n") == (
+        "--- f\n+++ f\n@@ -7,8 +7,7 @@\n 7\n 8\n 9\n-10\n-11\n+ten\n 12\n 13\n 14"
+    )
+    (tmp_path / "w").write_bytes("é = 1\r\nb = 2\r\n".encode("utf-16"))
+    use(tmp_path, "edit_file", path="w", old="é = 1\nb", new="é = 3\nc")
+    assert (tmp_path / "w").read_bytes().decode("utf-16") == "é = 3\r\nc = 2\r\n"
+
+
+def test_edit_file_explains_why_it_did_nothing(tmp_path: Path) -> None:
+    """Missing, repeated, empty and equal text each get their advice, and the file stays."""
+    (tmp_path / "f").write_text("def f():\n    return 1\n\ndef g():\n    return 1\n")
+    for old, new, expected in (
+        ("    return 1", "x", "f was not changed: old occurs 2 times (lines 2, 5): add lines around it until it is unique, or set replace_all"),
+        ("\treturn 1", "x", "line 2 is 'return 1', but its indentation or blanks differ"),
+        ("    return 1\n    pass", "x", "line 2 is 'return 1', but a line after it differs"),
+        ("    returm 1", "x", "the nearest line is 2: 'return 1'"),
+        ("something else entirely", "x", "no line is like it"),
+        ("", "x", "old is empty"),
+        ("def f", "def f", "old and new are the same"),
+    ):
+        with pytest.raises(ValueError, match="was not changed") as caught:
+            use(tmp_path, "edit_file", path="f", old=old, new=new)
+        assert expected in str(caught.value)
+    assert (tmp_path / "f").read_text().count("return 1") == 2
+    use(tmp_path, "edit_file", path="f", old="return 1", new="return 2", replace_all=True)
+    assert (tmp_path / "f").read_text().count("return 2") == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    before=st.lists(st.sampled_from(["a\n", "b\n", "\n", "c\x0c\n"]), max_size=25).map("".join),
+    after=st.lists(st.sampled_from(["a\n", "b\n", "x\n", "c\x0c\n"]), max_size=25).map("".join),
+    tail=st.sampled_from(["", "end"]),
+)
+def test_the_diff_can_be_applied(tmp_path_factory: pytest.TempPathFactory, before: str, after: str, tail: str) -> None:
+    """Law: `patch` turns the old text into the new one by the diff alone."""
+    after += tail
+    if before == after:
+        return
+    folder = tmp_path_factory.mktemp("patch")
+    (folder / "f").write_text(before)
+    diff = unified_diff(before, after, "f") + "\n"
+    subprocess.run(["git", "apply", "--unidiff-zero", "-p0"], cwd=folder, input=diff.encode(), check=True, capture_output=True, timeout=20)
+    assert ((folder / "f").read_text() if (folder / "f").exists() else "") == after
+
+
+@given(text=st.text(alphabet="ab\r\n", max_size=30), old=st.text(alphabet="ab\n", max_size=4), new=st.text(alphabet="ab\n", max_size=4))
+def test_replacing_is_exact(text: str, old: str, new: str) -> None:
+    """Law: either exactly one place changed and everything else is as it was, or it is refused."""
+    assert "".join(split_lines(text)) == text
+    try:
+        after = replace_exact(text, old, new, everywhere=False)
+    except ValueError:
+        assert not old or old == new or text.count(old) != 1
+        return
+    ends = "\r\n" if old not in text else "\n"
+    a, b = old.replace("\n", ends), new.replace("\n", ends)
+    assert text.count(a) == 1
+    assert after == text[: text.index(a)] + b + text[text.index(a) + len(a) :]
+
+
+def test_listing_and_existence(tmp_path: Path) -> None:
+    """Short text that says what there is."""
+    assert use(tmp_path, "list_directory") == "[. is empty]"
+    (tmp_path / "d").mkdir()
+    (tmp_path / "f").write_text("abc")
+    (tmp_path / "l").symlink_to("f")
+    assert use(tmp_path, "list_directory") == "d/\nf\nl (symlink)"
+    assert use(tmp_path, "file_exists", path="f") == "yes, f is a file of 3 bytes"
+    assert use(tmp_path, "file_exists", path="d") == "yes, d is a directory"
+    assert use(tmp_path, "file_exists", path="f/x") == "no, f/x does not exist"
+
+
+def test_a_fingerprint_changes_with_what_would_be_read(tmp_path: Path) -> None:
+    """Equal while nothing changes, different after a change of equal size and time, unknown right after one."""
+    file = tmp_path / "f"
+    file.write_text("one")
+    assert state(tmp_path, "read_file", path="f") is None
+    time.sleep(0.1)
+    first = state(tmp_path, "read_file", path="f")
+    assert first is not None
+    assert state(tmp_path, "read_file", path="f") == first
+    times = (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    file.write_text("two")
+    os.utime(file, ns=times)
+    time.sleep(0.1)
+    assert state(tmp_path, "read_file", path="f") not in {first, None}
+    assert state(tmp_path, "file_exists", path="gone") == "missing"
+    assert state(tmp_path, "read_file", path="../x") is None
+    both = state(tmp_path, "batch_read", paths=["f", "gone"])
+    assert both is not None
+    assert both.endswith("|missing")
+    listing = state(tmp_path, "list_directory")
+    (tmp_path / "new").touch()
+    time.sleep(0.1)
+    assert state(tmp_path, "list_directory") not in {listing, None}
