@@ -1,5 +1,6 @@
 """How far a run may go."""
 
+import math
 from dataclasses import asdict, dataclass
 
 from kestrel_lab.core.errors import UsageError
@@ -8,12 +9,14 @@ from kestrel_lab.core.jsontypes import Json
 MAX_TOOL_CALLS_PER_TURN = 5
 """Tool calls of one model turn that are carried out; further ones are answered with an error."""
 
+_COUNTED = ("cycles", "tokens", "calls_per_turn")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """Bounds of one run; reaching one ends it FAILED with the limit as reason and what it has so far.
 
-    `None` means no bound. Raises `UsageError` for a bound that is not positive.
+    `None` means no bound. Raises `UsageError` for a bound that is not positive, or not whole where things are counted.
     """
 
     cycles: int | None = 20
@@ -27,8 +30,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-                msg = f"limit {name!r} must be a positive number or None, not {value!r}"
+            kind, wanted = (int, "whole number") if name in _COUNTED else (int | float, "number")
+            if value is None and name != "calls_per_turn":
+                continue
+            if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
+                msg = f"limit {name!r} must be a positive {wanted}{' or None' if name != 'calls_per_turn' else ''}, not {value!r}"
                 raise UsageError(msg)
 
     def as_json(self) -> dict[str, Json]:

@@ -44,6 +44,10 @@ class Plan:
         if repeated := sorted({i for i in ids if ids.count(i) > 1}):
             msg = f"step ids used twice: {', '.join(repeated)}"
             raise UsageError(msg)
+        if not any(step.depends_on or step.consumes for step in self.steps):
+            # Nothing waits for anything: the library for graphs, 40 MB with what it loads, is not needed.
+            self._producers()
+            return
         import networkx as nx
 
         graph = self.graph()

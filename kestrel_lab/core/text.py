@@ -32,7 +32,7 @@ def head_tail(text: str, limit: int) -> tuple[str, bool]:
     head = limit * 2 // 3
     tail = limit - head
     left_out = len(text) - head - tail
-    return f"{text[:head]}\n… {left_out:,} characters left out …\n{text[-tail:]}", True
+    return f"{text[:head]}\n… {left_out:,} characters left out …\n{text[len(text) - tail :]}", True
 
 
 def one_line(text: str, limit: int = 80) -> str:

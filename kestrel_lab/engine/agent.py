@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events import ModelDelta, Progress
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Step
@@ -50,13 +50,15 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
 
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
-        answer = await ctx.model(asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text)))
+        with boundary(ModelError, f"model {ctx.model.name!r}"):
+            answer = await ctx.model(asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text)))
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
         calls = tuple(replace(request, id=f"{step.id}.{cycle}.{place}") for place, request in enumerate(answer.calls, 1))
         return Result(answer=replace(answer, calls=calls))
 
+    unpriced = ctx.state.usage.unpriced
     result = await compose(ask, RecordModel(ctx.emit, cycle))(call)
-    ctx.warn_unpriced()
+    ctx.warn_unpriced(unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired
+from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.context import RunContext
@@ -41,7 +41,9 @@ class ApprovalDesk:
         if call.attempt > 1 and not unknown:
             return None
         verdict = self.ctx.policy.verdict(call)
-        if not unknown and (verdict == "allow" or call.target in self.ctx.state.always):
+        always = call.target in self.ctx.state.always
+        needed = unknown or not (always or verdict == "allow")
+        if not needed and question not in self.ctx.state.questions:
             return None
         asked = ApprovalAsked(
             call=call.id,
@@ -53,25 +55,39 @@ class ApprovalDesk:
             why="unknown_outcome" if unknown else "danger",
             question=question,
         )
-        if verdict == "deny":
-            return self._refuse(asked)
-        return await self._ask(asked)
+        if needed and verdict != "deny":
+            return await self._ask(asked)
+        reason = "allowed for the whole run" if always else f"the approval policy is {self.ctx.policy.text!r}"
+        return await self._settle(asked, granted=not needed, reason=reason)
 
-    def answer(self, given: ApprovalGiven) -> bool:
-        """Hand in a decision from this process; False if nobody here waits for it. Call on the run's loop."""
-        waiting = self._answers.get(given.question or given.call)
-        if waiting is None or waiting.done():
-            return False
-        waiting.set_result(given)
-        return True
+    def answer(self, given: ApprovalGiven) -> None:
+        """Hand in a decision from this process; the first one stands. Call on the run's loop."""
+        question = given.question or given.call
+        waiting = self._answers.get(question)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(given)
+        elif waiting is None and question in self.ctx.state.questions:  # nobody was here to be asked
+            self.ctx.emit(replace(given, question=question), urgent=True)
 
-    def _refuse(self, asked: ApprovalAsked) -> ApprovalGiven:
-        text = self.ctx.policy.text
-        given = ApprovalGiven(
-            call=asked.call, question=asked.question, granted=False, by="policy", how="policy", reason=f"the approval policy is {text!r}"
-        )
-        self.ctx.emit(asked)
-        self.ctx.emit(given)
+    def checked(self, asked: ApprovalAsked, given: ApprovalGiven) -> ApprovalGiven:
+        """`given` with edited arguments completed; raises `UsageError` if they do not fit the tool."""
+        if given.args is None or not given.granted:
+            return given
+        try:
+            return replace(given, args=self.ctx.toolbox.get(asked.tool).validate(given.args))
+        except ToolArgumentsError as error:
+            raise UsageError(str(error)) from error
+
+    async def _settle(self, asked: ApprovalAsked, *, granted: bool, reason: str) -> ApprovalGiven:
+        """Decide by rule, also on a question that an earlier session left open."""
+        if asked.question not in self.ctx.state.questions:
+            self.ctx.emit(asked)
+        given = ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by="policy", how="policy", reason=reason)
+        return self._go_on(await self._record(given))
+
+    def _go_on(self, given: ApprovalGiven) -> ApprovalGiven:
+        if not self.ctx.state.questions and self.ctx.state.status is RunStatus.WAITING_APPROVAL:
+            self.ctx.go(RunStatus.EXECUTING, "decided")
         return given
 
     async def _ask(self, asked: ApprovalAsked) -> ApprovalGiven:
@@ -88,9 +104,7 @@ class ApprovalDesk:
             given = await self._first_answer(asked)
         finally:
             ctx.clock.release()
-        if not ctx.state.questions and ctx.state.status is RunStatus.WAITING_APPROVAL:
-            ctx.go(RunStatus.EXECUTING, "decided")
-        return given
+        return self._go_on(given)
 
     async def _first_answer(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Race the approver, `answer` and the log; record what is not recorded yet."""
@@ -99,7 +113,7 @@ class ApprovalDesk:
         here: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
         self._answers[question] = here
         elsewhere = asyncio.create_task(wait_until(ctx.store.path, lambda: ctx.store.decision(ctx.run_id, question)))
-        person = asyncio.create_task(_ask_person(ctx, asked))
+        person = asyncio.create_task(self._ask_person(asked))
         racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person)
         try:
             done, _ = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
@@ -113,6 +127,16 @@ class ApprovalDesk:
             for racer in racers:
                 racer.cancel()
             await asyncio.gather(elsewhere, person, return_exceptions=True)
+
+    async def _ask_person(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Ask until the answer can be used: edited arguments must fit the tool."""
+        assert self.ctx.approver is not None
+        while True:
+            given = await self.ctx.approver(asked)
+            try:
+                return self.checked(asked, given)
+            except UsageError as error:
+                asked = replace(asked, args=given.args or {}, why=str(error))
 
     async def _record(self, given: ApprovalGiven) -> ApprovalGiven:
         """Make `given` the decision, unless another process was faster: then that one stands."""
@@ -133,17 +157,3 @@ def _adopt(ctx: RunContext, record: Record) -> ApprovalGiven:
     ctx.adopt(record.event, record.at)
     assert isinstance(record.event, ApprovalGiven)
     return record.event
-
-
-async def _ask_person(ctx: RunContext, asked: ApprovalAsked) -> ApprovalGiven:
-    """Ask until the answer can be used: edited arguments must fit the tool."""
-    assert ctx.approver is not None
-    tool = ctx.toolbox.get(asked.tool)
-    while True:
-        given = await ctx.approver(asked)
-        if given.args is None or not given.granted:
-            return given
-        try:
-            return replace(given, args=tool.validate(given.args))
-        except ToolArgumentsError as error:
-            asked = replace(asked, args=given.args, why=str(error))

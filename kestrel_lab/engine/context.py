@@ -16,6 +16,7 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.log.fold import Conversation, RunState
 from kestrel_lab.log.store import SessionStore
+from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.workspace import Workspace
@@ -34,6 +35,8 @@ class RunContext:
     limits: Limits
     policy: Policy
     approver: Approver | None
+    cache: Shelf | None = None
+    """Where answers of pure tools are kept; `None` for nowhere."""
     listeners: list[Listener] = field(default_factory=list)
     clock: WorkClock = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
@@ -61,9 +64,14 @@ class RunContext:
         self.tell(event)
 
     def tell(self, event: Event) -> None:
-        """Tell the listeners."""
+        """Tell the listeners; one that fails is reported to the event loop and told no more."""
         for listener in tuple(self.listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001  # whoever watches a run must not end it
+                self.listeners.remove(listener)
+                message = f"a listener of run {self.run_id} failed and is told no more"
+                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def go(self, target: RunStatus, reason: str = "") -> None:
         """Change the run's state."""
@@ -71,10 +79,11 @@ class RunContext:
 
     async def on_disk(self) -> None:
         """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
-        done = self._last
-        if done is not None and not done.done():
-            self.store.hurry()
-            await asyncio.wrap_future(done)
+        if (done := self._last) is not None:
+            if not done.done():
+                self.store.hurry()
+                await asyncio.wrap_future(done)
+            self._note(done)  # its own callback may be a moment late
         if self._failure is not None:
             raise self._failure
 
@@ -88,9 +97,9 @@ class RunContext:
         if limits.tokens is not None and usage.tokens >= limits.tokens:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")
 
-    def warn_unpriced(self) -> None:
-        """Say once that the cost limit cannot be watched."""
-        if self.state.usage.unpriced == 1 and self.limits.cost_usd is not None:
+    def warn_unpriced(self, before: int) -> None:
+        """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""
+        if before == 0 < self.state.usage.unpriced and self.limits.cost_usd is not None:
             text = f"the price of {self.model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
             self.emit(BudgetWarned(limit="cost_usd", message=text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kestrel_lab.core.errors import KestrelError, LimitError, RunError
+from kestrel_lab.core.errors import LimitError, RunError, Signal, StoreError, UsageError
 from kestrel_lab.core.events import PlanProposed, RunFinished, StepFinished, StepStarted
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.states import RunStatus
@@ -17,14 +17,15 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk.
 
     A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes
-    and leaves the run WAITING_APPROVAL; cancellation ends it CANCELLED and goes on; an error of the
-    store or a defect of the engine escapes after the run was marked FAILED, as far as the store allows.
+    and leaves the run WAITING_APPROVAL; cancellation ends it CANCELLED and goes on. An error of the store
+    escapes and leaves the run where its log ends, to be resumed; a `UsageError` or a defect of the engine
+    escapes after the run was marked FAILED.
     """
     try:
         async with ctx.clock:
             answer = await _work(ctx, desk, plan)
     except asyncio.CancelledError:
-        _end(ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason="stopped on request"))
+        end_cancelled(ctx)
         await asyncio.shield(ctx.on_disk())
         raise
     except TimeoutError:
@@ -36,10 +37,11 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
     except RunError as error:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=str(error)))
-    except KestrelError:
+    except (Signal, StoreError):
+        ctx.store.release(ctx.run_id)
         raise
     except Exception as error:
-        reason = f"the engine failed: {type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
         await ctx.on_disk()
         raise
@@ -61,6 +63,11 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         answer = await run_agent(step, ctx, desk)
         ctx.emit(StepFinished(step=step.id, ok=True))
     return answer
+
+
+def end_cancelled(ctx: RunContext) -> None:
+    """Record that the run was stopped."""
+    _end(ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason="stopped on request"))
 
 
 def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:

@@ -81,8 +81,8 @@ class Run:
 
     @property
     def questions(self) -> tuple[ApprovalAsked, ...]:
-        """Calls that wait for a decision."""
-        return tuple(self._state.questions.values())
+        """Calls that wait for a decision; none once the run has ended."""
+        return () if self.status.terminal else tuple(self._state.questions.values())
 
     def records(self) -> list[Record]:
         """The run's events as the log keeps them, with number and time."""
@@ -141,20 +141,22 @@ class Run:
     def decide(self, given: ApprovalGiven) -> None:
         """Answer a waiting call; from any thread.
 
-        Raises `UsageError` when no call of that name waits. A decision for a run that no session here
-        works on is stored and used when it is resumed.
+        Raises `UsageError` when no call of that name waits, or when edited arguments do not fit the tool. A
+        decision that no session here waits for is stored and used when the run is resumed.
         """
         question = given.question or given.call
-        if question not in self._state.questions:
-            waiting = ", ".join(self._state.questions) or "nothing waits"
+        open_questions = {asked.question or asked.call: asked for asked in self.questions}
+        if question not in open_questions:
+            waiting = ", ".join(open_questions) or "nothing waits"
             msg = f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}"
             raise UsageError(msg)
         live = self._live
-        if live is not None and self.working:
-            live.loop.call_soon_threadsafe(live.desk.answer, given)
-        else:
+        if live is None or not self.working:
             self._store.decide(self.id, given)
             self._state = fold(self._store.records(self.id))
+        else:
+            given = live.desk.checked(open_questions[question], given)
+            live.loop.call_soon_threadsafe(live.desk.answer, given)
 
     def attach(self, ctx: RunContext, desk: ApprovalDesk, task: asyncio.Task[None]) -> None:
         """Make this the handle of a run in progress; the session calls it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -18,13 +19,15 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
-from kestrel_lab.engine.life import live
+from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
+from kestrel_lab.middleware.cache import Shelf
+from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
@@ -172,15 +175,15 @@ class Session:
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
         if alive_elsewhere(row.owner):
-            msg = f"run {run_id} is being worked on by process {row.owner}; stop that one first, or approve with: kestrel approve {run_id}"
-            raise UsageError(msg)
+            raise _taken(run_id, row.owner)
         began = state.started
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, model)
         bounds = Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
         place = Workspace(Path(began.workspace))
-        self.store.claim(run_id)
+        if not self.store.claim(run_id, row.owner):
+            raise _taken(run_id, self.store.run(run_id).owner)
         run = self._launch(
             run_id, state, chosen, toolbox, place, bounds, policy, approver, Plan.single(began.goal), RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
         )
@@ -260,6 +263,13 @@ class Session:
     def close(self) -> None:
         """Write what is queued and close the log."""
         self.store.close()
+        if "_cache" in self.__dict__:
+            self.__dict__["_cache"].close()
+
+    @cached_property
+    def _cache(self) -> Shelf:
+        shelf: Shelf = open_cache(self.home / "cache")
+        return shelf
 
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
@@ -293,6 +303,7 @@ class Session:
             limits=limits,
             policy=policy,
             approver=approver,
+            cache=self._cache,
         )
         if resumed is not None:
             ctx.emit(resumed)
@@ -306,6 +317,8 @@ class Session:
         def forget(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             self._runs.pop(run_id, None)
+            if done.cancelled() and not state.status.terminal:  # before its first step
+                end_cancelled(ctx)
 
         task.add_done_callback(forget)
         return run
@@ -316,6 +329,10 @@ def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
         msg = f"{item!r} is a name: give the tool or function itself"
         raise UsageError(msg)
     return item if isinstance(item, Tool) else as_tool(item)
+
+
+def _taken(run_id: str, owner: str) -> UsageError:
+    return UsageError(f"run {run_id} is being worked on by process {owner}; stop that one first, or approve with: kestrel approve {run_id}")
 
 
 def _label(model: str, kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,11 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         msg = "must be a number"
         raise ValueError(msg)
-    return float(value)
+    number = float(value)
+    if not 0 < number < math.inf:
+        msg = "must be positive"
+        raise ValueError(msg)
+    return number
 
 
 def _whole(value: Any) -> int | None:

@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from kestrel_lab.core.calls import Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ApprovalRequired, KestrelError, UsageError, nearest
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, StoreError, nearest
 from kestrel_lab.core.events import Progress, SchedulerParallelBatch
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Handler
@@ -17,6 +17,7 @@ from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.log.fold import Conversation
 from kestrel_lab.middleware.approval import Approval
+from kestrel_lab.middleware.cache import ToolCache
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.order import TurnOrder
 from kestrel_lab.middleware.record import RecordAnswer, RecordIntent
@@ -49,7 +50,7 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
     order = TurnOrder(calls, together)
     timeout = Timeout(lambda call: ctx.toolbox.get(call.target).timeout_s)
-    handler = compose(_tool_handler(ctx), record, Approval(desk.decide), order, timeout, RecordIntent(ctx.emit, ctx.on_disk))
+    handler = compose(_tool_handler(ctx), record, *_cache(ctx), Approval(desk.decide), order, timeout, RecordIntent(ctx.emit, ctx.on_disk))
 
     async def one(call: Call) -> None:
         try:
@@ -116,6 +117,20 @@ def _max_chars(ctx: RunContext, call: Call) -> int:
     return ctx.toolbox.get(call.target).max_chars if call.target in ctx.toolbox else 20_000
 
 
+def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
+    if ctx.cache is None:
+        return ()
+
+    def key(call: Call) -> str | None:
+        tool = ctx.toolbox.get(call.target)
+        if tool.effect != "pure" or tool.fingerprint is None:
+            return None
+        state = tool.fingerprint(call.args, ToolContext(workspace=ctx.workspace))
+        return None if state is None else content_key(tool.name, tool.version, call.args, str(ctx.workspace.root), state)
+
+    return (ToolCache(ctx.cache, key, ctx.emit),)
+
+
 def _tool_handler(ctx: RunContext) -> Handler:
     """Runs the tool itself; whatever it raises becomes an error that the model can read."""
 
@@ -130,11 +145,11 @@ def _tool_handler(ctx: RunContext) -> Handler:
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             raise asyncio.CancelledError from None
-        except UsageError as error:
-            return Result(error=Problem(kind="failed", message=str(error)))
-        except KestrelError:
+        except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
+        except KestrelError as error:
+            return Result(error=Problem(kind="failed", message=str(error)))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
             return Result(error=Problem(kind="failed", message=f"{type(error).__name__}: {error}"))
 
     return run

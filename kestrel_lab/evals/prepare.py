@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, nearest
@@ -18,6 +14,7 @@ from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.places import locate
 from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.evals.toolfiles import load_tools
 from kestrel_lab.testing import load_script
 from kestrel_lab.tools.registry import Tool, Toolbox
 
@@ -107,42 +104,6 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
         sources=sources,
         skipped=skipped,
     )
-
-
-def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
-    """The `@tool` objects of a Python file, which is run afresh; it may import from its own folder and from `root`.
-
-    Raises `UsageError` when the file cannot be imported or holds no tool.
-    """
-    module = _imported(path, root)
-    tools = [value for value in vars(module).values() if isinstance(value, Tool)]
-    if not tools:
-        msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
-        raise UsageError(msg)
-    return tools
-
-
-def _imported(path: Path, root: Path | None) -> ModuleType:
-    name = f"kestrel_tools_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        msg = f"tools_from names {path}, which is not a Python file"
-        raise UsageError(msg)
-    module = importlib.util.module_from_spec(spec)
-    # Annotations are looked up in the module by name, also later.
-    sys.modules[name] = module
-    path_before, silent_before = list(sys.path), sys.dont_write_bytecode
-    sys.path[:0] = [str(place) for place in dict.fromkeys((path.parent, root)) if place is not None]
-    # A folder of compiled files would be a change in the user's checkout.
-    sys.dont_write_bytecode = True
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        msg = f"tools_from names {path}, which cannot be imported: {type(error).__name__}: {error}"
-        raise UsageError(msg) from error
-    finally:
-        sys.path[:], sys.dont_write_bytecode = path_before, silent_before
-    return module
 
 
 def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:

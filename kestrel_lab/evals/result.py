@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -79,12 +80,21 @@ class EvalResult:
         return target
 
     def __repr__(self) -> str:
+        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result, and intervals load scipy.
+        counts = Counter(str(row.result["outcome"]) for row in self.rows)
+        return f"<{self._headline()}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
+
+    def __str__(self) -> str:
         lines = [self._headline()]
         for s in self._summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
             lines.append(f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_s']:.2f} s, {s['tokens']:.0f} tokens, {cost_text(s)}")
         return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython shows in a terminal."""
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         return f"<p><b>{escape(self._headline())}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"

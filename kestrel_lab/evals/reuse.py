@@ -33,19 +33,26 @@ def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
     """The newest row that did not break, for each of `asks` that has one with an equal identity."""
     stored = store.eval_runs(suite=suite.name)
     good = {row.key: row for row in stored if row.result["outcome"] != "error"}
-    newest = {(row.scenario, row.config, row.epoch): row for row in stored}
+    earlier: dict[tuple[str, str, int], list[EvalRow]] = {}
+    for row in stored:
+        earlier.setdefault((row.scenario, row.config, row.epoch), []).append(row)
     wanted = {ask.identity.key for ask in asks if ask.identity.code}
-    why = Counter(_why(ask, newest) for ask in asks if ask.identity.key not in good or ask.identity.key not in wanted)
+    why = Counter(_why(ask, earlier) for ask in asks if ask.identity.key not in good or ask.identity.key not in wanted)
     return Reuse(rows={key: row for key, row in good.items() if key in wanted}, why=dict(why))
 
 
-def _why(ask: Ask, newest: dict[tuple[str, str, int], EvalRow]) -> str:
+def _why(ask: Ask, earlier: dict[tuple[str, str, int], list[EvalRow]]) -> str:
     if not ask.identity.code:
         return "the suite is not in a git commit, so nothing tells whether its code changed"
-    row = newest.get((ask.scenario.id, ask.config.name, ask.epoch))
-    if row is None:
+    rows = earlier.get((ask.scenario.id, ask.config.name, ask.epoch))
+    if not rows:
         return "not run before"
-    before = row.result["identity"]
-    assert isinstance(before, dict)
-    changed = [words for part, words in _PARTS.items() if before.get(part) != getattr(ask.identity, part)]
+    changed = sorted((_changed(ask, row) for row in rows), key=len)[0]
     return ", ".join(changed) or "it broke before"
+
+
+def _changed(ask: Ask, row: EvalRow) -> list[str]:
+    """What is different now from when `row` was made."""
+    before = row.result["identity"]
+    parts = before if isinstance(before, dict) else {}
+    return [words for part, words in _PARTS.items() if parts.get(part) != getattr(ask.identity, part)]

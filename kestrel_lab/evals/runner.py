@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.jsontypes import content_key
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.git import code_version
@@ -71,14 +72,17 @@ async def run_suite(
 def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
     """Every trial of the suite: epoch by epoch, so that an interruption leaves all scenarios tried about as often."""
     package = version("kestrel-lab")
+    whole = content_key(suite.definition())[:12]
+    scenarios = {scenario.id: content_key(scenario.definition())[:12] for scenario in suite.scenarios}
+    configs = {config.name: content_key(config.definition(), config.name in (models or {}))[:12] for config in suite.configs}
     return [
         Ask(
             scenario=scenario,
             config=config,
             epoch=epoch,
             git_sha=git_sha,
-            identity=Identity.of(
-                suite, scenario, config, epoch, code=code, package=package, model="object" if models and config.name in models else ""
+            identity=Identity(
+                scenario=scenarios[scenario.id], config=configs[config.name], suite=whole, code=code, package=package, epoch=epoch
             ),
         )
         for epoch in range(1, suite.epochs + 1)

@@ -20,7 +20,7 @@ from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.metrics import measure
 from kestrel_lab.evals.places import opened
 from kestrel_lab.evals.prepare import Prepared
-from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.log.store import EvalRow
 
 Outcome = Literal["pass", "fail", "error"]
@@ -47,18 +47,6 @@ class Identity:
     def key(self) -> str:
         """Equal for trials that may stand for each other."""
         return content_key("trial/1", asdict(self))
-
-    @classmethod
-    def of(cls, suite: Suite, scenario: Scenario, config: Config, epoch: int, *, code: str, package: str, model: str = "") -> Identity:
-        """The identity of one trial; `model` marks a model that was handed over as an object."""
-        return cls(
-            scenario=content_key(scenario.definition())[:12],
-            config=content_key(config.definition(), model)[:12],
-            suite=content_key(suite.definition())[:12],
-            code=code,
-            package=package,
-            epoch=epoch,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,22 +41,34 @@ _FORBIDDEN = frozenset(
 def connect(path: Path) -> apsw.Connection:
     """A guarded connection to the log at `path`, which is created and migrated as needed.
 
-    Raises `StoreError` when the file is no database of ours or was written by a newer version.
+    Raises `StoreError` when the file is no database of ours, was written by a newer version, or cannot be opened.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ignore = path.parent / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ignore = path.parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
         connection = apsw.Connection(os.fspath(path))
+    except (OSError, apsw.Error) as error:
+        raise _unusable(path, error) from error
+    try:
         connection.set_busy_timeout(30_000)
         connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA recursive_triggers = ON; PRAGMA foreign_keys = ON")
         _migrate(connection, path)
-    except (apsw.NotADBError, apsw.CorruptError, apsw.CantOpenError) as error:
-        msg = f"{path} cannot be used as the log: {error}. Move it away, or choose another home folder"
-        raise StoreError(msg) from error
+    except apsw.Error as error:
+        connection.close()
+        raise _unusable(path, error) from error
+    except StoreError:
+        connection.close()
+        raise
     connection.authorizer = _authorize
     return connection
+
+
+def _unusable(path: Path, error: Exception) -> StoreError:
+    if isinstance(error, apsw.FullError):
+        return StorageFull(f"no room on the disk for the log {path}: free some space")
+    return StoreError(f"{path} cannot be used as the log: {error}. Move it away, or choose another home folder")
 
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
@@ -75,6 +87,9 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
         if version > len(MIGRATIONS):
             msg = f"{path} was written by a newer kestrel_lab (schema {version}, this one knows {len(MIGRATIONS)}): upgrade kestrel_lab"
             raise StoreError(msg)
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            msg = f"{path} is a database of another program: move it away, or choose another home folder"
+            raise StoreError(msg)
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             connection.execute(script)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -88,7 +103,7 @@ def _version(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version") or 0)
 
 
-def translate(error: apsw.Error, what: str) -> StoreError:
+def translate(error: Exception, what: str) -> StoreError:
     """The error of this package that says what SQLite refused."""
     text = str(error)
     if isinstance(error, apsw.FullError) or "ENOSPC" in text:

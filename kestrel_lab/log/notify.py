@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -18,13 +19,13 @@ async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
     Wakes within a few tens of milliseconds of another process's commit; on a file system that sends no
     notifications, within a second. Ends only by its answer or by cancellation.
     """
-    names = {str(path), f"{path}-wal"}
+    names = {path.name, f"{path.name}-wal"}
     watch = awatch(
         path.parent,
         recursive=False,
         debounce=20,
         step=5,
-        watch_filter=lambda _, name: name in names,
+        watch_filter=lambda _, changed: os.path.basename(changed) in names,
         yield_on_timeout=True,
         rust_timeout=1000,
         raise_interrupt=False,

@@ -73,17 +73,19 @@ class SessionStore:
         self._eids = (f"{secrets.token_hex(6)}-{number}" for number in itertools.count(1))
 
     def create_run(self, run_id: str, started: RunStarted, *, parent: str | None = None) -> float:
-        """Add a run in state PLANNING with `started` as its first event; written with what follows.
+        """Queue a run in state PLANNING with `started` as its first event, in one transaction.
 
         Returns the event's time.
         """
         now = time.time()
-        row = (run_id, started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario, parent, process_name(), now)
+        columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
+        row = (run_id, *map(_encodable, columns), parent, process_name(), now)
+        event = (run_id, next(self._eids), now, started.type, dumps(to_json(started)))
         sql = (
-            "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, parent, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?,?)"
+            "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, parent, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?,?);"
+            "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,1,?,?,?,?)"
         )
-        self._writer.put(Execute(sql, row, f"run {run_id}", Future()), urgent=False)
-        self.append(run_id, started, at=now)
+        self._writer.put(Execute(sql, row + event, f"run {run_id}", Future()), urgent=False)
         return now
 
     def append(self, run_id: str, event: Event, *, at: float | None = None, urgent: bool = False) -> Future[int]:
@@ -109,11 +111,20 @@ class SessionStore:
         """
         self.append(run_id, replace(given, question=given.question or given.call), urgent=True).result()
 
-    def claim(self, run_id: str) -> None:
-        """Note that this process works on the run."""
+    def claim(self, run_id: str, owner: str) -> bool:
+        """Note that this process works on the run, if it still belongs to `owner`; returns whether it does now."""
+        self._set_owner(run_id, process_name(), owner).result()
+        return self.run(run_id).owner == process_name()
+
+    def release(self, run_id: str) -> None:
+        """Queue the note that this process no longer works on the run."""
+        self._set_owner(run_id, "", process_name())
+
+    def _set_owner(self, run_id: str, owner: str, before: str) -> Future[None]:
         done: Future[None] = Future()
-        self._writer.put(Execute("UPDATE runs SET owner = ? WHERE id = ?", (process_name(), run_id), f"owner of run {run_id}", done), urgent=True)
-        done.result()
+        sql = "UPDATE runs SET owner = ? WHERE id = ? AND owner = ?"
+        self._writer.put(Execute(sql, (owner, run_id, before), f"owner of run {run_id}", done), urgent=True)
+        return done
 
     def decision(self, run_id: str, question: str) -> Record | None:
         """How a question was answered, by whichever process, or `None` while it is open."""
@@ -182,6 +193,11 @@ class SessionStore:
                 raise StoreError(msg) from error
             except apsw.Error as error:
                 raise translate(error, "a query") from error
+
+
+def _encodable(text: str) -> str:
+    """`text` for a column: what is no Unicode, as in an odd path, replaced; the event keeps it as it is."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _record(run_id: str, row: tuple[Any, ...]) -> Record:

@@ -3,7 +3,8 @@
 A commit to disk costs a millisecond, an insert a hundredth of that. So appends queue up and the
 writer commits what it finds; an append that nobody waits for lingers a few milliseconds to find
 company. When one statement of a batch is refused the batch is rolled back and its parts are tried one
-by one, so a bad append harms nobody else.
+by one, so a bad append harms nobody else; when the disk is full or the database cannot be reached, all of
+them are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import apsw
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.log.connection import translate
 
+_EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.CorruptError, apsw.ReadOnlyError)
+"""What is wrong with the database rather than with one statement."""
 BATCH = 256
 LINGER_S = 0.004
 
@@ -60,15 +63,19 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def put(self, job: Append | Execute, *, urgent: bool) -> None:
-        """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed."""
+        """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed.
+
+        What is queued cannot be taken back: whoever stops waiting for the future does not stop the job.
+        """
         with self._wake:
             if self._closed:
                 msg = "the log is closed"
                 raise StoreError(msg)
-            self._jobs.append(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="kestrel-log-writer", daemon=True)
+                self._thread = threading.Thread(target=self._serve, args=(self._connect(),), name="kestrel-log-writer", daemon=True)
                 self._thread.start()
+            job.done.set_running_or_notify_cancel()
+            self._jobs.append(job)
             first = len(self._jobs) == 1
             if urgent and not self._urgent or first or len(self._jobs) == BATCH:
                 self._urgent = self._urgent or urgent
@@ -89,8 +96,7 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
 
-    def _serve(self) -> None:
-        connection = self._connect()
+    def _serve(self, connection: apsw.Connection) -> None:
         try:
             while batch := self._next_batch():
                 self._commit(connection, batch)
@@ -110,19 +116,21 @@ class Writer:
     def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
         try:
             numbers = _transact(connection, batch)
-        except apsw.Error as error:
-            if len(batch) > 1:
+        except Exception as error:  # noqa: BLE001  # a writer that dies would leave everybody waiting: each waiter is told
+            if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
                 for job in batch:
                     self._commit(connection, [job])
                 return
-            self._refuse(batch[0], error)
+            for job in batch:
+                _refuse(job, error)
             return
         for job, number in zip(batch, numbers, strict=True):
             job.done.set_result(number)  # type: ignore[arg-type]  # an Append gets its number, an Execute None
 
-    def _refuse(self, job: Append | Execute, error: apsw.Error) -> None:
-        what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
-        job.done.set_exception(translate(error, what))
+
+def _refuse(job: Append | Execute, error: Exception) -> None:
+    what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
+    job.done.set_exception(translate(error, what))
 
 
 def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> list[int | None]:

@@ -52,9 +52,11 @@ PROVIDERS = (
 """In the order in which they are tried where no model is named."""
 
 FURTHER = frozenset(
-    "azure azure_ai bedrock cohere fireworks_ai hosted_vllm litellm_proxy lm_studio ollama ollama_chat perplexity sagemaker "
-    "together_ai vertex_ai".split()
-)
+    {
+        "azure", "azure_ai", "bedrock", "cohere", "fireworks_ai", "hosted_vllm", "litellm_proxy", "lm_studio", "ollama",
+        "ollama_chat", "perplexity", "sagemaker", "together_ai", "vertex_ai",
+    }
+)  # fmt: skip
 """Other prefixes in common use, known without asking litellm, which takes seconds to load."""
 
 

@@ -44,6 +44,9 @@ class NotebookFace:
 
     def follow(self, begin: Begin, how: Following) -> Any:
         """Start a run and show it; gives the run, or something to await for it."""
+        if how.name and not how.name.isidentifier():
+            msg = f"--as needs a variable name, not {how.name!r}"
+            raise UsageError(msg)
         lab = self.lab()
         work = Work(
             launch=lambda approver: begin(lab, approver),

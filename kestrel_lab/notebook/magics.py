@@ -9,7 +9,6 @@ from weakref import WeakSet
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from kestrel_lab.core.errors import UsageError
 from kestrel_lab.engine.run import Run
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.commands import carry_out
@@ -41,7 +40,15 @@ class KestrelMagics(Magics):
         return _result(self._carry_out(line, cell, awaited=True))
 
     def _carry_out(self, line: str, cell: str | None, *, awaited: bool) -> Any:
-        face = NotebookFace(find_lab=self._lab, started=self._started, surface=surface(self.shell), awaited=awaited)
+        where = surface(self.shell)
+
+        def started(run: Run, name: str) -> None:
+            if where != "terminal":
+                self.shown.add(run)
+            if name:
+                self._variables[name] = run
+
+        face = NotebookFace(find_lab=self._lab, started=started, surface=where, awaited=awaited)
         return carry_out(line, cell, face, lambda goal: filled(goal, self._variables))
 
     def _lab(self) -> Lab:
@@ -52,15 +59,6 @@ class KestrelMagics(Magics):
         if self._own_lab is None:
             self._own_lab = Lab()
         return self._own_lab
-
-    def _started(self, run: Run, name: str) -> None:
-        if surface(self.shell) != "terminal":
-            self.shown.add(run)
-        if name:
-            if not name.isidentifier():
-                msg = f"--as needs a variable name, not {name!r}"
-                raise UsageError(msg)
-            self._variables[name] = run
 
     @property
     def _variables(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import functools
 import re
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_REPEATED = re.compile(r"(?<![^/])(?:\*\*/)+")
 _TOKENS = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
 
 
@@ -40,9 +41,9 @@ def _options(pattern: str, most: int = 256) -> list[str]:
 
 
 def _translate(pattern: str) -> str:
-    *folders, name = pattern.split("/")
+    *folders, name = _REPEATED.sub("**/", pattern).split("/")
     above = "".join("(?:[^/]+/)*" if folder == "**" else f"{_translate_name(folder)}/" for folder in folders)
-    return above.replace("(?:[^/]+/)*" * 2, "(?:[^/]+/)*") + (".*" if name == "**" else _translate_name(name))
+    return above + (".*" if name == "**" else _translate_name(name))
 
 
 def _translate_name(pattern: str) -> str:

@@ -15,6 +15,8 @@ from typing import Literal
 _PIECE = 65_536
 _GRACE_S = 0.25
 """How long output may still arrive after the program ended, while something it started holds the pipe."""
+_REAP_S = 2.0
+"""How long a killed program may take to disappear before a cancelled call stops waiting for that."""
 
 Sink = Callable[[bytes], bool]
 """Takes a piece of output; returns whether it wants more. When it does not, the program is killed."""
@@ -52,13 +54,15 @@ async def run_process(
     try:
         readers = [asyncio.ensure_future(_drain(pipe, sink)) for pipe, sink in zip(pipes, (stdout, stderr), strict=True)]
         stopped = await _wait(process, readers, timeout_s)
+    except asyncio.CancelledError:
+        _kill_group(process.pid)
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_REAP_S)
+        raise
     finally:
         _kill_group(process.pid)
         for transport, _ in pipes:
             transport.close()
-    for reader in readers:
-        reader.cancel()
-    await asyncio.gather(*readers, return_exceptions=True)
+    await asyncio.gather(*readers)  # a closed pipe ends its reader
     return Ended(exit_code=await process.wait(), seconds=time.monotonic() - started, stopped=stopped)
 
 

@@ -132,6 +132,7 @@ def _directory_path(directory: int) -> str:
 
 
 def rg_path() -> str:
+    """The program beside this Python or on the PATH; `FileNotFoundError` that says how to install it."""
     beside = os.path.join(os.path.dirname(sys.executable), "rg")
     if found := shutil.which(beside) or shutil.which("rg"):
         return found

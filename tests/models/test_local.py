@@ -25,7 +25,11 @@ LIST = ToolSpec(
 READ = ToolSpec(
     name="read_file",
     description="Read a text file.",
-    schema={"type": "object", "properties": {"path": {"type": "string"}, "lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "required": ["path"]},
+    schema={
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "lines": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+        "required": ["path"],
+    },
 )
 
 

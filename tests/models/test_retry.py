@@ -47,7 +47,9 @@ def test_attempts_are_counted() -> None:
     assert lost.asked == 3
 
 
-@pytest.mark.parametrize("error", [ModelError("bad key"), ValueError("a bug"), passing(LONGEST_WAIT_S + 1)], ids=["lasting", "bug", "too long"])
+@pytest.mark.parametrize(
+    "error", [ModelError("bad key"), ValueError("a bug"), passing(LONGEST_WAIT_S + 1)], ids=["lasting", "bug", "too long"]
+)
 def test_other_failures_are_not_repeated(error: Exception) -> None:
     """Lasting failures, faults of the program and pauses that are too long to wait for are passed on at once, unchanged."""
     model = Flaky(error)

@@ -43,7 +43,7 @@ def test_schema_and_description_come_from_signature_and_docstring() -> None:
     """Types, defaults and `Args:` entries are in the schema; the description is the text before the first section."""
 
     @tool(name="look_up", danger_level="high", effect="pure", timeout_s=3)
-    def look(city: str, unit: Literal["C", "F"] = "C", days: int | None = None) -> str:
+    def look(city: str, unit: Literal["C", "F"] = "C", days: int | None = None) -> str:  # noqa: D417
         """Look up the weather.
 
         Only for cities.
@@ -135,7 +135,7 @@ def test_mutable_defaults_are_not_shared(tmp_path: Path) -> None:
     """A list that one call changes is fresh in the next."""
 
     @tool
-    def collect(items: list[int] = []) -> list[int]:  # noqa: B006  # the mistake this is about
+    def collect(items: list[int] = []) -> list[int]:
         """Collect."""
         items.append(len(items))
         return items
@@ -147,12 +147,13 @@ def test_wrong_arguments_are_explained_key_by_key() -> None:
     """The message names every wrong key, what is wrong with it, and the nearest spelling of an unknown one."""
 
     @tool
-    def plot(path: str, width: int, city: City | None = None) -> str:
+    def plot(path: str, width: int, city: City | None = None) -> str:  # noqa: D417
         """Plot.
 
         Args:
             path: Where to save it.
             width: Pixels.
+
         """
         return path
 
@@ -167,7 +168,7 @@ def test_wrong_arguments_are_explained_key_by_key() -> None:
     ]
 
 
-def _bare(x) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _bare(x) -> str:  # type: ignore[no-untyped-def]
     """Doc."""
     return str(x)
 

@@ -112,7 +112,7 @@ def test_edit_file_explains_why_it_did_nothing(tmp_path: Path) -> None:
     """Missing, repeated, empty and equal text each get their advice, and the file stays."""
     (tmp_path / "f").write_text("def f():\n    return 1\n\ndef g():\n    return 1\n")
     for old, new, expected in (
-        ("    return 1", "x", "f was not changed: old occurs 2 times (lines 2, 5): add lines around it until it is unique, or set replace_all"),
+        ("    return 1", "x", "f was not changed: old occurs 2 times (lines 2, 5): add lines around it until it is unique"),
         ("\treturn 1", "x", "line 2 is 'return 1', but its indentation or blanks differ"),
         ("    return 1\n    pass", "x", "line 2 is 'return 1', but a line after it differs"),
         ("    returm 1", "x", "the nearest line is 2: 'return 1'"),

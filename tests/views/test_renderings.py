@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core import events as e
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import plain
 from kestrel_lab.views.html import run_html, table_html
 from kestrel_lab.views.page import page
@@ -42,8 +43,10 @@ def told(hostile: str) -> RunView:
     """A run in which every foreign text is `hostile`."""
     view = RunView()
     view.apply(e.RunStarted(goal=hostile, workspace=".", model=hostile, model_kind="replay"))
-    view.apply(e.PlanProposed(plan={"steps": [{"id": hostile + "1", "goal": hostile}, {"id": "b", "goal": hostile, "depends_on": [hostile]}]}))
-    view.apply(e.ModelAnswered(call="m", step="s", model=hostile, text=hostile, calls=[{"id": "c", "name": hostile, "args": {hostile: hostile}}]))
+    steps: list[Json] = [{"id": hostile + "1", "goal": hostile}, {"id": "b", "goal": hostile, "depends_on": [hostile]}]
+    view.apply(e.PlanProposed(plan={"steps": steps}))
+    wanted: dict[str, Json] = {"id": "c", "name": hostile, "args": {hostile: hostile}}
+    view.apply(e.ModelAnswered(call="m", step="s", model=hostile, text=hostile, calls=[wanted]))
     view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=hostile))
     view.apply(e.ApprovalAsked(call="d", step="s", tool=hostile, args={hostile: [hostile]}, danger=hostile, key="k", why=hostile))
     view.apply(e.BudgetWarned(limit="x", message=hostile))
@@ -52,7 +55,8 @@ def told(hostile: str) -> RunView:
 
 
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\x1b]0;t\x07\u202e&lt;"]
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=5)
+PLAIN = st.none() | st.booleans() | st.integers() | st.text()
+JSON = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
 
 
 @given(st.one_of(st.text(max_size=30), st.sampled_from(HOSTILE)))

@@ -1,0 +1,74 @@
+"""Tools from the Python files of a project, always from what the files say now."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.tools.registry import Tool
+
+
+def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
+    """The `@tool` objects of the Python file at `path`.
+
+    The file and the modules it imports from its own folder and from `root` are run afresh and not left in
+    `sys.modules`, so that an edited file, or the same file of another commit, is what is measured. Raises
+    `UsageError` when the file cannot be imported or holds no tool.
+    """
+    name = f"kestrel_tools_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"tools_from names {path}, which is not a Python file"
+        raise UsageError(msg)
+    module = importlib.util.module_from_spec(spec)
+    with _project_alone([place.resolve() for place in (path.parent, root) if place is not None]):
+        # Annotations are looked up in the module by its name.
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            msg = f"tools_from names {path}, which cannot be imported: {type(error).__name__}: {error}"
+            raise UsageError(msg) from error
+    tools = [value for value in vars(module).values() if isinstance(value, Tool)]
+    if not tools:
+        msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
+        raise UsageError(msg)
+    return tools
+
+
+@contextmanager
+def _project_alone(folders: list[Path]) -> Iterator[None]:
+    """Import from `folders` first, without modules that were imported from there before, and leave no trace."""
+    before = _modules_in(folders)
+    path, silent = list(sys.path), sys.dont_write_bytecode
+    for name in before:
+        del sys.modules[name]
+    sys.path[:0] = [str(folder) for folder in dict.fromkeys(folders)]
+    # A folder of compiled files would be a change in the user's checkout.
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, silent
+        for name in _modules_in(folders):
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _modules_in(folders: list[Path]) -> dict[str, ModuleType]:
+    """Loaded modules whose files are in `folders`; not this package and what is installed there."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name == "__main__" or name.partition(".")[0] == "kestrel_lab" or "site-packages" in file:
+            continue
+        place = Path(file)
+        if any(place.is_relative_to(folder) for folder in folders) and not place.is_relative_to(sys.base_prefix):
+            found[name] = module
+    return found

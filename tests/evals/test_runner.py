@@ -1,0 +1,377 @@
+"""Running suites: what comes out, what is stored, how errors count, and what it costs."""
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from kestrel_lab.checks.answer import AnswerContains
+from kestrel_lab.checks.files import FileContains
+from kestrel_lab.checks.parse import parse_checks
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.suite import Config, InlineFiles, PackageSource, Scenario, Suite
+from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.table import COLUMNS
+from kestrel_lab.testing import FixedCheck, RecordingReporter, ScriptedModel
+
+
+def by_goal(request):
+    """A model that knows some goals: it writes files on request, loops, fails, and is wrong."""
+    goal = next(message.text for message in request.messages if message.role == "user")
+    done = any(message.role == "tool" for message in request.messages)
+    if goal == "break":
+        return ModelError("the provider is down")
+    if goal == "loop":
+        return [("list_directory", {"path": "."})]
+    if goal == "write" and not done:
+        return [("write_file", {"path": "out.txt", "content": "hello"})]
+    return "wrong" if goal == "err" else "the answer is 42"
+
+
+MODEL = ScriptedModel(by_goal, name="by goal")
+RIGHT = AnswerContains(texts=("42",))
+
+
+def scenario(name, *, goal=None, checks=(RIGHT,), **rest):
+    """A scenario named `name`, with the goal of that name."""
+    return Scenario(id=name, goal=goal or name, checks=checks, **rest)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """A session over a fresh log."""
+    session = Session(tmp_path / "home", env={})
+    yield session
+    session.close()
+
+
+def evaluate(lab, suite, **options):
+    """The result of a suite, with the model above unless told otherwise."""
+    return asyncio.run(run_suite(lab, suite, **({"configs": {"m": MODEL}} | options)))
+
+
+MIXED = Suite(
+    name="mixed",
+    scenarios=(
+        scenario("ask"),
+        scenario("err", family="hard"),
+        scenario("break"),
+        scenario("write", checks=(FileContains(path="out.txt", text="hello"),), tools=("write_file",)),
+        scenario("loop", limits={"cycles": 3}),
+    ),
+    epochs=2,
+)
+
+
+def test_one_tidy_row_per_trial(lab):
+    """Rows are scenario × configuration × epoch, in order, with outcome, metrics and where to look."""
+    frame = evaluate(lab, MIXED).frame
+    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame["scenario"]) == [name for name in ("ask", "err", "break", "write", "loop") for _ in range(2)]
+    assert list(frame["epoch"]) == [1, 2] * 5
+    assert list(frame.loc[frame["epoch"] == 1, "outcome"]) == ["pass", "fail", "error", "pass", "fail"]
+    assert set(frame["model_kind"]) == {"scripted"}
+    first = frame[frame["epoch"] == 1].set_index("scenario")
+    assert dict(first["reason"]) == {
+        "ask": "",
+        "err": "answer contains '42': missing '42'; answered 'wrong'",
+        "break": "the provider is down",
+        "write": "",
+        "loop": "the limit of 3 model turns is reached",
+    }
+    assert dict(first["tool_calls"]) == {"ask": 0, "err": 0, "break": 0, "write": 1, "loop": 3}
+    assert dict(first["success"]) == {"ask": 1, "err": 0, "break": 0, "write": 1, "loop": 0}
+    assert [lab.get(run).goal for run in first["run"]] == ["ask", "err", "break", "write", "loop"]
+
+
+def test_broken_trials_count_as_failed_unless_excluded(lab):
+    """Errors are in the denominator by default, can be left out on purpose, and are counted either way."""
+    kept = evaluate(lab, MIXED).summary().loc["m"]
+    left_out = evaluate(lab, replace(MIXED, count_errors="exclude")).summary().loc["m"]
+    assert (kept["success_rate"], kept["trials"], kept["errors"]) == (0.4, 10, 2)
+    assert (left_out["success_rate"], left_out["trials"], left_out["errors"]) == (0.5, 10, 2)
+    assert kept["low"] < 0.4 < kept["high"]
+
+
+def test_a_broken_check_is_an_error_not_a_verdict(lab):
+    """A check that cannot form an opinion breaks its trial and no other."""
+
+    class Broken:
+        label = "broken"
+
+        async def __call__(self, trial):
+            raise RuntimeError("no idea")
+
+    rows = evaluate(lab, Suite(name="s", scenarios=(scenario("a", checks=(Broken(),)), scenario("b")))).rows
+    assert [(row.result["outcome"], row.result["reason"]) for row in rows] == [("error", "the check 'broken' failed: RuntimeError: no idea"), ("pass", "")]
+
+
+def test_scores_are_tidy_too(lab):
+    """One row per trial and check, passed or not."""
+    suite = Suite(name="s", scenarios=(scenario("a", checks=(RIGHT, FixedCheck(passes=False))),))
+    result = evaluate(lab, suite)
+    assert result.scores.to_dict("records") == [
+        {"scenario": "a", "config": "m", "epoch": 1, "check": "answer contains '42'", "passed": True, "value": 1.0, "reason": ""},
+        {"scenario": "a", "config": "m", "epoch": 1, "check": "fixed", "passed": False, "value": 0.0, "reason": "as told"},
+    ]
+    assert list(result.frame["score"]) == [0.5]
+
+
+def test_trials_are_stored_at_once(lab):
+    """Every finished trial is in the log with its metrics, also when the suite was stopped in the middle."""
+
+    async def interrupted():
+        def stop(done, total, note):
+            if done == 3:
+                task.cancel()
+
+        task = asyncio.ensure_future(run_suite(lab, MIXED, configs={"m": MODEL}, reporter=stop, concurrency=1))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(interrupted())
+    lab.store.flush()
+    stored = lab.store.eval_runs(suite="mixed")
+    assert [(row.scenario, row.epoch, row.result["outcome"]) for row in stored] == [("ask", 1, "pass"), ("err", 1, "fail"), ("break", 1, "error")]
+    assert stored[0].metrics["model_calls"] == 1.0
+
+
+def test_trials_run_at_once_within_bounds(lab):
+    """No more trials at once than the suite allows, and fewer for a configuration that says so."""
+    running = {"fast": 0, "alone": 0}
+    most = dict.fromkeys(running, 0)
+
+    class Slow:
+        kind = "scripted"
+
+        def __init__(self, name):
+            self.name = name
+
+        async def __call__(self, request, on_delta):
+            running[self.name] += 1
+            most[self.name] = max(most[self.name], running[self.name])
+            most["both"] = max(most.get("both", 0), sum(running.values()))
+            await asyncio.sleep(0.01)
+            running[self.name] -= 1
+            return await MODEL(request, on_delta)
+
+    suite = Suite(
+        name="s",
+        scenarios=tuple(scenario(f"s{n}") for n in range(12)),
+        configs=(Config(name="fast"), Config(name="alone", concurrency=1)),
+        concurrency=3,
+    )
+    from kestrel_lab.evals.prepare import prepare
+    from kestrel_lab.evals.runner import plan_trials, run_trials
+
+    ready = prepare(lab, suite, models={"fast": Slow("fast"), "alone": Slow("alone")})
+    rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
+    assert len(rows) == 24
+    assert (most["alone"], most["both"]) == (1, 3)
+    assert most["fast"] <= 3
+
+
+def test_progress_is_told(lab):
+    """The reporter hears of each trial, with counts of outcomes."""
+    reporter = RecordingReporter()
+    evaluate(lab, Suite(name="s", scenarios=(scenario("ask"), scenario("err"))), reporter=reporter, concurrency=1)
+    assert reporter.reports == [(0, 2, ""), (1, 2, "1 passed"), (2, 2, "1 passed, 1 failed")]
+
+
+def test_settings_reach_the_model(lab):
+    """Temperature and seed are in every request; the seed moves with the epoch, limits of a configuration win."""
+    seen = []
+
+    class Watched:
+        name, kind = "watched", "scripted"
+
+        async def __call__(self, request, on_delta):
+            seen.append((request.temperature, request.seed))
+            return await MODEL(request, on_delta)
+
+    suite = Suite(name="s", scenarios=(scenario("loop", limits={"cycles": 5}),), configs=(Config(name="c", temperature=0.5, seed=7, limits={"cycles": 1}),), epochs=2)
+    from kestrel_lab.evals.prepare import prepare
+    from kestrel_lab.evals.runner import plan_trials, run_trials
+
+    ready = prepare(lab, suite, models={"c": Watched()})
+    rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
+    assert sorted(seen) == [(0.5, 7), (0.5, 8)]
+    assert ready.limits(suite.scenarios[0], suite.configs[0], Limits(tokens=9)) == Limits(cycles=1, tokens=9)
+    assert rows[0].result["reason"] == "the limit of 1 model turns is reached"
+
+
+def test_each_trial_has_its_own_folder(lab, tmp_path):
+    """What one trial writes no other sees; folders are gone afterwards, or kept when asked."""
+    write = scenario("write", checks=parse_checks([{"file_contains": {"path": "out.txt", "text": "hello"}}]), tools=("write_file",))
+    look = scenario("look", goal="42", checks=parse_checks([{"file_absent": "out.txt"}, {"file_contains": {"path": "d/in.txt", "text": "x"}}]),
+                    place=InlineFiles(files={"d/in.txt": "x"}))  # fmt: skip
+    suite = Suite(name="s", scenarios=(write, look), epochs=2)
+    result = evaluate(lab, suite, keep=True)
+    assert [row.result["outcome"] for row in result.rows] == ["pass"] * 4
+    kept = sorted(str(path.relative_to(folder)) for folder in (tmp_path / "home" / "trials").iterdir() for path in folder.rglob("*.txt"))
+    assert kept == ["d/in.txt", "d/in.txt", "out.txt", "out.txt"]
+
+
+def test_a_package_is_read_in_place(lab):
+    """An installed package is the workspace, read-only, and its files are there to be read."""
+
+    def read(request):
+        if not any(message.role == "tool" for message in request.messages):
+            return [("read_file", {"path": "convert.py"}), ("write_file", {"path": "x", "content": "y"})]
+        return " ".join(message.text for message in request.messages if message.role == "tool")
+
+    package = scenario("p", place=PackageSource(package="networkx"), tools=("read_file", "write_file"),
+                       checks=(AnswerContains(texts=("to_networkx_graph",)), *parse_checks([{"file_absent": "x"}])))  # fmt: skip
+    row = evaluate(lab, Suite(name="s", scenarios=(package,)), configs={"m": ScriptedModel(read)}).rows[0]
+    assert (row.result["outcome"], row.result["reason"]) == ("pass", "")
+
+
+def test_what_is_not_there_is_told_before_the_first_trial(lab, tmp_path):
+    """Missing packages, tools and scripts end the suite at once, each with what to do."""
+    missing = scenario("p", place=PackageSource(package="no_such_package"))
+    with pytest.raises(UsageError, match="pip install no_such_package"):
+        evaluate(lab, Suite(name="s", scenarios=(scenario("a"), missing)))
+    with pytest.raises(UsageError, match="wants the tool 'red_file', which is not there; did you mean 'read_file'"):
+        evaluate(lab, Suite(name="s", scenarios=(scenario("a", tools=("red_file",)),)))
+    with pytest.raises(UsageError, match=r"names 'no\.yaml', which is not there"):
+        evaluate(lab, Suite(name="s", scenarios=(scenario("a"),), path=tmp_path / "s.yaml"), configs={"m": "scripted:no.yaml"})
+    assert lab.store.runs() == []
+
+
+SUITE_FILE = """\
+tools_from: [tools.py]
+instructions_from: prompt.md
+configs: [{name: script, model: "scripted:script.yaml"}]
+scenarios:
+  - id: twice
+    goal: double 21
+    checks: [{answer_contains: "42"}, {tool_used: double}]
+"""
+SCRIPT = """\
+rules:
+  - when: double
+    turns:
+      - [{tool: double, args: {n: 21}}]
+      - It is 42.
+"""
+TOOLS = '''\
+from kestrel_lab import tool
+from helper import FACTOR
+
+@tool(danger_level="safe", effect="pure")
+def double(n: int) -> int:
+    """Double a number."""
+    return FACTOR * n
+'''
+
+
+def project(folder):
+    """An agent project: suite, script, tools, prompt."""
+    files = {"suite.yaml": SUITE_FILE, "script.yaml": SCRIPT, "tools.py": TOOLS, "helper.py": "FACTOR = 2\n", "prompt.md": "Use tools."}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder / "suite.yaml"
+
+
+def test_a_project_brings_tools_prompt_and_script(lab, tmp_path):
+    """Tools of Python files, instructions and scripts are taken from beside the suite, and leave nothing there."""
+    path = project(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    result = asyncio.run(run_suite(lab, path))
+    assert [(row.result["outcome"], row.result["model"], row.result["model_kind"]) for row in result.rows] == [("pass", "scripted:script.yaml", "scripted")]
+    run = lab.get(str(result.rows[0].result["run"]))
+    assert "Use tools." in run.events()[0].system
+    assert [p for p in sorted(tmp_path.rglob("*")) if "home" not in p.parts] == [p for p in before if "home" not in p.parts]
+
+
+def git(folder, *args):
+    """Run git with a fixed identity."""
+    return subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *args],
+        cwd=folder, check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+
+
+def test_stored_trials_are_reused_and_the_rest_explained(lab, tmp_path):
+    """A rerun at the same commit takes what is stored; changed parts are run again, with the reason."""
+    repo = tmp_path / "repo"
+    repo.mkdir()
+    path = project(repo)
+    git(repo, "init", "-q")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "one")
+
+    def again(**options):
+        result = asyncio.run(run_suite(lab, path, reuse=True, **options))
+        return len(result.rows), result.reused, result.why
+
+    assert again() == (1, 0, {"not run before": 1})
+    assert again() == (1, 1, {})
+    assert again(epochs=3) == (3, 1, {"not run before": 2})
+    path.write_text(SUITE_FILE.replace("double 21", "please double 21"))
+    assert again() == (1, 0, {"its scenario changed, the code changed": 1})
+    path.write_text(SUITE_FILE)
+    assert again() == (1, 1, {})
+    (repo / "helper.py").write_text("FACTOR = 3\n")
+    assert again() == (1, 0, {"the code changed": 1})
+    shas = {row.git_sha for row in lab.store.eval_runs(suite="suite")}
+    head = git(repo, "rev-parse", "HEAD")
+    assert head in shas
+    assert all(sha == head or sha.startswith(f"{head}-dirty.") for sha in shas)
+
+
+def test_outside_git_nothing_is_reused(lab, tmp_path):
+    """Without a commit nothing tells whether code changed, so everything is run, and that is said."""
+    path = project(tmp_path)
+    asyncio.run(run_suite(lab, path))
+    result = asyncio.run(run_suite(lab, path, reuse=True))
+    assert (result.reused, list(result.why.values())) == (0, [1])
+
+
+def test_configurations_can_be_chosen_and_given(lab, tmp_path):
+    """By name, or new ones by a model's name, a model or a whole configuration."""
+    path = project(tmp_path)
+    suite = load_suite(path)
+    given = {"a": "scripted:script.yaml", "b": MODEL, "c": Config(name="x", model="scripted:script.yaml", seed=3)}
+    result = asyncio.run(run_suite(lab, suite, configs=given))
+    assert [(row.config, row.result["outcome"]) for row in result.rows] == [("a", "pass"), ("b", "fail"), ("c", "pass")]
+    with pytest.raises(UsageError, match="no configuration 'scrip'; did you mean 'script'"):
+        asyncio.run(run_suite(lab, suite, configs=["scrip"]))
+    with pytest.raises(UsageError, match="configuration 'a' is a model's name, a model or a Config, not int"):
+        asyncio.run(run_suite(lab, suite, configs={"a": 3}))
+
+
+BENCH = """
+import asyncio, json, resource, sys, time
+from kestrel_lab.checks.answer import AnswerContains
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.testing import ScriptedModel
+session = Session(sys.argv[1], env={})
+model = ScriptedModel([[("list_directory", {"path": "."})], "the answer is 42"])
+scenarios = tuple(Scenario(id=f"s{n}", goal="g", checks=(AnswerContains(texts=("42",)),)) for n in range(500))
+asyncio.run(run_suite(session, Suite(name="warm", scenarios=scenarios[:5]), configs={"m": model}))
+began = time.process_time()
+result = asyncio.run(run_suite(session, Suite(name="bench", scenarios=scenarios, concurrency=10), configs={"m": model}))
+spent = time.process_time() - began
+passed = sum(row.result["outcome"] == "pass" for row in result.rows)
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps([passed, spent / 500 * 1000, memory, "pandas" in sys.modules]))
+"""
+
+
+def test_overhead_is_small(tmp_path):
+    """500 trials with a tool call each: a few ms of CPU per trial, under 100 MB, and no pandas."""
+    import json
+
+    out = subprocess.run([sys.executable, "-c", BENCH, str(tmp_path / "home")], check=True, capture_output=True, text=True).stdout
+    passed, cpu_ms, megabytes, pandas = json.loads(out)
+    assert (passed, pandas) == (500, False)
+    assert cpu_ms < 6
+    assert megabytes < 100

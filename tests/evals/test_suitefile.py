@@ -1,0 +1,215 @@
+"""Suite files: what they say, and what a reader is told who made a mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.checks.answer import AnswerContains
+from kestrel_lab.checks.files import FileContains
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Scenario, Suite
+from kestrel_lab.evals.suitefile import load_suite, suite_schema
+
+FULL = """\
+name: smoke
+epochs: 2
+concurrency: 3
+count_errors: exclude
+instructions: Be brief.
+instructions_from: prompt.md
+tools_from: [tools.py]
+defaults:
+  family: questions
+  tools: [read_file]
+  limits: {cycles: 5, seconds: 30}
+configs:
+  - openai/gpt-5
+  - {name: local, model: local, temperature: 0, seed: 7, concurrency: 1, limits: {cycles: 9}}
+scenarios:
+  - id: capital
+    goal: What is the capital of France?
+    checks:
+      - answer_contains: Paris
+  - id: copy
+    goal: Copy in.txt to out.txt
+    family: files
+    workspace: {files: {in.txt: hello}}
+    tools: [read_file, write_file]
+    limits: {cycles: 8, cost_usd: null}
+    approve: auto
+    expected: hello
+    tags: [quick]
+    weight: 2
+    checks:
+      - file_contains: {path: out.txt, text: hello}
+  - id: source
+    goal: Where?
+    workspace:
+      package: networkx
+    checks: [{answer_contains: x}]
+  - id: folder
+    goal: Where?
+    workspace:
+      folder: data
+    checks: [{answer_contains: x}]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    """A suite file with `text`."""
+    path = folder / "smoke.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+    """The message with which a suite file is refused, seen from its folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as caught:
+        load_suite(written(tmp_path, text))
+    return str(caught.value)
+
+
+def test_everything_is_read(tmp_path):
+    """Each key arrives where it belongs; defaults fill in, limits are merged."""
+    path = written(tmp_path, FULL)
+    paris, hello, x = AnswerContains(texts=("Paris",)), FileContains(path="out.txt", text="hello"), AnswerContains(texts=("x",))
+    common = {"family": "questions", "tools": ("read_file",), "limits": {"cycles": 5, "seconds": 30}}
+    assert load_suite(path) == Suite(
+        name="smoke",
+        epochs=2,
+        concurrency=3,
+        count_errors="exclude",
+        instructions="Be brief.",
+        instructions_from="prompt.md",
+        tools_from=("tools.py",),
+        configs=(
+            Config(name="openai/gpt-5", model="openai/gpt-5"),
+            Config(name="local", model="local", temperature=0, seed=7, concurrency=1, limits={"cycles": 9}),
+        ),
+        scenarios=(
+            Scenario(id="capital", goal="What is the capital of France?", checks=(paris,), **common),
+            Scenario(
+                id="copy",
+                goal="Copy in.txt to out.txt",
+                checks=(hello,),
+                family="files",
+                place=InlineFiles(files={"in.txt": "hello"}),
+                tools=("read_file", "write_file"),
+                limits={"cycles": 8, "seconds": 30, "cost_usd": None},
+                approve="auto",
+                expected="hello",
+                tags=("quick",),
+                weight=2,
+            ),
+            Scenario(id="source", goal="Where?", checks=(x,), place=PackageSource(package="networkx"), **common),
+            Scenario(id="folder", goal="Where?", checks=(x,), place=FolderCopy(folder="data"), **common),
+        ),
+        path=path,
+    )
+
+
+def test_the_smallest_suite(tmp_path):
+    """A goal and a check are enough; the file's name is the suite's."""
+    suite = load_suite(written(tmp_path, "scenarios:\n- {id: a, goal: b, checks: [{answer_contains: c}]}\n"))
+    assert (suite.name, suite.epochs, suite.concurrency, suite.count_errors) == ("smoke", 1, 4, "fail")
+    assert suite.configs == (Config(name="default"),)
+
+
+def test_policies_without_a_word():
+    """Throw-away folders let the run do anything short of critical; an installed package is only read."""
+    inline, package = (Scenario(id="a", goal="b", checks=(), place=place) for place in (InlineFiles(), PackageSource(package="x")))
+    assert (inline.policy, package.policy) == ("auto", "deny")
+
+
+SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_contains: c\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SCENARIO + "  - id: x\n    gaol: y\n    checks: [{answer_contains: c}]\n",
+         "smoke.yaml:6: scenarios[1].goal: is missing\nsmoke.yaml:7: scenarios[1].gaol: unknown key; did you mean 'goal'?"),
+        ("epoch: 2\n" + SCENARIO, "smoke.yaml:1: epoch: unknown key; did you mean 'epochs'?"),
+        ("epochs: 0\n" + SCENARIO, "smoke.yaml:1: epochs: must be greater than or equal to 1, not 0"),
+        ("epochs: two\n" + SCENARIO, "smoke.yaml:1: epochs: must be a whole number, not 'two'"),
+        ("name: 12\n" + SCENARIO, "smoke.yaml:1: name: must be text, not 12; put it in quotes"),
+        ("count_errors: ignore\n" + SCENARIO, "smoke.yaml:1: count_errors: must be 'fail' or 'exclude', not 'ignore'"),
+        ("configs: [{name: a, temprature: 1}]\n" + SCENARIO, "smoke.yaml:1: configs[0].temprature: unknown key; did you mean 'temperature'?"),
+        ("configs: local\n" + SCENARIO, "smoke.yaml:1: configs: must be a list, not 'local'"),
+        ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configuration names used twice: a"),
+        (SCENARIO + "    limits: {cycle: 3}\n", "smoke.yaml:6: scenarios[0].limits.cycle: unknown key; did you mean 'cycles'?"),
+        (SCENARIO + "    limits: {cycles: -3}\n", "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive number or None, not -3"),
+        (SCENARIO + "      - answer_contian: c\n", "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is no check; did you mean 'answer_contains'?"),
+        (SCENARIO + "    workspace: {folder: a, package: b}\n",
+         "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder and package, not folder and package"),
+        (SCENARIO + "    workspace: {files: {../x: y}}\n", "smoke.yaml:6: scenarios[0].workspace: the file '../x' must be a relative path without '..'"),
+        (SCENARIO + "    approve: ask\n",
+         "smoke.yaml:6: scenarios[0].approve: nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"),
+        (SCENARIO + "    approve: never\n", "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny"),
+        (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:1: scenario names used twice: a"),
+        ("scenarios: []\n", "smoke.yaml:1: scenarios: must not be empty"),
+        ("- a\n", "smoke.yaml:1: must be a mapping of keys to values, not ['a']"),
+        ("", "smoke.yaml:1: must be a mapping of keys to values, not nothing"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_their_place(tmp_path, monkeypatch, text, message):
+    """File, line, key, what is wrong and the nearest right spelling."""
+    assert refusal(tmp_path, monkeypatch, text) == message
+
+
+def test_many_mistakes_are_told_at_once(tmp_path, monkeypatch):
+    """Up to ten lines, then how many more there are."""
+    message = refusal(tmp_path, monkeypatch, "scenarios:\n" + "- {}\n" * 5)
+    assert message.count("\n") == 10
+    assert message.endswith("… and 5 more")
+
+
+def test_names_are_found_beside_the_file_or_at_the_top(tmp_path):
+    """A suite's files are looked for in its folder, then at the top of its repository, never outside."""
+    (tmp_path / ".git").mkdir()
+    folder = tmp_path / "evals"
+    folder.mkdir()
+    for place in (tmp_path / "tools.py", tmp_path / "both", folder / "both"):
+        place.write_text("")
+    suite = load_suite(written(folder, SCENARIO))
+    assert suite.root == tmp_path
+    assert suite.resolve("tools.py") == tmp_path / "tools.py"
+    assert suite.resolve("both") == folder / "both"
+    for name, why in (("nothing", "which is not there; looked in"), ("../..", "outside its repository"), (str(tmp_path), "write it relative")):
+        with pytest.raises(UsageError, match=why):
+            suite.resolve(name)
+
+
+def test_a_suite_can_be_read_for_another_checkout(tmp_path):
+    """With `at`, what the suite names is looked for there."""
+    other = tmp_path / "other"
+    (other / "evals").mkdir(parents=True)
+    (other / ".git").write_text("gitdir: x")
+    suite = load_suite(written(tmp_path, SCENARIO), at=other / "evals" / "smoke.yaml")
+    assert (suite.root, suite.path) == (other, other / "evals" / "smoke.yaml")
+
+
+def test_select(tmp_path):
+    """A suite is cut down by name; a wrong name is answered with the nearest."""
+    suite = load_suite(written(tmp_path, FULL))
+    cut = suite.select(configs=["local"], scenarios=["copy"], epochs=5)
+    assert ([c.name for c in cut.configs], [s.id for s in cut.scenarios], cut.epochs) == (["local"], ["copy"], 5)
+    with pytest.raises(UsageError, match="no configuration 'lokal'; did you mean 'local'"):
+        suite.select(configs=["lokal"])
+
+
+def test_definitions_leave_out_what_changes_nothing(tmp_path):
+    """Renaming a configuration or weighing a scenario does not make results stale; a changed goal does."""
+    suite = load_suite(written(tmp_path, FULL))
+    assert Config(name="a", model="m").definition() == Config(name="b", model="m", concurrency=1).definition()
+    heavy = load_suite(written(tmp_path, FULL.replace("weight: 2", "weight: 3"))).scenarios[1]
+    other = load_suite(written(tmp_path, FULL.replace("Copy in.txt", "Move in.txt"))).scenarios[1]
+    assert suite.scenarios[1].definition() == heavy.definition() != other.definition()
+
+
+def test_the_schema_is_for_editors():
+    """Editors get a JSON Schema that refuses unknown keys."""
+    schema = suite_schema()
+    assert schema["additionalProperties"] is False
+    assert "scenarios" in schema["required"]

@@ -1,0 +1,42 @@
+"""Notebook variables in goals."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pandas as pd
+import pytest
+
+from kestrel_lab.notebook.goals import LONGEST, filled
+
+VARIABLES = {
+    "name": "Ada",
+    "numbers": [1, 2],
+    "frame": pd.DataFrame({"n": range(30)}),
+    "long": "x" * (2 * LONGEST),
+    "dataclass": dataclasses.dataclass,
+    "pd": pd,
+}
+
+
+@pytest.mark.parametrize(
+    ("goal", "text"),
+    [
+        ("hello @name!", "hello Ada!"),
+        ("sum @numbers", "sum [1, 2]"),
+        ("@unknown and {name} and {{x}} and %d", "@unknown and {name} and {{x}} and %d"),
+        ("mail a@name.org, @@name", "mail a@name.org, @@name"),
+        ("use @dataclass and @pd", "use @dataclass and @pd"),
+    ],
+)
+def test_only_known_names_are_filled_in(goal: str, text: str) -> None:
+    """A known variable's text goes in; braces, unknown names, addresses, functions and modules stay as written."""
+    assert filled(goal, VARIABLES) == text
+
+
+def test_tables_and_long_texts_are_cut() -> None:
+    """A table gives its head and size, a long text its beginning and end."""
+    table = filled("@frame", VARIABLES)
+
+    assert (table.splitlines()[-1], len(table.splitlines())) == ("… 30 rows in all", 22)
+    assert len(filled("@long", VARIABLES)) < LONGEST + 100

@@ -1,0 +1,64 @@
+"""Notebooks that a program executes: they end, whatever they ask for, and leave readable output."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+SETUP = """%load_ext kestrel_lab
+from kestrel_lab import Lab
+from kestrel_lab.testing import ScriptedModel
+lab = Lab(model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"})], "done"]))"""
+
+
+def executed(folder: Path, cells: list[str], *, allow_errors: bool = True) -> nbformat.NotebookNode:
+    """The notebook after nbclient ran it in `folder`."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    place = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=allow_errors, resources=place).execute()
+    return notebook
+
+
+@pytest.mark.timeout(120)
+def test_a_notebook_runs_to_its_end_with_nobody_there(tmp_path: Path) -> None:
+    """The policy decides, a background run is waited for, no widget is left, every run is shown as HTML and text."""
+    notebook = executed(
+        tmp_path,
+        [
+            SETUP,
+            '%kestrel run "write" --approve deny',
+            "print(_.answer, _.status)",
+            "%%kestrel --approve auto --bg --as last\nwrite",
+            "print(last.status)",
+            "%%time\n%kestrel run 'write' --approve auto",
+            'for _ in range(2):\n    %kestrel run "write" --approve auto',
+            '%kestrel run "write"',
+        ],
+    )
+    outputs = [cell.outputs for cell in notebook.cells]
+    printed = ["".join(output.get("text", "") for output in cell) for cell in outputs]
+
+    assert "widgets" not in notebook.metadata
+    assert {mime for cell in outputs for output in cell for mime in output.get("data", {})} <= {"text/html", "text/plain"}
+    assert (printed[2], printed[4]) == ("done COMPLETE\n", "COMPLETE\n")
+    assert "denied by policy" in outputs[1][0].data["text/html"]
+    assert outputs[1][1].data["text/plain"].endswith(": COMPLETE")
+    assert "COMPLETE · scripted (scripted)" in outputs[3][0].data["text/plain"]
+    assert [len([o for o in cell if "text/html" in o.get("data", {})]) for cell in outputs[5:7]] == [1, 2]
+    assert (outputs[7][-1].ename, len(outputs[7][-1].traceback)) == ("ApprovalRequired", 1)
+
+
+@pytest.mark.timeout(60)
+def test_a_risky_call_stops_the_notebook_at_once(tmp_path: Path) -> None:
+    """With approve="ask" and nobody there nbclient sees ApprovalRequired within seconds, never a hang."""
+    began = time.monotonic()
+    with pytest.raises(CellExecutionError, match=r"ApprovalRequired: run r.* nobody is here to approve it"):
+        executed(tmp_path, [SETUP, '%kestrel run "write"', "never = True"], allow_errors=False)
+
+    assert time.monotonic() - began < 15
+    assert not (tmp_path / "a.txt").exists()

@@ -1,0 +1,179 @@
+"""The magics in a real IPython shell that is no kernel and has nobody to ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from kestrel_lab import Lab, RunFailed, UsageError
+from kestrel_lab.core.errors import ApprovalRequired, ModelError
+from kestrel_lab.engine.run import Run
+from kestrel_lab.notebook.commands import completions
+from kestrel_lab.notebook.progress import NotebookReporter
+from kestrel_lab.notebook.rewriting import AwaitRewriter
+from kestrel_lab.testing import ScriptedModel
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+    """A shell with the extension loaded and a lab in the notebook's variable `lab`."""
+    monkeypatch.chdir(tmp_path)
+    ip = InteractiveShell.instance()
+    ip.run_line_magic("load_ext", "kestrel_lab")
+    ip.user_ns["lab"] = Lab(model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"})], "done"]))
+    yield ip
+    ip.run_line_magic("unload_ext", "kestrel_lab")
+    ip.user_ns["lab"].close()
+    InteractiveShell.clear_instance()
+
+
+def run(ip: InteractiveShell, code: str) -> Any:
+    """What a cell gives; raises what it raised."""
+    with capture_output():
+        result = ip.run_cell(code)
+    result.raise_error()
+    return result.result
+
+
+def test_the_run_is_the_cells_result_and_a_variable(shell: InteractiveShell) -> None:
+    """A run can be assigned, is left in `_` and under the name given."""
+    run(shell, '%kestrel run "write a.txt" --approve auto --as mine')
+    run(shell, 'other = %kestrel run "write a.txt" --approve auto')
+
+    assert [type(shell.user_ns[name]) for name in ("_", "mine", "other")] == [Run, Run, Run]
+    assert (shell.user_ns["mine"].answer, shell.user_ns["mine"].status, shell.user_ns["_"]) == ("done", "COMPLETE", shell.user_ns["mine"])
+    assert Path("a.txt").read_text() == "x"
+
+
+def test_a_cell_is_the_goal_as_it_is_written(shell: InteractiveShell) -> None:
+    """Quotes, braces, dashes and `%` in a cell are text; only a known `@name` is filled in."""
+    shell.user_ns["who"] = "--bg {Ada}"
+    goal = "--it's {a} {{b}} \"c\" %d @who @nobody\n  indented"
+    found = run(shell, f"%%kestrel --approve auto\n{goal}")
+
+    assert found.goal == goal.replace("@who", "--bg {Ada}")
+
+
+def test_braces_in_a_line_are_text(shell: InteractiveShell) -> None:
+    """IPython's own expansion of `{name}` and `$name` does not apply."""
+    shell.user_ns["x"] = 5
+
+    assert run(shell, '%kestrel run "{x} {{x}} $x" --approve auto').goal == "{x} {{x}} $x"
+
+
+def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) -> None:
+    """With `ask` and nobody to ask, the cell ends with ApprovalRequired; approved and resumed, the run completes."""
+    with pytest.raises(ApprovalRequired) as raised:
+        run(shell, '%kestrel run "write a.txt" --as r')
+    run(shell, f"%kestrel approve {raised.value.run_id}")
+    resumed = run(shell, f"%kestrel resume {raised.value.run_id}")
+
+    assert (resumed.id, resumed.status) == (raised.value.run_id, "COMPLETE")
+
+
+def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None:
+    """Programs that execute notebooks see the failure; the run is left under its name."""
+    shell.user_ns["lab"].model = ScriptedModel([ModelError("no quota")])
+    with pytest.raises(RunFailed, match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r"):
+        run(shell, '%kestrel run "x" --as r')
+
+    assert shell.user_ns["r"].status == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("%kestrel rum", "%kestrel has no command 'rum': did you mean 'run'?"),
+        ("%kestrel run x --modle y", "--model"),
+        ("%kestrel run it's", "put the goal in quotes"),
+        ("%kestrel run x --as 1x", "--as needs a variable name"),
+        ("%%kestrel run words\nbody", "the cell is the goal"),
+        ("%%kestrel\n\n", "the goal is empty"),
+    ],
+)
+def test_mistakes_are_explained_on_one_line(shell: InteractiveShell, line: str, message: str) -> None:
+    """A wrong word or option raises UsageError that says what to do."""
+    with pytest.raises(UsageError) as raised:
+        run(shell, line)
+
+    assert message in str(raised.value)
+
+
+def test_help_and_tables(shell: InteractiveShell) -> None:
+    """Help is printed for the whole and for a command; lists are values."""
+    run(shell, '%kestrel run "write" --approve deny')
+    with capture_output() as captured:
+        for line in ("%kestrel --help", "%kestrel help", "%kestrel run --help"):
+            assert shell.run_cell(line).result is None
+
+    assert captured.stdout.count("--help") >= 3
+    assert "--approval-timeout" in captured.stdout
+    assert list(run(shell, "%kestrel runs").status) == ["COMPLETE"]
+    assert "bash" in run(shell, "%kestrel tools").names
+
+
+def test_words_and_options_complete() -> None:
+    """Completion knows commands, sub-commands and the options of a command."""
+    assert completions("%kestrel r") == ["resume", "run", "runs"]
+    assert completions("%kestrel eval c") == ["compare"]
+    assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
+    assert "--workspace" in completions("%%kestrel ")
+
+
+def test_a_magic_at_the_top_of_a_cell_is_awaited() -> None:
+    """Only column 0 is rewritten, only before a cell runs, only in a kernel with autoawait."""
+
+    class Shell:
+        autoawait = True
+        kernel: object = object()
+
+    rewriter = AwaitRewriter(Shell())
+    line = "get_ipython().run_line_magic('kestrel', 'run x')\n"
+    awaited = "await get_ipython().run_line_magic('kestrel_await', 'run x')\n"
+
+    assert rewriter([line, f"r = {line}", f"    {line}"]) == [awaited, f"r = {awaited}", f"    {line}"]
+    rewriter.began()
+    assert rewriter([line]) == [line]
+    rewriter.ended()
+    Shell.autoawait = False
+    assert rewriter([line]) == [line]
+    Shell.autoawait, Shell.kernel = True, None
+    assert rewriter([line]) == [line]
+
+
+def test_unloading_leaves_nothing_behind(shell: InteractiveShell) -> None:
+    """After unload the magic is unknown and no transformer of ours is left; loading again works."""
+    shell.run_line_magic("unload_ext", "kestrel_lab")
+
+    assert "kestrel" not in shell.magics_manager.magics["line"]
+    assert not [t for t in shell.input_transformers_post if isinstance(t, AwaitRewriter)]
+    shell.run_line_magic("load_ext", "kestrel_lab")
+    assert run(shell, '%kestrel run "write" --approve deny').answer == "done"
+
+
+def test_a_run_works_below_a_running_loop(shell: InteractiveShell) -> None:
+    """Called where a loop runs already and nothing can await, the magic still gives the run."""
+
+    async def main() -> Any:
+        return shell.run_line_magic("kestrel", 'run "write" --approve auto')
+
+    with capture_output():
+        assert asyncio.run(main()).answer == "done"
+
+
+def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> None:
+    """Many reports give few pictures, and always the last."""
+    with capture_output() as captured:
+        reporter = NotebookReporter()
+        for done in range(1_001):
+            reporter(done, 1_000, "<b>")
+
+    shown = [output.data["text/plain"] for output in captured.outputs]
+    assert (len(shown) <= 3, shown[0], shown[-1]) == (True, "0 of 1,000 · <b>", "1,000 of 1,000 · <b>")
+    assert "&lt;b&gt;" in captured.outputs[-1].data["text/html"]

@@ -1,0 +1,96 @@
+"""Waiting in a cell: interruptible, and off the main thread where a cell cannot await."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+
+import pytest
+
+from kestrel_lab.core.errors import RunCancelled
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
+from kestrel_lab.notebook.prompting import Ask, PromptApprover
+from kestrel_lab.notebook.waiting import interruptible, run_on_thread
+
+ASKED = ApprovalAsked(call="c", step="s", tool="ba\x1b[2Ksh", args={"command": "rm -r x\u202e"}, danger="HIGH", key="k")
+
+
+def test_stopping_cancels_the_work_and_says_so() -> None:
+    """A cancelled wait cancels what it waits for and raises one readable error."""
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("wound up")
+
+    async def cell() -> None:
+        waiting = asyncio.ensure_future(interruptible(work(), "the job"))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        await waiting
+
+    with pytest.raises(RunCancelled, match="stopped the job"):
+        asyncio.run(cell())
+    assert ended == ["wound up"]
+
+
+def test_work_on_a_thread_gives_its_result_and_its_errors() -> None:
+    """The caller gets what the work returned or raised; the work runs on another thread."""
+
+    async def work(_: Ask) -> str:
+        return threading.current_thread().name
+
+    async def fails(_: Ask) -> str:
+        raise LookupError("gone")
+
+    assert run_on_thread(work) == "kestrel-run"
+    with pytest.raises(LookupError, match="gone"):
+        run_on_thread(fails)
+
+
+def test_stop_reaches_work_on_a_thread() -> None:
+    """An interrupt of the waiting thread cancels the work within half a second."""
+
+    async def work(_: Ask) -> None:
+        await interruptible(asyncio.sleep(30))
+
+    began = time.monotonic()
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(RunCancelled):
+        run_on_thread(work)
+    assert time.monotonic() - began < 0.7
+
+
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        (["y"], ApprovalGiven(call="c", granted=True, by="prompt", how="prompt")),
+        (["what?", "always"], ApprovalGiven(call="c", granted=True, by="prompt", how="prompt", scope="run")),
+        (["n too risky"], ApprovalGiven(call="c", granted=False, by="prompt", how="prompt", reason="too risky")),
+    ],
+)
+def test_a_typed_answer_decides(typed: list[str], given: ApprovalGiven) -> None:
+    """Yes, no with a reason, and always are understood; anything else is asked again."""
+    answers = iter(typed)
+
+    async def ask(_: str) -> str:
+        return next(answers)
+
+    assert asyncio.run(PromptApprover(ask)(ASKED)) == given
+
+
+def test_a_typed_question_shows_exactly_what_would_run() -> None:
+    """Escapes and hidden characters in what is asked cannot disguise it."""
+    asked = []
+
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "n"
+
+    asyncio.run(PromptApprover(ask)(ASKED))
+
+    assert asked == ["bash (HIGH) asks for approval\n  command: rm -r x\\u{202e}\n[y]es, [n]o and why, [a]lways in this run: "]
