@@ -97,6 +97,8 @@ class ApprovalDesk:
         if ctx.state.status is RunStatus.EXECUTING:
             ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for approval")
         await ctx.on_disk()
+        if (known := ctx.state.decisions.get(asked.question)) is not None:  # a listener was quick
+            return self._go_on(known)
         if ctx.approver is None:
             raise ApprovalRequired(ctx.run_id, asked.tool, asked.args)
         ctx.clock.hold()

@@ -32,7 +32,8 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
     """Answer every open request of the last model turn.
 
     A failing call is answered with an error for the model and harms no other. When a call needs a
-    person and none is here, the others are finished first, then `ApprovalRequired` is raised.
+    person and none is here, the others are finished first, except those whose place is after it; then
+    `ApprovalRequired` is raised.
     """
     allowed = {request.id for request in talk.requests[: ctx.limits.calls_per_turn]}
     record = RecordAnswer(ctx.emit, render, lambda call: _max_chars(ctx, call))
@@ -55,6 +56,9 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
     async def one(call: Call) -> None:
         try:
             await handler(call)
+        except ApprovalRequired as signal:
+            order.leave(call, signal)
+            raise
         finally:
             order.end(call)
 

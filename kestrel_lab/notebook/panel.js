@@ -240,9 +240,12 @@ export default {
         else { seq = -1; model.send({ k: "resync" }); }
       }
     };
+    const look = () => { const picture = model.get("picture"); if (picture.k) receive(picture); };
     model.on("msg:custom", receive);
+    model.on("change:picture", look);
+    look();
     model.send({ k: "resync" });
     const timer = setInterval(() => screen.tick(Date.now() / 1000 - skew), 100);
-    return () => { clearInterval(timer); model.off("msg:custom", receive); };
+    return () => { clearInterval(timer); model.off("msg:custom", receive); model.off("change:picture", look); };
   },
 };

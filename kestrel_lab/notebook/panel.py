@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,6 @@ from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import run_text
 
 if TYPE_CHECKING:
-    from anywidget import AnyWidget
     from IPython.display import DisplayHandle
 
     from kestrel_lab.engine.run import Run
@@ -54,13 +54,14 @@ class Panel:
         self._fallback = fallback
         self._timeout = timeout
         self._widget = _widget_class()(self.view)
-        self._stream = PatchStream(self.view, self._widget.send)
+        self._stream = PatchStream(self.view, self._send)
         self._heard = threading.Event()
         self._waiting: dict[str, asyncio.Future[ApprovalGiven]] = {}
         self._refused: set[str] = set()
         self._run: Run | None = None
         self._widget.on_msg(self._message)
         self._handle: DisplayHandle | None = None
+        self._shown_at = float("inf")
         self._open = True
 
     def follow(self, run: Run) -> None:
@@ -68,6 +69,7 @@ class Panel:
         from IPython.display import DisplayHandle  # noqa: PLC0415  # loaded on use
 
         self._run = run
+        self._shown_at = time.monotonic()
         self._stream.name(run.id)
         self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
         self._handle.display(self._widget)  # type: ignore[no-untyped-call]
@@ -121,6 +123,13 @@ class Panel:
             if self.view.done:
                 self.close()
 
+    def _send(self, message: dict[str, Json]) -> None:
+        """Send a message, or as long as no front end listens leave the whole view where one will find it."""
+        if self._heard.is_set():
+            self._widget.send(message)
+        elif time.monotonic() - self._shown_at < HELLO_S:
+            self._widget.picture = self._stream.picture()
+
     async def _seen(self) -> bool:
         """Whether some front end shows the panel."""
         for _ in range(int(HELLO_S / 0.02)):
@@ -162,15 +171,19 @@ def _settle(answer: asyncio.Future[ApprovalGiven], given: ApprovalGiven) -> None
 
 
 @cache
-def _widget_class() -> Callable[[RunView], AnyWidget]:
+def _widget_class() -> Callable[[RunView], Any]:
     """The widget; made at first use because importing anywidget takes half a second."""
     import anywidget  # noqa: PLC0415  # loaded on use
+    import traitlets  # noqa: PLC0415
 
     here = Path(__file__).parent
 
     class PanelWidget(anywidget.AnyWidget):
         _esm = (here / "panel.js").read_text(encoding="utf-8")
         _css = (here / "panel.css").read_text(encoding="utf-8")
+
+        picture = traitlets.Dict().tag(sync=True)
+        """The view when last nobody listened: messages to a front end that is still loading are lost, this is not."""
 
         def __init__(self, view: RunView) -> None:
             super().__init__()

@@ -17,7 +17,7 @@ from kestrel_lab.views.rows import Change
 from kestrel_lab.views.runview import RunView
 
 INTERVAL_S = 0.04
-"""A screen is told 25 times a second at most, except of what a person waits for."""
+"""A screen is told 25 times a second at most, except of what cannot wait."""
 
 Send = Callable[[dict[str, Json]], None]
 
@@ -65,14 +65,26 @@ class PatchStream:
         """Send the view as it is now; what had gathered is in it."""
         with self._lock:
             self._buffer = []
-            self._send(self._message("snap", self.view.snapshot()))
+            self._send(self.picture())
+
+    def picture(self) -> dict[str, Json]:
+        """The message that carries the whole view."""
+        return self._message("snap", self.view.snapshot())
 
     def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
         return {"k": kind, "seq": self._number, "now": time.time(), "changes": list[Json](changes)}
 
 
 def _urgent(change: Change) -> bool:
-    return change["op"] in {"ask", "asked"} or (change["op"] == "head" and "status" in change)
+    """What a person waits for; and a call that starts, because a tool may hold up the loop until it ends."""
+    match change["op"]:
+        case "ask" | "asked":
+            return True
+        case "head":
+            return "status" in change
+        case "row":
+            return change.get("state") == "running"
+    return False
 
 
 def _merge(buffer: list[Change], change: Change) -> None:

@@ -1,6 +1,7 @@
 """Running suites: what comes out, what is stored, how errors count, and what it costs."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,8 @@ from kestrel_lab.checks.parse import parse_checks
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.prepare import prepare
+from kestrel_lab.evals.runner import plan_trials, run_suite, run_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.table import COLUMNS
@@ -166,9 +168,6 @@ def test_trials_run_at_once_within_bounds(lab):
         configs=(Config(name="fast"), Config(name="alone", concurrency=1)),
         concurrency=3,
     )
-    from kestrel_lab.evals.prepare import prepare
-    from kestrel_lab.evals.runner import plan_trials, run_trials
-
     ready = prepare(lab, suite, models={"fast": Slow("fast"), "alone": Slow("alone")})
     rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
     assert len(rows) == 24
@@ -195,9 +194,6 @@ def test_settings_reach_the_model(lab):
             return await MODEL(request, on_delta)
 
     suite = Suite(name="s", scenarios=(scenario("loop", limits={"cycles": 5}),), configs=(Config(name="c", temperature=0.5, seed=7, limits={"cycles": 1}),), epochs=2)
-    from kestrel_lab.evals.prepare import prepare
-    from kestrel_lab.evals.runner import plan_trials, run_trials
-
     ready = prepare(lab, suite, models={"c": Watched()})
     rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
     assert sorted(seen) == [(0.5, 7), (0.5, 8)]
@@ -347,7 +343,7 @@ def test_configurations_can_be_chosen_and_given(lab, tmp_path):
 
 
 BENCH = """
-import asyncio, json, resource, sys, time
+import asyncio, json, sys, time
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.runner import run_suite
@@ -361,17 +357,17 @@ began = time.process_time()
 result = asyncio.run(run_suite(session, Suite(name="bench", scenarios=scenarios, concurrency=10), configs={"m": model}))
 spent = time.process_time() - began
 passed = sum(row.result["outcome"] == "pass" for row in result.rows)
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+memory = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 print(json.dumps([passed, spent / 500 * 1000, memory, "pandas" in sys.modules]))
 """
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 def test_overhead_is_small(tmp_path):
-    """500 trials with a tool call each: a few ms of CPU per trial, under 100 MB, and no pandas."""
-    import json
-
+    """500 trials with a tool call each: a few ms of CPU per trial, under 80 MB, and no pandas."""
     out = subprocess.run([sys.executable, "-c", BENCH, str(tmp_path / "home")], check=True, capture_output=True, text=True).stdout
     passed, cpu_ms, megabytes, pandas = json.loads(out)
+    print(out)
     assert (passed, pandas) == (500, False)
     assert cpu_ms < 6
-    assert megabytes < 100
+    assert megabytes < 80
