@@ -47,7 +47,7 @@ def parse_check(item: Json) -> Check:
     the unknown check or field and the nearest right one.
     """
     if not isinstance(item, dict) or len(item) != 1:
-        msg = f"a check is one name with a value, such as answer_contains: \"42\", not {one_line(repr(item))}"
+        msg = f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}'
         raise UsageError(msg)
     name, value = next(iter(item.items()))
     if name not in CHECKS:

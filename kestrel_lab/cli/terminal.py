@@ -43,10 +43,14 @@ class TerminalDisplay:
     def tell(self, event: Event) -> None:
         """Take up an event and print what has settled."""
         self.view.apply(event, time.time())
+        last = next(reversed(self.view.rows), "")
         for row in self.view.rows.values():
-            if row.id not in self._printed and (isinstance(row, NoticeRow) or row.state in _SETTLED):
+            # The last text may still turn out to be the answer.
+            undecided = isinstance(row, TextRow) and row.id == last and not self.view.done
+            if row.id not in self._printed and not undecided and (isinstance(row, NoticeRow) or row.state in _SETTLED):
                 self._printed.add(row.id)
-                self._console.print(_settled(row), soft_wrap=False)
+                if not isinstance(row, TextRow) or row.text.strip():
+                    self._console.print(_settled(row))
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -92,8 +96,6 @@ def _settled(row: Row) -> Any:
         case NoticeRow():
             return Text(row.text, style="yellow" if row.level == "warning" else "dim")
         case TextRow():
-            if not row.text.strip():
-                return Text("", end="")
             if row.role == "answer":
                 return Panel(Text(row.text), title="answer", title_align="left", border_style="green", subtitle=escape(row.note), subtitle_align="right")
             return Padding(Text(row.text, style="italic"), (0, 2))
@@ -168,6 +170,9 @@ class TerminalApprover:
         loop.add_reader(sys.stdin.fileno(), read)
         try:
             return (await line) or "n"
+        except asyncio.CancelledError:
+            self._console.print()
+            raise
         finally:
             loop.remove_reader(sys.stdin.fileno())
 

@@ -37,8 +37,10 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
     except RunError as error:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=str(error)))
-    except (Signal, StoreError):
-        ctx.store.release(ctx.run_id)
+    except Signal:
+        await asyncio.wrap_future(ctx.store.release(ctx.run_id))
+        raise
+    except StoreError:
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"

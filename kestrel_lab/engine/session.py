@@ -167,6 +167,7 @@ class Session:
         repeated only if that is harmless, otherwise they are asked about. Raises `UsageError` when there
         is no such run, when another process works on it, or when its model or tools cannot be had again.
         """
+        self.store.flush()
         row = self.store.run(run_id)
         known = self._runs.get(run_id)
         if known is not None and known.working:

@@ -36,7 +36,7 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
     `ApprovalRequired` is raised.
     """
     allowed = {request.id for request in talk.requests[: ctx.limits.calls_per_turn]}
-    record = RecordAnswer(ctx.emit, render, lambda call: _max_chars(ctx, call))
+    record = RecordAnswer(ctx.emit, render, lambda call: _max_chars(ctx, call), lambda call: call.id in ctx.state.begun)
     calls: list[Call] = []
     for request in talk.open_requests:
         prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)

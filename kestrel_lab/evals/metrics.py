@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 from kestrel_lab.core.events import (
@@ -43,7 +44,7 @@ def waiting_s(records: Records) -> float:
     """
     total = 0.0
     asked: set[str] = set()
-    for before, record in zip(records, records[1:], strict=False):
+    for before, record in pairwise(records):
         match before.event:
             case ApprovalAsked(question=question, call=call):
                 asked.add(question or call)

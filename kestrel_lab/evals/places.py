@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import stat
 import tempfile
@@ -41,19 +40,24 @@ async def opened(scenario: Scenario, source: Path | None, keep_in: Path | None =
     if isinstance(scenario.place, PackageSource) and source is not None:
         yield Workspace(source, read_only=True)
         return
-    if keep_in is not None:
-        keep_in.mkdir(parents=True, exist_ok=True)
-    # Files that a run leaves behind may refuse to be removed; a trial's result does not depend on that.
-    folder = Path(tempfile.mkdtemp(prefix="kestrel-", dir=keep_in))
+    folder = _fresh(keep_in)
     try:
         if isinstance(scenario.place, InlineFiles):
             _write(folder, scenario.place.files)
         elif source is not None:
-            await asyncio.to_thread(shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git"))
+            await asyncio.to_thread(
+                shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git")
+            )
         yield Workspace(folder)
     finally:
         if keep_in is None:
             shutil.rmtree(folder, onerror=_make_writable)
+
+
+def _fresh(inside: Path | None) -> Path:
+    if inside is not None:
+        inside.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="kestrel-", dir=inside))
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
@@ -76,11 +80,11 @@ def _package_folder(package: str, scenario: Scenario) -> Path:
 
 def _make_writable(remove: Callable[[str], object], path: str, _error: object) -> None:
     """Try once more after making `path` and its folder writable; a trial may have left them read-only."""
-    for place in (os.path.dirname(path), path):
-        if os.path.isdir(place) and not os.path.islink(place):
-            os.chmod(place, stat.S_IRWXU)
-    if os.path.lexists(path):
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+    place = Path(path)
+    for folder in (place.parent, place):
+        if folder.is_dir() and not folder.is_symlink():
+            folder.chmod(stat.S_IRWXU)
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        place.unlink(missing_ok=True)

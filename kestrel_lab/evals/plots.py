@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 
 def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
-    """Success rates with their intervals; success against cost and against working time, where
-    what no other configuration beats in both is filled and joined by a line.
+    """Success rates with their intervals, and success against cost and against working time.
 
-    A configuration whose cost is not known is left out of the middle plot, and its title says so.
+    What no other configuration beats in both is filled and joined by a line. A configuration whose cost is not known is left out of the middle plot, and its title says so.
     """
     # Not pyplot: it keeps figures and chooses a screen.
     from matplotlib.figure import Figure
@@ -59,13 +58,18 @@ def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:
 
 
 def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title: str) -> None:
-    points = [(s[metric], s["success_rate"], labelled(s["config"], s["model_kind"])) for s in summaries if not math.isnan(s["success_rate"])]
+    points = [
+        (s[metric], s["success_rate"], labelled(s["config"], s["model_kind"])) for s in summaries if not math.isnan(s["success_rate"])
+    ]
     front = sorted((x, y) for x, y, _ in points if not any(a <= x and b >= y and (a, b) != (x, y) for a, b, _ in points))
     for x, y, name in points:
         axes.scatter([x], [y], s=50, edgecolors="C0", facecolors="C0" if (x, y) in front else "none")
-        axes.annotate(_literal(name), (x, y), textcoords="offset points", xytext=(5, 5), fontsize=8)
+        # Labels of points in one place stand below each other.
+        line = [other for other in points if other[:2] == (x, y)].index((x, y, name))
+        axes.annotate(_literal(name), (x, y), textcoords="offset points", xytext=(6, 4 - 10 * line), fontsize=8)
     axes.plot([x for x, _ in front], [y for _, y in front], color="C0", alpha=0.4, zorder=0)
     axes.set_ylim(-0.05, 1.1)
+    axes.set_xlim(0, 1.3 * max((x for x, _, _ in points), default=0) or 1)
     axes.set_xlabel(title)
     axes.set_ylabel("success rate")
     axes.grid(alpha=0.3)

@@ -89,7 +89,9 @@ class EvalResult:
         for s in self._summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
-            lines.append(f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_s']:.2f} s, {s['tokens']:.0f} tokens, {cost_text(s)}")
+            lines.append(
+                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_s']:.2f} s, {s['tokens']:.0f} tokens, {cost_text(s)}"
+            )
         return "\n".join(lines)
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:

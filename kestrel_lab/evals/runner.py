@@ -92,9 +92,15 @@ def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, M
 
 
 async def run_trials(
-    session: Session, ready: Prepared, asks: Sequence[Ask], *, on_row: Callable[[EvalRow], None], keep_in: Path | None = None
+    session: Session,
+    ready: Prepared,
+    asks: Sequence[Ask],
+    *,
+    on_row: Callable[[EvalRow], None],
+    keep_in: Path | None = None,
+    store: bool = True,
 ) -> list[EvalRow]:
-    """Make the trials, as many at once as the suite and each configuration allow; each is stored as it ends.
+    """Make the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
 
     The first error that is not a trial's own stops the others and is raised.
     """
@@ -109,7 +115,8 @@ async def run_trials(
                 if not queue:
                     return
                 row = await run_trial(session, ready, queue.popleft(), keep_in=keep_in)
-            storing.append(session.store.add_eval_run(row))
+            if store:
+                storing.append(session.store.add_eval_run(row))
             made.append(row)
             on_row(row)
 

@@ -154,7 +154,7 @@ def sign_flip_test(differences: Sequence[float]) -> float:
         return 1.0
     if max(map(abs, moved)) - min(map(abs, moved)) < 1e-9:
         return mcnemar_exact(sum(d < 0 for d in moved), sum(d > 0 for d in moved))
-    import numpy as np  # noqa: PLC0415 - 20 MB that a run without a comparison does not need
+    import numpy as np  # 20 MB that a run without a comparison does not need
 
     sizes = np.abs(np.array(moved))
     seen = abs(sum(moved)) - 1e-9
@@ -171,7 +171,7 @@ def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence
     It asks about these strata only, and is exact whatever the differences between them; two-sided, from
     `SHUFFLES` random assignments, always the same ones.
     """
-    import numpy as np  # noqa: PLC0415 - as above
+    import numpy as np  # as above
 
     random = np.random.default_rng(0)
     seen, shuffled = 0.0, np.zeros(SHUFFLES)
@@ -206,6 +206,6 @@ def minimum_detectable_difference(n: int, variance: float, *, power: float = 0.8
 def t_quantile(probability: float, df: int) -> float:
     """The quantile of Student's t distribution with `df` degrees of freedom."""
     # scipy.special is ready in a tenth of the time that scipy.stats takes.
-    from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415
+    from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
 
     return float(stdtrit(df, probability))

@@ -46,7 +46,11 @@ class Identity:
     @property
     def key(self) -> str:
         """Equal for trials that may stand for each other."""
-        return content_key("trial/1", asdict(self))
+        return content_key("trial/1", self.as_json())
+
+    def as_json(self) -> dict[str, Json]:
+        """The parts, to be stored beside a result: they tell later what changed."""
+        return cast("dict[str, Json]", asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,5 +161,5 @@ def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind:
         "status": str(run.status),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
-        "identity": asdict(ask.identity),
+        "identity": ask.identity.as_json(),
     }

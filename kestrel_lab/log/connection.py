@@ -37,6 +37,9 @@ _FORBIDDEN = frozenset(
     }
 )
 
+_NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
+"""What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
+
 
 def connect(path: Path) -> apsw.Connection:
     """A guarded connection to the log at `path`, which is created and migrated as needed.
@@ -106,7 +109,7 @@ def _version(connection: apsw.Connection) -> int:
 def translate(error: Exception, what: str) -> StoreError:
     """The error of this package that says what SQLite refused."""
     text = str(error)
-    if isinstance(error, apsw.FullError) or "ENOSPC" in text:
+    if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NOT_WRITTEN:
         return StorageFull(f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost")
     if "E_DECIDED" in text:
         return AlreadyDecided("this question was answered before; the first answer stands")

@@ -28,7 +28,6 @@ async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
         watch_filter=lambda _, changed: os.path.basename(changed) in names,
         yield_on_timeout=True,
         rust_timeout=1000,
-        raise_interrupt=False,
     )
     async with aclosing(watch) as changes:
         while (found := look()) is None:

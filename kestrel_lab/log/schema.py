@@ -87,6 +87,8 @@ CREATE TRIGGER events_transition BEFORE INSERT ON events WHEN NEW.type = 'state_
   SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION') WHERE NOT EXISTS (SELECT 1 FROM transitions
     WHERE source = (SELECT status FROM runs WHERE id = NEW.run_id) AND source = json_extract(NEW.body, '$.source')
     AND target = json_extract(NEW.body, '$.target'));
+  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION: a key is there twice')
+    WHERE (SELECT count(key) > count(DISTINCT key) FROM json_each(NEW.body));
 END;
 CREATE TRIGGER events_decision BEFORE INSERT ON events WHEN NEW.type = 'approval_given' BEGIN
   SELECT RAISE(ABORT, 'E_NOT_ASKED') WHERE NOT EXISTS

@@ -70,7 +70,8 @@ class SessionStore:
         self._reader = connect(self.path)
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect(self.path))
-        self._eids = (f"{secrets.token_hex(6)}-{number}" for number in itertools.count(1))
+        self._origin = secrets.token_hex(6)
+        self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
 
     def create_run(self, run_id: str, started: RunStarted, *, parent: str | None = None) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.
@@ -80,7 +81,7 @@ class SessionStore:
         now = time.time()
         columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
         row = (run_id, *map(_encodable, columns), parent, process_name(), now)
-        event = (run_id, next(self._eids), now, started.type, dumps(to_json(started)))
+        event = (run_id, self._new_eid(), now, started.type, dumps(to_json(started)))
         sql = (
             "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, parent, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?,?);"
             "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,1,?,?,?,?)"
@@ -95,7 +96,7 @@ class SessionStore:
         """
         done: Future[int] = Future()
         ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
-        job = Append(run_id, next(self._eids), time.time() if at is None else at, event.type, ref, dumps(to_json(event)), done)
+        job = Append(run_id, self._new_eid(), time.time() if at is None else at, event.type, ref, dumps(to_json(event)), done)
         self._writer.put(job, urgent=urgent)
         return done
 
@@ -116,9 +117,9 @@ class SessionStore:
         self._set_owner(run_id, process_name(), owner).result()
         return self.run(run_id).owner == process_name()
 
-    def release(self, run_id: str) -> None:
+    def release(self, run_id: str) -> Future[None]:
         """Queue the note that this process no longer works on the run."""
-        self._set_owner(run_id, "", process_name())
+        return self._set_owner(run_id, "", process_name())
 
     def _set_owner(self, run_id: str, owner: str, before: str) -> Future[None]:
         done: Future[None] = Future()
@@ -183,6 +184,9 @@ class SessionStore:
         self._writer.close()
         with self._lock:
             self._reader.close()
+
+    def _new_eid(self) -> str:
+        return f"{self._origin}-{next(self._numbers)}"
 
     def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
         with self._lock:

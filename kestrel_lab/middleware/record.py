@@ -24,12 +24,15 @@ class RecordAnswer:
     emit: Emit
     render: Callable[[Any], str]
     max_chars: Callable[[Call], int]
+    begun: Callable[[Call], bool]
+    """Whether the tool was started."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         try:
             result = await proceed(call)
         except asyncio.CancelledError:
-            problem = Problem(kind="cancelled", message=f"{call.target} was cancelled; it may have taken effect in part")
+            how = "while it ran; it may have taken effect in part" if self.begun(call) else "before it began"
+            problem = Problem(kind="cancelled", message=f"{call.target} was cancelled {how}")
             self._emit(call, Result(error=problem))
             raise
         self._emit(call, result)

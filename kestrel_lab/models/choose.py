@@ -178,7 +178,7 @@ def _local() -> Model:
     if missing := local.local_extra_missing():
         msg = f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
         raise UsageError(msg)
-    return TextToolModel(local.LocalModel())
+    return TextToolModel(local.LocalModel(), brief=True, max_result_chars=600)
 
 
 def _ollama(name: str, ollama: Ollama) -> Model:

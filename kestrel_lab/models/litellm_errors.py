@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+from typing import TYPE_CHECKING
+
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
@@ -13,8 +19,11 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     status = getattr(error, "status_code", None)
     said = one_line(_without_wrapping(str(error)), 400)
     where = api_base or "the provider"
-    if "connection error" in said.lower() or type(error).__name__ == "APIConnectionError":
+    if _unreachable(error):
         return ModelError(f"{model}: no connection to {where} ({said}). Is it running, and is the address right?", transient=True)
+    if type(error).__name__ == "APIConnectionError" and not _dropped(error):
+        # litellm's name for whatever it did not expect, its own faults included: no reason to try again.
+        return ModelError(f"{model}: the call failed before or after the provider was reached: {said}")
     if "missing credentials" in said.lower() or "api_key client option must be set" in said.lower():
         return ModelError(f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel models)")
     if "LLM Provider NOT provided" in str(error):
@@ -37,6 +46,29 @@ def _without_wrapping(text: str) -> str:
     """`text` without the class names that litellm stacks in front of a provider's own words."""
     head, dash, rest = text.partition("Exception - ")
     return rest if dash and head.startswith("litellm.") and rest.strip() else text.removeprefix("litellm.")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what led to it."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _unreachable(error: Exception) -> bool:
+    return any(
+        isinstance(cause, ConnectionRefusedError | socket.gaierror) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
+        for cause in _causes(error)
+    )
+
+
+def _dropped(error: Exception) -> bool:
+    """Whether a connection broke: the classes of httpx, httpcore and aiohttp, which need not be loaded, go by name."""
+    broken = {"ReadError", "WriteError", "RemoteProtocolError", "ClientPayloadError", "ServerDisconnectedError", "ClientOSError"}
+    return any(isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in _causes(error))
 
 
 def _retry_after(error: Exception) -> float | None:

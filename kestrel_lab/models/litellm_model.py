@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -198,6 +199,8 @@ def _litellm() -> Any:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     # In its default mode litellm loads the nearest `.env`: a workspace could set keys and addresses that way.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+    # A remark of pydantic's about litellm's own types, shown at the first call.
+    warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
     import litellm
 
     litellm.suppress_debug_info = True

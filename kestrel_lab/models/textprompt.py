@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.jsontypes import Json, dumps
@@ -22,15 +23,31 @@ the tool checks its arguments itself.
 
 def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None) -> str:
     """The instructions, one line per tool; short, because the model may read little."""
-    first = '"thought":"...",' if thought else ""
+    first = '"thought":"<thought>",' if thought else ""
     lines = ["Reply with one JSON object. Use a tool to get what you need, then give the answer.", "Tools:"]
     for tool in tools:
         arguments, others = _example(tool.schema)
         note = f" Also takes: {', '.join(others)}." if others else ""
         lines.append(f'{{{first}"tool":"{tool.name}","arguments":{dumps(arguments)}}} {one_line(tool.description, 200)}{note}')
-    said = '"..."' if answer is None else dumps(_example(answer)[0] or "...")
+    said = dumps("<answer>" if answer is None else _example(answer)[0] or "<answer>")
     lines += ["When you know the answer:", f'{{{first}"answer":{said}}}']
     return "\n".join(lines)
+
+
+def brief_prompt(tools: Sequence[ToolSpec]) -> str:
+    """The same for a model that repeats whatever placeholder it is shown: names and first sentences only."""
+    lines = ["Reply with one JSON object: call a tool, or give the answer.", "Tools:"]
+    for tool in tools:
+        first = one_line(tool.description, 200).split(". ")[0].rstrip(".")
+        lines.append(f"{tool.name}({', '.join(_mapping(tool.schema, 'properties'))}): {first}.")
+    return "\n".join(lines)
+
+
+def required_only(tool: ToolSpec) -> ToolSpec:
+    """The tool without its optional arguments."""
+    properties, required = _mapping(tool.schema, "properties"), tool.schema.get("required")
+    kept: dict[str, Json] = {name: properties[name] for name in properties if isinstance(required, list) and name in required}
+    return replace(tool, schema={**tool.schema, "properties": kept})
 
 
 def _example(schema: dict[str, Json]) -> tuple[dict[str, Json], list[str]]:
@@ -39,17 +56,18 @@ def _example(schema: dict[str, Json]) -> tuple[dict[str, Json], list[str]]:
     if not isinstance(properties, dict):
         return {}, []
     needed = [name for name in properties if isinstance(required, list) and name in required]
-    return {name: _sample(properties[name]) for name in needed}, [name for name in properties if name not in needed]
+    return {name: _sample(name, properties[name]) for name in needed}, [name for name in properties if name not in needed]
 
 
-def _sample(schema: Json) -> Json:
+def _sample(name: str, schema: Json) -> Json:
+    # Dots in place of `<name>` were copied into calls by small models.
     if not isinstance(schema, dict):
-        return "..."
+        return f"<{name}>"
     if isinstance(options := schema.get("enum"), list):
         return "|".join(map(str, options[:6]))
-    samples: dict[str, Json] = {"integer": 1, "number": 1.5, "boolean": True, "array": ["..."], "object": {}, "null": None}
+    samples: dict[str, Json] = {"integer": 1, "number": 1.5, "boolean": True, "array": [f"<{name}>"], "object": {}, "null": None}
     kind = schema.get("type")
-    return samples.get(kind, "...") if isinstance(kind, str) else "..."
+    return samples.get(kind, f"<{name}>") if isinstance(kind, str) else f"<{name}>"
 
 
 def reply_schema(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None) -> dict[str, Json]:

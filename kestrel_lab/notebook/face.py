@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.cli.face import Begin, Following
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.notebook.performing import Work, perform
+from kestrel_lab.notebook.performing import Work, begin, perform
 from kestrel_lab.notebook.progress import NotebookReporter
 from kestrel_lab.notebook.prompting import ask_here
 from kestrel_lab.notebook.surface import Surface
@@ -60,7 +60,7 @@ class NotebookFace:
         if self.awaited:
             return perform(work, ask_here)
         if work.background:
-            return _task(perform(work, ask_here))
+            return _begun(work)
         return run_on_thread(lambda ask: perform(work, ask, on_thread=True))
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
@@ -77,10 +77,10 @@ def user_name() -> str:
         return "notebook"
 
 
-def _task(work: Any) -> asyncio.Task[Any]:
+def _begun(work: Work) -> Run:
     try:
-        return asyncio.get_running_loop().create_task(work)
+        asyncio.get_running_loop()
     except RuntimeError:
-        work.close()
-        msg = "--bg needs a running event loop: use it at the top level of a notebook cell"
+        msg = "--bg needs a running event loop: use it in a notebook"
         raise UsageError(msg) from None
+    return begin(work, ask_here)[0]

@@ -179,7 +179,8 @@ function askPart(id, send) {
 function view(el, send) {
   el.classList.add("kst");
   el.setAttribute("role", "region");
-  el.dataset.lmSuppressShortcuts = "true"; // keys pressed on our buttons are not notebook commands
+  // A key pressed on one of our buttons is no notebook command; JupyterLab looks at the focused element first.
+  el.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
   const head = headPart(el, send), plan = make("ol", "kst-plan"), rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
   plan.setAttribute("aria-label", "Plan");
   asks.setAttribute("aria-live", "assertive");
@@ -224,28 +225,31 @@ export default {
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
   initialize({ model }) {
     let tries = 0, heard = false;
+    const who = Math.random().toString(36).slice(2);
     model.on("msg:custom", () => { heard = true; });
-    const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello" }); setTimeout(hello, 300); } };
+    const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello", who }); setTimeout(hello, 300); } };
     hello();
   },
   render({ model, el }) {
     const screen = view(el, message => model.send(message));
-    let seq = -1, skew = 0;
+    let seq = -1, skew = 0, tries = 0, whole = false;
+    const resync = () => { if (!whole && tries++ < 30) { model.send({ k: "resync" }); setTimeout(resync, 500); } };
     const receive = m => {
       if (m.now) skew = Date.now() / 1000 - m.now;
-      if (m.k === "snap") { screen.snap(m.changes); seq = m.seq; el.dataset.synced = "1"; }
+      if (m.k === "snap") { screen.snap(m.changes); seq = m.seq; }
       else if (m.k === "refused") screen.refused(m.id, m.message);
       else if (m.k === "patch" && seq >= 0 && m.seq > seq) {
         if (m.seq === seq + 1) { seq = m.seq; screen.batch(m.changes); }
-        else { seq = -1; model.send({ k: "resync" }); }
+        else { seq = -1; whole = false; tries = 0; resync(); }
       }
     };
+    const hear = m => { whole ||= m.k === "snap"; receive(m); };
     const look = () => { const picture = model.get("picture"); if (picture.k) receive(picture); };
-    model.on("msg:custom", receive);
+    model.on("msg:custom", hear);
     model.on("change:picture", look);
     look();
-    model.send({ k: "resync" });
+    resync();
     const timer = setInterval(() => screen.tick(Date.now() / 1000 - skew), 100);
-    return () => { clearInterval(timer); model.off("msg:custom", receive); model.off("change:picture", look); };
+    return () => { clearInterval(timer); whole = true; model.off("msg:custom", hear); model.off("change:picture", look); };
   },
 };

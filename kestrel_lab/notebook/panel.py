@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.notebook.prompting import settle
 from kestrel_lab.notebook.stream import PatchStream
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.runview import RunView
@@ -56,6 +57,8 @@ class Panel:
         self._widget = _widget_class()(self.view)
         self._stream = PatchStream(self.view, self._send)
         self._heard = threading.Event()
+        self._front_ends: set[str] = set()
+        self._watched = False
         self._waiting: dict[str, asyncio.Future[ApprovalGiven]] = {}
         self._refused: set[str] = set()
         self._run: Run | None = None
@@ -82,7 +85,9 @@ class Panel:
             self._stream.flush()
             if self._handle is not None:
                 self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
-            self._widget.close()
+            # A reloaded page does not know which output to replace: there the live panel stays.
+            if len(self._front_ends) < 2:
+                self._widget.close()
 
     def keep_clicks_coming(self) -> None:
         """Make clicks arrive although the kernel's main thread is busy waiting.
@@ -124,8 +129,8 @@ class Panel:
                 self.close()
 
     def _send(self, message: dict[str, Json]) -> None:
-        """Send a message, or as long as no front end listens leave the whole view where one will find it."""
-        if self._heard.is_set():
+        """Send a message, or as long as no page shows the panel leave the whole view where one will find it."""
+        if self._watched:
             self._widget.send(message)
         elif time.monotonic() - self._shown_at < HELLO_S:
             self._widget.picture = self._stream.picture()
@@ -141,8 +146,12 @@ class Panel:
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
         """Take a front end's word, on whichever thread the kernel chose."""
         match content.get("k"):
-            case "hello" | "resync":
+            case "hello":
+                self._front_ends.add(str(content.get("who")))
                 self._heard.set()
+                self._widget.send({"k": "heard"})
+            case "resync":
+                self._watched = True
                 self._stream.whole()
             case "stop" if self._run is not None:
                 self._run.cancel()
@@ -161,13 +170,7 @@ class Panel:
             scope="run" if content.get("scope") == "run" else "once",
         )
         if (answer := self._waiting.get(call)) is not None:
-            # The kernel may call this on another thread; a future may only be touched on its loop's.
-            answer.get_loop().call_soon_threadsafe(_settle, answer, given)
-
-
-def _settle(answer: asyncio.Future[ApprovalGiven], given: ApprovalGiven) -> None:
-    if not answer.done():
-        answer.set_result(given)
+            settle(answer, given)
 
 
 @cache

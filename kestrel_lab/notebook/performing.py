@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.protocols import Approver
@@ -38,34 +39,37 @@ async def perform(work: Work, ask: Ask, *, on_thread: bool = False) -> Run:
 
     Raises what `settled` raises. Where nobody is, nobody is asked, and one picture is shown at the end.
     """
-    if work.surface == "panel":
-        return await _in_panel(work, ask, on_thread=on_thread)
-    approver = PromptApprover(ask) if work.surface == "terminal" else None
-    run = work.launch(approver)
-    work.started(run)
+    run, done = begin(work, ask, on_thread=on_thread)
+    if work.background:
+        return run
     try:
         return await settled(run)
     finally:
-        if work.surface == "headless":
-            from IPython.display import display  # noqa: PLC0415  # loaded on use
-
-            display(Still(run.view()))  # type: ignore[no-untyped-call]
+        done()
 
 
-async def _in_panel(work: Work, ask: Ask, *, on_thread: bool) -> Run:
+def begin(work: Work, ask: Ask, *, on_thread: bool = False) -> tuple[Run, Callable[[], None]]:
+    """Start the run on the running event loop and show it; gives it and what to call when nobody waits any more."""
+    if work.surface != "panel":
+        run = work.launch(PromptApprover(ask) if work.surface == "terminal" else None)
+        work.started(run)
+        return run, partial(_show_end, run, work.surface)
     # A background run outlives its cell, and only a cell may use standard input.
     panel = Panel(user=work.user, fallback=None if work.background else PromptApprover(ask), timeout=work.timeout)
     if on_thread:
         panel.keep_clicks_coming()
     try:
         run = work.launch(panel)
-        work.started(run)
-        panel.follow(run)
-        if not work.background:
-            await settled(run)
     except BaseException:
         panel.close()
         raise
-    if not work.background:
-        panel.close()
-    return run
+    work.started(run)
+    panel.follow(run)
+    return run, panel.close
+
+
+def _show_end(run: Run, where: Surface) -> None:
+    from IPython.display import display  # noqa: PLC0415  # loaded on use
+
+    if where == "headless":
+        display(Still(run.view()))  # type: ignore[no-untyped-call]

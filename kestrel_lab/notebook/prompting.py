@@ -8,11 +8,13 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.text import plain
 from kestrel_lab.views.wording import args_pairs
 
+T = TypeVar("T")
 Ask = Callable[[str], Awaitable[str]]
 """Puts a question to the person and returns what was typed."""
 
@@ -80,7 +82,7 @@ class MainThread:
                     return
                 prompt, answer = wanted
                 typed = input(prompt)
-                answer.get_loop().call_soon_threadsafe(_settle, answer, typed)
+                settle(answer, typed)
             except queue.Empty:
                 continue
             except KeyboardInterrupt:
@@ -90,9 +92,14 @@ class MainThread:
                 interrupted()
 
 
-def _settle(answer: asyncio.Future[str], typed: str) -> None:
-    if not answer.done():
-        answer.set_result(typed)
+def settle(answer: asyncio.Future[T], value: T) -> None:
+    """Give `answer` its value from any thread, unless it has one or nobody waits any more."""
+
+    def give() -> None:
+        if not answer.done():
+            answer.set_result(value)
+
+    answer.get_loop().call_soon_threadsafe(give)
 
 
 @contextmanager

@@ -40,7 +40,9 @@ def test_answer_contains_ignores_case_and_white_space(tmp_path):
 def test_answer_equals_compares_normalised(tmp_path):
     """Case, white space, compatibility characters and a final full stop do not matter; anything else does."""
     assert judge(AnswerEquals(text="12 files"), tmp_path, "\uff11\uff12\u00a0Files.\n").passed
-    assert judge(AnswerEquals(text="12"), tmp_path, "12 files") == Score(check="answer equals '12'", passed=False, value=0.0, reason="answered '12 files'")
+    assert judge(AnswerEquals(text="12"), tmp_path, "12 files") == Score(
+        check="answer equals '12'", passed=False, value=0.0, reason="answered '12 files'"
+    )
 
 
 def test_answer_matches_finds_a_place(tmp_path):
@@ -74,7 +76,9 @@ def test_files_are_compared_inside_the_workspace(tmp_path):
     assert judge(FileEquals(path="out.txt", text="one"), tmp_path).reason == "it holds 'one two'"
     assert judge(FileContains(path="no.txt", text="x"), tmp_path).reason == "there is no no.txt"
     assert judge(FileAbsent(path="no.txt"), tmp_path).passed
-    assert judge(FileAbsent(path="out.txt"), tmp_path) == Score(check="out.txt is absent", passed=False, value=0.0, reason="out.txt is there")
+    assert judge(FileAbsent(path="out.txt"), tmp_path) == Score(
+        check="out.txt is absent", passed=False, value=0.0, reason="out.txt is there"
+    )
 
 
 def test_links_and_pipes_are_not_read(tmp_path):
@@ -132,4 +136,6 @@ def test_conduct_is_read_from_events(tmp_path):
     assert judge(ToolNotUsed(name="glob"), tmp_path, events=events).passed
     assert judge(ToolNotUsed(name="grep"), tmp_path, events=events).reason == "grep was called 1 times"
     assert judge(TurnsAtMost(n=2), tmp_path, events=events).passed
-    assert judge(TurnsAtMost(n=1), tmp_path, events=events) == Score(check="at most 1 turns", passed=False, value=0.5, reason="it took 2 turns")
+    assert judge(TurnsAtMost(n=1), tmp_path, events=events) == Score(
+        check="at most 1 turns", passed=False, value=0.5, reason="it took 2 turns"
+    )

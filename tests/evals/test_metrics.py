@@ -83,7 +83,13 @@ def test_nothing_happened():
 
 def test_a_pause_between_sessions_is_not_work():
     """The hours in which no session had the run open are not its working time."""
-    records = log((0.0, RunStarted(goal="g", workspace="w", model="m")), (1.0, asked("t")), (3600.0, RunResumed(by="b")), (3601.0, given("t")), (3602.0, RunFinished(outcome="complete")))
+    records = log(
+        (0.0, RunStarted(goal="g", workspace="w", model="m")),
+        (1.0, asked("t")),
+        (3600.0, RunResumed(by="b")),
+        (3601.0, given("t")),
+        (3602.0, RunFinished(outcome="complete")),
+    )
     assert (waiting_s(records), working_s(records)) == (3600.0, 2.0)
 
 

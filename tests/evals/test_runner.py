@@ -110,7 +110,10 @@ def test_a_broken_check_is_an_error_not_a_verdict(lab):
             raise RuntimeError("no idea")
 
     rows = evaluate(lab, Suite(name="s", scenarios=(scenario("a", checks=(Broken(),)), scenario("b")))).rows
-    assert [(row.result["outcome"], row.result["reason"]) for row in rows] == [("error", "the check 'broken' failed: RuntimeError: no idea"), ("pass", "")]
+    assert [(row.result["outcome"], row.result["reason"]) for row in rows] == [
+        ("error", "the check 'broken' failed: RuntimeError: no idea"),
+        ("pass", ""),
+    ]
 
 
 def test_scores_are_tidy_too(lab):
@@ -139,7 +142,11 @@ def test_trials_are_stored_at_once(lab):
     asyncio.run(interrupted())
     lab.store.flush()
     stored = lab.store.eval_runs(suite="mixed")
-    assert [(row.scenario, row.epoch, row.result["outcome"]) for row in stored] == [("ask", 1, "pass"), ("err", 1, "fail"), ("break", 1, "error")]
+    assert [(row.scenario, row.epoch, row.result["outcome"]) for row in stored] == [
+        ("ask", 1, "pass"),
+        ("err", 1, "fail"),
+        ("break", 1, "error"),
+    ]
     assert stored[0].metrics["model_calls"] == 1.0
 
 
@@ -193,7 +200,12 @@ def test_settings_reach_the_model(lab):
             seen.append((request.temperature, request.seed))
             return await MODEL(request, on_delta)
 
-    suite = Suite(name="s", scenarios=(scenario("loop", limits={"cycles": 5}),), configs=(Config(name="c", temperature=0.5, seed=7, limits={"cycles": 1}),), epochs=2)
+    suite = Suite(
+        name="s",
+        scenarios=(scenario("loop", limits={"cycles": 5}),),
+        configs=(Config(name="c", temperature=0.5, seed=7, limits={"cycles": 1}),),
+        epochs=2,
+    )
     ready = prepare(lab, suite, models={"c": Watched()})
     rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
     assert sorted(seen) == [(0.5, 7), (0.5, 8)]
@@ -279,7 +291,9 @@ def test_a_project_brings_tools_prompt_and_script(lab, tmp_path):
     path = project(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     result = asyncio.run(run_suite(lab, path))
-    assert [(row.result["outcome"], row.result["model"], row.result["model_kind"]) for row in result.rows] == [("pass", "scripted:script.yaml", "scripted")]
+    assert [(row.result["outcome"], row.result["model"], row.result["model_kind"]) for row in result.rows] == [
+        ("pass", "scripted:script.yaml", "scripted")
+    ]
     run = lab.get(str(result.rows[0].result["run"]))
     assert "Use tools." in run.events()[0].system
     assert [p for p in sorted(tmp_path.rglob("*")) if "home" not in p.parts] == [p for p in before if "home" not in p.parts]

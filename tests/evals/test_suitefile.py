@@ -139,7 +139,7 @@ SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_cont
         ("configs: local\n" + SCENARIO, "smoke.yaml:1: configs: must be a list, not 'local'"),
         ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configuration names used twice: a"),
         (SCENARIO + "    limits: {cycle: 3}\n", "smoke.yaml:6: scenarios[0].limits.cycle: unknown key; did you mean 'cycles'?"),
-        (SCENARIO + "    limits: {cycles: -3}\n", "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive number or None, not -3"),
+        (SCENARIO + "    limits: {cycles: -3}\n", "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive whole number or None, not -3"),
         (SCENARIO + "      - answer_contian: c\n", "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is no check; did you mean 'answer_contains'?"),
         (SCENARIO + "    workspace: {folder: a, package: b}\n",
          "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder and package, not folder and package"),
@@ -176,7 +176,11 @@ def test_names_are_found_beside_the_file_or_at_the_top(tmp_path):
     assert suite.root == tmp_path
     assert suite.resolve("tools.py") == tmp_path / "tools.py"
     assert suite.resolve("both") == folder / "both"
-    for name, why in (("nothing", "which is not there; looked in"), ("../..", "outside its repository"), (str(tmp_path), "write it relative")):
+    for name, why in (
+        ("nothing", "which is not there; looked in"),
+        ("../..", "outside its repository"),
+        (str(tmp_path), "write it relative"),
+    ):
         with pytest.raises(UsageError, match=why):
             suite.resolve(name)
 

@@ -51,8 +51,13 @@ def test_block_text_is_text():
     assert parse_yaml("a: |\n  12\nb: >-\n  true\n", "s.yaml").value == {"a": "12\n", "b": "true"}
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-                    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1), inner, max_size=4), max_leaves=12))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1), inner, max_size=4),
+        max_leaves=12,
+    )
+)
 def test_json_reads_as_itself(value):
     """JSON with escaped text is YAML: whatever it holds comes back equal."""
     import json
@@ -79,7 +84,10 @@ def test_lines_point_at_keys_and_items():
         ("x:\n  - {k: 1, k: 2}\n", "s.yaml:2: x[0].k: the key is already on line 2"),
         ("a: &x 1\n", "s.yaml:1: anchors and aliases (&name, *name) are not supported; write the value out"),
         ("a: 1\nb: *x\n", "s.yaml:2: anchors and aliases (&name, *name) are not supported; write the value out"),
-        ("a: !!python/object/apply:os.system [ls]\n", "s.yaml:1: tags such as 'tag:yaml.org,2002:python/object/apply:os.system' are not supported"),
+        (
+            "a: !!python/object/apply:os.system [ls]\n",
+            "s.yaml:1: tags such as 'tag:yaml.org,2002:python/object/apply:os.system' are not supported",
+        ),
         ("a: !x 1\n", "s.yaml:1: tags such as '!x' are not supported"),
         ("a: 1\n---\nb: 2\n", "s.yaml:2: a second document begins here; one file holds one"),
         ("? [a, b]\n: 1\n", "s.yaml:1: a key must be text, not a list or mapping"),
@@ -97,7 +105,9 @@ def test_refusals_name_the_line(text, message):
 
 def test_attacks_are_refused_fast():
     """Billion laughs, deep nesting, floods of nodes and huge files cost less than a second together."""
-    laughs = "a: &a [x]\n" + "".join(f"{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True))
+    laughs = "a: &a [x]\n" + "".join(
+        f"{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)
+    )
     started = time.perf_counter()
     assert "anchors and aliases" in refusal(laughs)
     assert "more than 50 levels" in refusal("[" * 100_000)

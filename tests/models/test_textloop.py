@@ -130,9 +130,9 @@ def test_the_prompt_is_one_line_per_tool() -> None:
     assert tool_prompt((READ,), thought=False) == (
         "Reply with one JSON object. Use a tool to get what you need, then give the answer.\n"
         "Tools:\n"
-        '{"tool":"read_file","arguments":{"path":"..."}} Read a text file. Long explanation. Also takes: start.\n'
+        '{"tool":"read_file","arguments":{"path":"<path>"}} Read a text file. Long explanation. Also takes: start.\n'
         "When you know the answer:\n"
-        '{"answer":"..."}'
+        '{"answer":"<answer>"}'
     )
 
 

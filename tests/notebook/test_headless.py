@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
 
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab
@@ -16,9 +19,14 @@ from kestrel_lab.testing import ScriptedModel
 lab = Lab(model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"})], "done"]))"""
 
 
-def executed(folder: Path, cells: list[str], *, allow_errors: bool = True) -> nbformat.NotebookNode:
+def code(source: str) -> dict[str, Any]:
+    """A code cell."""
+    return {"cell_type": "code", "id": uuid4().hex, "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+
+
+def executed(folder: Path, cells: list[str], *, allow_errors: bool = True) -> Any:
     """The notebook after nbclient ran it in `folder`."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    notebook = nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [code(source) for source in cells]})  # type: ignore[no-untyped-call]
     place = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=allow_errors, resources=place).execute()
     return notebook
@@ -50,6 +58,8 @@ def test_a_notebook_runs_to_its_end_with_nobody_there(tmp_path: Path) -> None:
     assert outputs[1][1].data["text/plain"].endswith(": COMPLETE")
     assert "COMPLETE · scripted (scripted)" in outputs[3][0].data["text/plain"]
     assert [len([o for o in cell if "text/html" in o.get("data", {})]) for cell in outputs[5:7]] == [1, 2]
+    page, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
+    assert page.count('aria-label="kestrel run') == len([o for cell in outputs for o in cell if "text/html" in o.get("data", {})])
     assert (outputs[7][-1].ename, len(outputs[7][-1].traceback)) == ("ApprovalRequired", 1)
 
 

@@ -36,7 +36,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
 def run(ip: InteractiveShell, code: str) -> Any:
     """What a cell gives; raises what it raised."""
     with capture_output():
-        result = ip.run_cell(code)
+        result = ip.run_cell(code)  # type: ignore[no-untyped-call]
     result.raise_error()
     return result.result
 
@@ -110,7 +110,7 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
     run(shell, '%kestrel run "write" --approve deny')
     with capture_output() as captured:
         for line in ("%kestrel --help", "%kestrel help", "%kestrel run --help"):
-            assert shell.run_cell(line).result is None
+            assert shell.run_cell(line).result is None  # type: ignore[no-untyped-call]
 
     assert captured.stdout.count("--help") >= 3
     assert "--approval-timeout" in captured.stdout
@@ -124,6 +124,12 @@ def test_words_and_options_complete() -> None:
     assert completions("%kestrel eval c") == ["compare"]
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
     assert "--workspace" in completions("%%kestrel ")
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_the_shell_completes_words(shell: InteractiveShell) -> None:
+    """Tab after `%kestrel` offers the commands."""
+    assert shell.complete("ru", "%kestrel ru", 11)[1] == ["run", "runs"]
 
 
 def test_a_magic_at_the_top_of_a_cell_is_awaited() -> None:

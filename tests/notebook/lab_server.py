@@ -59,7 +59,7 @@ def command(page: Page, name: str) -> None:
 
 def write_notebook(path: Path, cells: list[str]) -> None:
     """A notebook file of code cells."""
-    code = [
+    code: list[dict[str, object]] = [
         {"cell_type": "code", "id": f"c{n}", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
         for n, source in enumerate(cells)
     ]

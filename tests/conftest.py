@@ -1,0 +1,64 @@
+"""What holds for every test: no model is asked over the network, and nobody's keys or settings are seen."""
+
+import ipaddress
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.engine.session import Session
+
+_KEPT = {"KESTREL_KILLS"}
+_SECRET_ENDINGS = ("_API_KEY", "_API_BASE", "_AUTH_TOKEN", "_ACCESS_KEY")
+
+
+class RealRequestError(AssertionError):
+    """A test was about to talk to another machine."""
+
+
+def _loopback(host: object) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in (None, "", "localhost", "0.0.0.0", "::"):  # noqa: S104  # a server of the test's own asks for these
+        return True
+    try:
+        return ipaddress.ip_address(str(name).partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _guard(event: str, args: tuple[object, ...]) -> None:
+    if event in ("socket.getaddrinfo", "socket.gethostbyname"):
+        host = args[0]
+    elif event in ("socket.connect", "socket.sendto") and isinstance(args[1], tuple):  # a path otherwise: a Unix socket
+        host = args[1][0]
+    else:
+        return
+    if not _loopback(host):
+        msg = f"a test wants to reach {host!r}: use a fake, a cassette or a server on this machine"
+        raise RealRequestError(msg)
+
+
+def pytest_configure() -> None:
+    """Install the guard, which no code can get around or take away, and clean the environment."""
+    sys.addaudithook(_guard)
+    for name in list(os.environ):
+        if name.endswith(_SECRET_ENDINGS) or name in ("MODEL_PROVIDER", "OLLAMA_HOST") or name.startswith("KESTREL_") and name not in _KEPT:
+            del os.environ[name]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """An empty folder for runs to work in."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """A session over a log of its own, with no model and no settings."""
+    opened = Session(tmp_path / "home", env={})
+    yield opened
+    opened.close()

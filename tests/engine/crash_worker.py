@@ -1,0 +1,160 @@
+"""Runs the reference session again and again, each time in a fork that is killed at some point.
+
+Reads one JSON order per line: `folder`, `mutant`, and where to die: `point` (the n-th moment of interest: after an
+acknowledgement, before or after an effect) or `after_s`. Answers with the exit status of the fork. Forking from a
+process that has everything imported makes a crash cost milliseconds instead of a second.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import reference
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.events import ApprovalGiven, Event, to_json
+from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.engine import session as session_module
+from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.session import Session
+from kestrel_lab.log.connection import connect
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.log.writer import Append, Execute, Writer
+
+
+def fingerprint(event: Event) -> str:
+    """Tells one event from another."""
+    return hashlib.sha256(dumps([event.type, to_json(event)]).encode()).hexdigest()[:16]
+
+
+def note(path: Path, line: str) -> None:
+    """Add one line in one write, which survives the death of its writer."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, f"{line}\n".encode())
+    os.close(fd)
+
+
+class Points:
+    """Counts the moments of interest and dies at the chosen one."""
+
+    def __init__(self, last: int) -> None:
+        self._numbers = itertools.count(1)
+        self._last = last
+        self._lock = threading.Lock()
+
+    def passed(self) -> None:
+        """One more."""
+        with self._lock:
+            if next(self._numbers) == self._last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class NotingStore(SessionStore):
+    """Writes down every acknowledgement the moment it is given."""
+
+    def __init__(self, path: Path, acks: Path, points: Points) -> None:
+        super().__init__(path)
+        self._acks, self._points = acks, points
+
+    def append(self, run_id: str, event: Event, **options: Any) -> Future[int]:
+        """Append, and note the acknowledgement."""
+        done = super().append(run_id, event, **options)
+
+        def acknowledged(done: Future[int]) -> None:
+            if done.exception() is None:
+                note(self._acks, f"{run_id} {done.result()} {fingerprint(event)}")
+                self._points.passed()
+
+        done.add_done_callback(acknowledged)
+        return done
+
+
+class HastyWriter(Writer):
+    """A mutant: acknowledges events before the commit."""
+
+    def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
+        last: dict[str, int] = {}
+        for job in batch:
+            if isinstance(job, Append):
+                if job.run_id not in last:
+                    row = connection.execute("SELECT last_seq FROM runs WHERE id = ?", (job.run_id,)).fetchone()
+                    last[job.run_id] = int(row[0]) if row else 1
+                last[job.run_id] += 1
+                job.done.set_result(last[job.run_id])
+        super()._commit(connection, [replace(job, done=Future()) if isinstance(job, Append) else job for job in batch])
+
+
+class RepeatingDesk(ApprovalDesk):
+    """A mutant: after a crash every call is simply made again."""
+
+    async def decide(self, call: Call) -> ApprovalGiven | None:
+        """Ask as ever the first time, and never after a crash."""
+        return None if call.attempt > 1 else await super().decide(call)
+
+
+def work(folder: Path, mutant: str, point: int) -> None:
+    """Start the session, or go on with it."""
+    points = Points(point)
+    effects = folder / "effects"
+
+    def effect(line: str) -> None:
+        points.passed()
+        note(effects, line)
+        points.passed()
+
+    def happened(line: str) -> bool:
+        return effects.exists() and line in effects.read_text().splitlines()
+
+    if mutant == "repeat":
+        vars(session_module)["ApprovalDesk"] = RepeatingDesk
+    session = Session(folder / "home", env={}, tools=reference.tools(effect))
+    session.store.close()
+    session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)
+    if mutant == "hasty":
+        session.store._writer = HastyWriter(lambda: connect(session.store.path))
+    known = session.store.runs()
+    options: dict[str, Any] = {"model": reference.model(), "approver": reference.HonestPerson(happened)}
+    if known:
+        asyncio.run(session.resume(known[0].id, **options))
+    else:
+        asyncio.run(session.run(reference.GOAL, workspace=folder, **options))
+    session.close()
+
+
+def fork(order: dict[str, Any]) -> int:
+    """Carry out one order in a fork; its exit status, negative for the signal that ended it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(Path(order["folder"]), order["mutant"], order["point"])
+        except BaseException as error:  # noqa: BLE001  # whatever it is: said, and the fork ends here
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    if order["after_s"]:
+        time.sleep(order["after_s"])
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def main() -> None:
+    """Serve orders until the input ends."""
+    for tool in reference.tools(lambda _: None):
+        tool.validate({"name": "x"})  # loads what would otherwise be loaded in every fork
+    for line in sys.stdin:
+        print(fork(json.loads(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""One session that does everything: parallel reads, side effects, a repeatable write, approvals, an answer.
+
+Each side effect is one line handed to `effect`, so that whoever runs the session can count them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record, RunResumed, StateTransition, ToolAnswered, ToolCalled
+from kestrel_lab.core.states import TRANSITIONS, RunStatus
+from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.registry import Tool
+
+GOAL = "do everything once"
+ANSWER = "all done"
+TURNS: list[Turn] = [
+    [("look", {"name": "1"}), ("look", {"name": "2"}), ("bump", {"name": "a"})],
+    [("bump", {"name": "b"}), ("risky", {"name": "c"})],
+    [("put", {"name": "d"}), ("look", {"name": "3"}), ("no_such_tool", {})],
+    [("risky", {"name": "e"}), ("bump", {"name": "f"})],
+    ANSWER,
+]
+ONCE = ("bump a", "bump b", "risky c", "risky e", "bump f")
+"""Effects that must happen exactly once."""
+REPEATABLE = "put d"
+
+
+def model() -> ScriptedModel:
+    """Plays the session."""
+    return ScriptedModel(TURNS)
+
+
+def tools(effect: Callable[[str], None]) -> list[Tool]:
+    """The session's tools."""
+
+    @tool(danger_level="safe", effect="pure")
+    async def look(name: str) -> str:
+        """Read something."""
+        return f"{name} looks fine"
+
+    @tool
+    async def bump(name: str) -> str:
+        """Change something, in a way that a repetition would show."""
+        effect(f"bump {name}")
+        return "bumped"
+
+    @tool(effect="idempotent")
+    async def put(name: str) -> str:
+        """Put something in place; again is the same as once."""
+        effect(f"put {name}")
+        return "put"
+
+    @tool(danger_level="high")
+    async def risky(name: str) -> str:
+        """Change something that a person must approve."""
+        effect(f"risky {name}")
+        return "dared"
+
+    return [look, bump, put, risky]
+
+
+@dataclass
+class HonestPerson:
+    """Approves everything, and answers whether a call of unknown outcome may run again by looking at what happened."""
+
+    happened: Callable[[str], bool]
+    asked: list[ApprovalAsked] = field(default_factory=list)
+
+    async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Say yes, unless it would be the second time."""
+        self.asked.append(asked)
+        again = asked.why == "unknown_outcome" and self.happened(f"{asked.tool} {asked.args['name']}")
+        return ApprovalGiven(call=asked.call, granted=not again, by="person", how="prompt", reason="it happened" if again else "")
+
+
+def unreported(records: list[Record]) -> list[str]:
+    """Calls with a side effect that a session left without an outcome and that no question was asked about."""
+    begun: dict[str, ToolCalled] = {}
+    doubtful: set[str] = set()
+    asked: set[str] = set()
+    for record in records:
+        match record.event:
+            case ToolCalled() as event:
+                begun[event.call] = event
+            case ToolAnswered() as event:
+                begun.pop(event.call, None)
+            case RunResumed():
+                doubtful |= {f"{call}#{event.attempt + 1}" for call, event in begun.items() if event.effect == "opaque"}
+            case ApprovalAsked() as event if event.why == "unknown_outcome":
+                asked.add(event.question)
+    return sorted(doubtful - asked)
+
+
+def illegal_states(records: list[Record]) -> list[str]:
+    """Transitions that do not follow from the one before, or that the map does not know."""
+    status, found = RunStatus.PLANNING, []
+    for record in records:
+        if isinstance(record.event, StateTransition):
+            source, target = RunStatus(record.event.source), RunStatus(record.event.target)
+            if source is not status or target not in TRANSITIONS[source]:
+                found.append(f"{record.seq}: {status} {source} → {target}")
+            status = target
+    return found

@@ -1,0 +1,296 @@
+"""Comparing commits of a real git repository, without touching the user's checkout."""
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.commits import requirements_of, worktree
+from kestrel_lab.evals.compare import compare
+from kestrel_lab.testing import RecordingReporter, ScriptedModel
+
+SUITE = """\
+name: sums
+epochs: 1
+tools_from: [tools.py]
+instructions_from: prompt.md
+configs: [{name: script, model: "scripted:script.yaml"}]
+defaults: {tools: [add]}
+scenarios:
+""" + "".join(
+    f"  - {{id: s{n}, goal: add {n}, checks: [{{command_succeeds: [python, -c, 'import sys']}}, {{tool_used: add}}]}}\n" for n in range(7)
+)
+SCRIPT = """\
+rules:
+  - when: add
+    turns:
+      - [{tool: add, args: {a: 1, b: 2}}]
+      - Done.
+"""
+TOOLS = '''\
+from kestrel_lab import tool
+from adding import plus
+
+@tool(danger_level="safe", effect="pure")
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    print("tools may print")
+    return plus(a, b)
+'''
+GOOD = "def plus(a, b):\n    return a + b\n"
+BAD = "def plus(a, b):\n    raise ValueError('no longer works')\n"
+
+
+def git(folder, *args):
+    """Run git with a fixed identity."""
+    return subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *args],
+        cwd=folder, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+
+
+def commit(repo, name, **files):
+    """Write files, commit them and tag the commit."""
+    for path, text in files.items():
+        (repo / path.replace("__", ".")).write_text(text)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", name)
+    git(repo, "tag", name)
+
+
+@pytest.fixture
+def repo(tmp_path):
+    """A project whose second commit changes nothing that matters and whose third breaks a helper of its tool."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    commit(
+        folder,
+        "good",
+        suite__yaml=SUITE,
+        script__yaml=SCRIPT,
+        tools__py=TOOLS,
+        adding__py=GOOD,
+        prompt__md="Add.",
+        __gitignore=".kestrel/\n",
+    )
+    commit(folder, "same", prompt__md="Add well.")
+    commit(folder, "bad", adding__py=BAD)
+    return folder
+
+
+@pytest.fixture
+def lab(repo):
+    """A session whose home is inside the project, as usual."""
+    session = Session(repo / ".kestrel", env={})
+    yield session
+    session.close()
+
+
+def state(repo):
+    """All that must not change: files, index, HEAD, refs, stash, worktrees."""
+    files = {}
+    for place, folders, names in os.walk(repo):
+        folders[:] = [name for name in folders if name not in (".kestrel", ".git")]
+        files |= {os.path.join(place, name): Path(place, name).read_bytes() for name in names}
+    index = hashlib.sha256((repo / ".git" / "index").read_bytes()).hexdigest()
+    said = [
+        git(repo, *words.split())
+        for words in ("--no-optional-locks status --porcelain", "rev-parse HEAD", "show-ref", "stash list", "worktree list")
+    ]
+    return files, index, said, (repo / ".git" / "HEAD").read_text()
+
+
+def test_a_worse_commit_is_a_regression(repo, lab):
+    """Seven scenarios that all stop passing: the verdict, the numbers, the flips; and the second time nothing is run."""
+    reporter = RecordingReporter()
+    found = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", reporter=reporter))
+    assert found.verdict == "regression"
+    row = found.frame.set_index("metric").loc["success_rate"]
+    assert (row["base"], row["head"], row["difference"], row["verdict"], row["scenarios"], row["scope"]) == (
+        1.0, 0.0, -1.0, "regression", 7, "scenarios like these",
+    )  # fmt: skip
+    assert row["p"] == pytest.approx(2 / 2**7)
+    assert row["high"] < 0
+    assert list(found.flips["scenario"]) == [f"s{n}" for n in range(7)]
+    assert set(found.flips["reason"]) == {"add used: all 1 calls of add failed"}
+    assert (reporter.reports[0], reporter.reports[-1]) == ((0, 14, ""), (14, 14, "7 passed, 7 failed"))
+    assert str(found).startswith("REGRESSION: good (")
+    assert "script (scripted)" in str(found)
+    assert "script (scripted)" in found._repr_html_()
+    assert lab.get(found.flips["head_run"][0]).goal == "add 0"
+
+    again = RecordingReporter()
+    same = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", reporter=again))
+    assert (same.base.reused, same.head.reused, again.reports) == (7, 7, [(14, 14, "14 taken from earlier runs")])
+    assert same.frame.equals(found.frame)
+
+
+def test_equal_commits_are_no_regression(repo, lab):
+    """A harmless change: seven scenarios do not suffice to call it stable, and it is never called worse."""
+    found = asyncio.run(compare(lab, "good", "same", suite=repo / "suite.yaml"))
+    assert found.verdict == "inconclusive"
+    assert found.flips.empty
+    wide = asyncio.run(compare(lab, "good", "same", suite=repo / "suite.yaml", margin=0.6))
+    assert wide.verdict == "stable"
+
+
+def test_the_way_back_is_an_improvement(repo, lab):
+    """The same commits the other way round."""
+    assert asyncio.run(compare(lab, "bad", "good", suite=repo / "suite.yaml")).verdict == "improvement"
+
+
+def test_the_users_checkout_is_not_touched(repo, lab):
+    """Files, index, HEAD, branches, stash and list of worktrees are as before, also with uncommitted work."""
+    (repo / "tools.py").write_text("this is not even Python")
+    (repo / "new.txt").write_text("unsaved")
+    git(repo, "add", "new.txt")
+    (repo / "new.txt").write_text("changed again")
+    before = state(repo)
+    found = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml"))
+    assert found.verdict == "regression"
+    assert state(repo) == before
+    assert list((repo / ".kestrel" / "worktrees").iterdir()) == []
+
+
+def test_hooks_are_not_run(repo, lab):
+    """Checking out a commit does not run what the repository has set up for its user."""
+    hook = repo / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {repo}/hooked\n")
+    hook.chmod(0o755)
+    asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml"))
+    assert not (repo / "hooked").exists()
+
+
+def test_cancelling_leaves_nothing_behind(repo, lab):
+    """A comparison that is stopped removes its worktrees and ends its processes; finished trials are kept."""
+
+    async def stopped():
+        def stop(done, total, note):
+            if done == 3:
+                task.cancel()
+
+        task = asyncio.ensure_future(compare(lab, "good", "bad", suite=repo / "suite.yaml", reporter=stop))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    before = state(repo)
+    asyncio.run(stopped())
+    assert state(repo) == before
+    assert list((repo / ".kestrel" / "worktrees").iterdir()) == []
+    lab.store.flush()
+    assert len(lab.store.eval_runs(suite="sums")) >= 3
+
+
+def test_left_behind_worktrees_are_cleared(repo, lab):
+    """What a killed process left is removed by the next comparison; that of a living one is not."""
+
+    async def leave():
+        async with worktree(repo, git(repo, "rev-parse", "good").strip(), lab.home) as mine:
+            gone = mine.with_name("abc-999999999-ffff")
+            git(repo, "worktree", "move", str(mine), str(gone))
+            gone.rename(mine)  # as if process 999999999 had made and left it
+            git(repo, "worktree", "repair", str(mine))
+            left = mine.with_name("def-999999999-ffff")
+            git(repo, "worktree", "add", "--quiet", "--detach", str(left), "good")
+            async with worktree(repo, git(repo, "rev-parse", "bad").strip(), lab.home) as other:
+                return mine.exists(), left.exists(), other.exists()
+
+    assert asyncio.run(leave()) == (True, False, True)
+
+
+def test_what_cannot_be_compared_is_told(repo, lab, tmp_path):
+    """Unknown commits, the same commit twice, a suite outside git, a commit without the tools, a model object."""
+
+    def refusal(base, head, suite=repo / "suite.yaml"):
+        with pytest.raises(UsageError) as caught:
+            asyncio.run(compare(lab, base, head, suite=suite))
+        return str(caught.value)
+
+    assert refusal("good", "nowhere") == f"'nowhere' is no commit, branch or tag of {repo}"
+    assert refusal("--all", "good") == "'--all' is no name of a commit"
+    assert "are the same commit" in refusal("bad", "HEAD")
+    (tmp_path / "alone.yaml").write_text(SUITE)
+    assert "is not in a git repository" in refusal("a", "b", tmp_path / "alone.yaml")
+    commit(repo, "broken", tools__py="import no_such_module\n")
+    assert "No module named 'no_such_module'" in refusal("good", "broken")
+    (repo / "suite.yaml").write_text(SUITE.replace('configs: [{name: script, model: "scripted:script.yaml"}]\n', ""))
+    lab.model = ScriptedModel(["x"])
+    assert "cannot use a model object" in refusal("good", "bad")
+    assert list((repo / ".kestrel" / "worktrees").iterdir()) == []
+
+
+def test_scenarios_that_a_commit_lacks_are_left_out(repo, lab):
+    """A scenario whose folder is new cannot be tried at the old commit; it is named and not counted as failed."""
+    (repo / "data").mkdir()
+    commit(
+        repo,
+        "more",
+        suite__yaml=SUITE + "  - {id: new, goal: add, workspace: {folder: data}, checks: [{tool_used: add}]}\n",
+        adding__py=GOOD,
+    )
+    (repo / "data" / "x").write_text("x")
+    commit(repo, "most", prompt__md="!")
+    found = asyncio.run(compare(lab, "good", "most", suite=repo / "suite.yaml"))
+    assert list(found.base.skipped) == ["new"]
+    assert found.head.skipped == {}
+    assert found.frame["scenarios"].tolist()[0] == 7
+    assert "scenario new is left out" in str(found)
+
+
+def wheel(folder, version):
+    """A wheel of the package `summing` in that version, made by hand."""
+    path = folder / f"summing-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("summing.py", f"VERSION = {version!r}\n")
+        file.writestr(f"summing-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: summing\nVersion: {version}\n")
+        file.writestr(f"summing-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"summing-{version}.dist-info/RECORD", "")
+
+
+@pytest.mark.timeout(180)
+def test_changed_requirements_get_an_environment(repo, lab):
+    """A commit that requires something else runs with that installed, in an environment made once."""
+    tools = TOOLS.replace("from adding import plus", "import summing\nfrom adding import plus").replace("plus(a, b)", "summing.VERSION")
+    for version in ("1.0", "2.0"):
+        wheel(repo, version)
+        commit(repo, f"v{version}", tools__py=tools, adding__py=GOOD, requirements__txt=f"./summing-{version}-py3-none-any.whl\n")
+    commit(repo, "now", requirements__txt="")
+    suite = SUITE.replace("{tool_used: add}", "{tool_used: add}, {answer_contains: Done}").replace("range(7)", "range(1)")
+    (repo / "suite.yaml").write_text(suite)
+    reporter = RecordingReporter()
+    found = asyncio.run(compare(lab, "v1.0", "v2.0", suite=repo / "suite.yaml", reporter=reporter))
+    assert {row.result["outcome"] for row in (*found.base.rows, *found.head.rows)} == {"pass"}
+    notes = [note for _, _, note in reporter.reports if "environment" in note]
+    assert len(notes) == 2
+    versions = [lab.get(str(side.rows[0].result["run"])).events() for side in (found.base, found.head)]
+    assert [next(e.text for e in events if e.type == "tool_answered") for events in versions] == ["1.0", "2.0"]
+    assert len(list((repo / ".kestrel" / "envs").iterdir())) == 2
+
+
+def test_only_what_is_required_makes_an_environment(tmp_path):
+    """A new version number or lint rule in pyproject.toml needs no new environment; a new dependency does."""
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    for folder, text in (
+        (one, 'version = "1"\ndependencies = ["a"]'),
+        (two, 'version = "2"\ndependencies = ["a"]'),
+        (three, 'version = "1"\ndependencies = ["b"]'),
+    ):
+        folder.mkdir()
+        (folder / "pyproject.toml").write_text(f"[project]\n{text}\n")
+    assert requirements_of(one) == requirements_of(two) != requirements_of(three)
+
+
+def test_the_worker_says_what_it_refuses(tmp_path):
+    """A worker that cannot begin answers with one message and ends."""
+    order = '{"suite": "%s", "at": "x", "configs": null, "epochs": 1}\n' % (tmp_path / "no.yaml")
+    done = subprocess.run([sys.executable, "-m", "kestrel_lab.evals.worker"], input=order, capture_output=True, text=True, cwd=tmp_path)
+    assert '"refused"' in done.stdout
+    assert "cannot be read" in done.stdout

@@ -1,0 +1,117 @@
+"""Differences between two sets of trials: how often they are false, when real ones are found, what is said."""
+
+import math
+import random
+
+import pytest
+
+from kestrel_lab.evals.difference import Difference, difference, judge, overall
+from kestrel_lab.evals.stats import Interval
+
+
+def trials(rates, epochs, rng):
+    """Passes and fails of scenarios with these true rates."""
+    return {f"s{n}": [float(rng.random() < rate) for _ in range(epochs)] for n, rate in enumerate(rates)}
+
+
+def verdict(base, head, *, bounded=True, better="higher", margin=0.05):
+    """The verdict of one comparison."""
+    found = judge([difference(base, head, weights={}, bounded=bounded)], better=[better], margin=margin, relative=not bounded)
+    return found[0].verdict
+
+
+@pytest.mark.parametrize(("scenarios", "epochs", "rounds"), [(40, 1, 400), (12, 5, 300), (4, 8, 150), (3, 1, 100)])
+def test_the_same_code_is_hardly_ever_called_different(scenarios, epochs, rounds):
+    """A/A: scenarios of any difficulty, both sides alike; at most 5 % are called better or worse, but for chance."""
+    rng = random.Random(scenarios)
+    alarms = 0
+    for _ in range(rounds):
+        rates = [rng.choice((rng.random(), 0.95, 0.05)) for _ in range(scenarios)]
+        alarms += verdict(trials(rates, epochs, rng), trials(rates, epochs, rng)) in ("regression", "improvement")
+    assert alarms / rounds <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / rounds)
+
+
+def test_a_drop_of_the_detectable_size_is_found():
+    """50 scenarios, 20 % of which flip downwards: found in most comparisons; power is what the table says."""
+    rng = random.Random(5)
+    found = 0
+    for _ in range(150):
+        base = {f"s{n}": [float(rng.random() < 0.9)] for n in range(50)}
+        head = {name: [0.0 if rng.random() < 0.2 else values[0]] for name, values in base.items()}
+        found += verdict(base, head) == "regression"
+    assert found / 150 > 0.8
+
+
+def test_few_scenarios_speak_of_themselves():
+    """Three scenarios that go from ten passes to ten fails are a regression of these scenarios; tried once they are nothing."""
+    base, head = {f"s{n}": [1.0] * 10 for n in range(3)}, {f"s{n}": [0.0] * 10 for n in range(3)}
+    found = difference(base, head, weights={}, bounded=True)
+    assert (found.scope, found.base, found.head, found.p) == ("these scenarios", 1.0, 0.0, pytest.approx(1e-4))
+    assert verdict(base, head) == "regression"
+    assert (
+        verdict({name: values[:1] for name, values in base.items()}, {name: values[:1] for name, values in head.items()}) == "inconclusive"
+    )
+
+
+def test_stable_needs_evidence():
+    """No flip among ten scenarios is not yet stability within five points; among a hundred it is."""
+    for count, said in ((10, "inconclusive"), (100, "stable")):
+        same = {f"s{n}": [1.0] for n in range(count)}
+        assert verdict(same, same) == said
+
+
+def test_times_need_a_change_worth_telling():
+    """A metric that is sure to have changed, but by less than the margin, is stable; by more, worse or better."""
+    base = {f"s{n}": [10.0 + n] for n in range(10)}
+
+    def times(factor):
+        return {name: [values[0] * factor] for name, values in base.items()}
+
+    assert verdict(base, times(1.01), bounded=False, better="lower") == "stable"
+    assert verdict(base, times(1.5), bounded=False, better="lower") == "regression"
+    assert verdict(base, times(0.5), bounded=False, better="lower") == "improvement"
+
+
+def test_only_scenarios_of_both_sides_are_compared():
+    """What one side lacks changes nothing; with nothing in common nothing is said."""
+    base = {f"s{n}": [1.0] for n in range(8)}
+    found = difference(base | {"only": [0.0]}, base | {"other": [0.0], "empty": []}, weights={}, bounded=True)
+    assert (found.scenarios, found.base, found.head) == (8, 1.0, 1.0)
+    nothing = difference({"a": [1.0]}, {"b": [1.0]}, weights={}, bounded=True)
+    assert (nothing.scenarios, nothing.p, math.isnan(nothing.base)) == (0, 1.0, True)
+    assert verdict({"a": [1.0]}, {"b": [1.0]}) == "inconclusive"
+
+
+def test_weights_weigh():
+    """A scenario of weight three counts like three."""
+    base, head = {"a": [1.0], "b": [1.0]}, {"a": [0.0], "b": [1.0]}
+    found = difference(base, head, weights={"a": 3.0}, bounded=True)
+    assert (found.base, found.head) == (1.0, 0.25)
+
+
+def test_asking_more_asks_for_more_evidence():
+    """Six flips of six suffice for one configuration, not for ten at once."""
+    base, head = {f"s{n}": [1.0] for n in range(6)}, {f"s{n}": [0.0] for n in range(6)}
+    one = difference(base, head, weights={}, bounded=True)
+    same = difference(base, base, weights={}, bounded=True)
+    judged = judge([one, *[same] * 9], better=["higher"] * 10, margin=0.05, relative=False)
+    assert (judged[0].p_holm, judged[0].verdict) == (pytest.approx(0.3125), "inconclusive")
+    assert judge([one], better=["higher"], margin=0.05, relative=False)[0].verdict == "regression"
+
+
+def test_overall():
+    """One regression is one; doubt outweighs what is fine; nothing compared is doubt."""
+    assert overall(["stable", "regression", "inconclusive"]) == "regression"
+    assert overall(["improvement", "inconclusive"]) == "inconclusive"
+    assert overall(["improvement", "stable"]) == "improvement"
+    assert (overall(["stable"]), overall([])) == ("stable", "inconclusive")
+
+
+def test_detectable_difference_is_stated():
+    """With no spread seen, at least six flips would be needed; with spread, the usual formula."""
+    same = {f"s{n}": [1.0] for n in range(50)}
+    assert difference(same, same, weights={}, bounded=True).mde == pytest.approx(6 / 50)
+    assert isinstance(difference(same, same, weights={}, bounded=True), Difference)
+    assert difference(same, same, weights={}, bounded=True).interval == Interval(
+        mean=0.0, low=pytest.approx(-0.0711, abs=1e-4), high=pytest.approx(0.0711, abs=1e-4), se=0.0, clusters=50, n=50
+    )

@@ -1,0 +1,100 @@
+"""Results as people see them: summary, Pareto front, report, notebook and terminal."""
+
+import asyncio
+import re
+
+import pytest
+
+from kestrel_lab.checks.answer import AnswerContains
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.evals.table import summarise
+from kestrel_lab.testing import ScriptedModel
+
+EVIL = "<script>alert(1)</script>"
+
+
+def knows(share, name, cost):
+    """A model that answers the first `share` of ten questions right, at a price."""
+
+    def turn(request):
+        goal = next(message.text for message in request.messages if message.role == "user")
+        return "42" if int(goal.split()[0]) < share * 10 else f"no idea {EVIL}"
+
+    unpriced = int(cost is None)
+    return ScriptedModel(turn, name=name, usage=Usage(tokens_in=10, tokens_out=1, cost_usd=cost or 0.0, unpriced=unpriced))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """Ten scenarios, three configurations: good and dear, poor and cheap, poor and dear."""
+    lab = Session(tmp_path_factory.mktemp("lab") / "home", env={})
+    checks = (AnswerContains(texts=("42",)),)
+    suite = Suite(
+        name=f"demo {EVIL}", scenarios=tuple(Scenario(id=f"s{n}", goal=f"{n} {EVIL}", checks=checks, family="f") for n in range(10))
+    )
+    configs = {
+        "good $1": knows(1.0, "m1", 0.5),
+        "cheap": knows(0.6, "m2", 0.1),
+        "bad": knows(0.5, "m3", 0.6),
+        "free": knows(0.9, "m4", None),
+    }
+    yield asyncio.run(run_suite(lab, suite, configs=configs))
+    lab.close()
+
+
+def test_summary_has_intervals_and_the_front(result):
+    """One row per configuration with rate, interval, means, and who is beaten by nobody."""
+    summary = result.summary()
+    assert list(summary.index) == ["good $1", "cheap", "bad", "free"]
+    assert list(summary["success_rate"]) == [1.0, 0.6, 0.5, 0.9]
+    assert all(summary["low"] < summary["success_rate"])
+    assert all(summary["success_rate"] <= summary["high"])
+    assert list(summary["cost_usd"]) == pytest.approx([0.5, 0.1, 0.6, 0.0])
+    assert list(summary["cost_known"]) == [True, True, True, False]
+    assert list(summary["model_kind"]) == ["scripted"] * 4
+
+
+def test_the_front_by_hand(result):
+    """Success, cost and time: who is worse in all is not on it; an unknown price is worse than a known one."""
+    records = summarise(result.rows, "fail")
+    for record, time in zip(records, (2.0, 1.0, 3.0, 2.5), strict=True):
+        record["working_s"] = time
+    from kestrel_lab.evals.table import _dominates
+
+    assert [not any(_dominates(other, one) for other in records) for one in records] == [True, True, False, False]
+
+
+def test_text_says_it_is_scripted(result):
+    """Terminal and notebook label every configuration that no real model answered for."""
+    lines = str(result).splitlines()
+    assert lines[0].endswith(": 40 trials of 10 scenarios")
+    assert re.fullmatch(r"  cheap \(scripted\): 60 % \(31–83\) of 10 trials, 0\.\d\d s, 11 tokens, \$0\.1000", lines[2])
+    assert "price not known" in lines[4]
+    assert repr(result).endswith("30 passed, 10 failed, 0 broke>")
+    html = result._repr_html_()
+    assert html.count("(scripted)") >= 8
+    assert EVIL not in html
+
+
+def test_the_report_is_one_safe_file(result, tmp_path):
+    """Tables, a plot and transcripts of failures in one page without scripts or remote loads."""
+    path = result.report(tmp_path / "out" / "report.html")
+    text = path.read_text(encoding="utf-8")
+    assert text.count("<details>") == 10
+    assert "No real model answered for" in text
+    assert "data:image/png;base64," in text
+    assert EVIL not in text
+    assert not re.findall(r'(?:src|href)="(?!data:)', text)
+    assert "answer contains" in text
+
+
+def test_the_plot_names_every_configuration(result):
+    """Three axes; dollar signs in names are no formulas."""
+    figure = result.plot()
+    assert len(figure.axes) == 3
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [r"good \$1 (scripted)", "cheap (scripted)", "bad (scripted)", "free (scripted)"]
+    assert "(1 without known price)" in figure.axes[1].get_xlabel()

@@ -1,0 +1,142 @@
+"""Opening a log: what is no log of ours is refused, and a full disk is told apart."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kestrel_lab.core.errors import StorageFull, StoreError
+from kestrel_lab.core.events import Progress, RunStarted
+from kestrel_lab.log.connection import connect, process_name
+from kestrel_lab.log.schema import MIGRATIONS
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.log.writer import Append, Writer
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """A text file in the log's place is named, with what to do, and left as it is."""
+    path = tmp_path / "kestrel.db"
+    path.write_text("dear diary, " * 500)
+    with pytest.raises(StoreError, match=r"kestrel\.db cannot be used as the log.*Move it away"):
+        connect(path)
+    assert path.read_text() == "dear diary, " * 500
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    """A database with tables of somebody else's gets none of ours."""
+    path = tmp_path / "kestrel.db"
+    other = apsw.Connection(str(path))
+    other.execute("CREATE TABLE songs(title)")
+    with pytest.raises(StoreError, match="another program"):
+        connect(path)
+    assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """A log of a later version is not touched; the message says to upgrade."""
+    path = tmp_path / "kestrel.db"
+    connect(path).close()
+    raw = apsw.Connection(str(path))
+    raw.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    raw.close()
+    with pytest.raises(StoreError, match=r"newer kestrel_lab.*upgrade"):
+        connect(path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A home whose parent is a file, or a folder in the log's place, is a `StoreError`, not a bare OS error."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="choose another home folder"):
+        connect(tmp_path / "file" / "home" / "kestrel.db")
+    (tmp_path / "kestrel.db").mkdir()
+    with pytest.raises(StoreError, match="choose another home folder"):
+        connect(tmp_path / "kestrel.db")
+
+
+def test_opening_twice_migrates_once(tmp_path: Path) -> None:
+    """A second connection finds the schema as the first one made it, with the durable settings on."""
+    first, second = connect(tmp_path / "k.db"), connect(tmp_path / "k.db")
+    assert first.execute("SELECT count(*) FROM runs").fetchall() == second.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+    second.authorizer = None
+    assert (second.pragma("user_version"), second.pragma("journal_mode"), second.pragma("synchronous")) == (len(MIGRATIONS), "wal", 2)
+
+
+_FILL = """
+import json, resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from kestrel_lab.core.errors import StorageFull
+from kestrel_lab.core.events import Progress, RunStarted
+from kestrel_lab.log.store import SessionStore
+store = SessionStore(sys.argv[1])
+store.create_run("r", RunStarted(goal="fill", workspace="/w", model="m"))
+store.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+acknowledged, refused = [], []
+for number in range(3000):
+    done = store.append("r", Progress(text=f"{number} " + "x" * 1000), urgent=True)
+    try:
+        acknowledged.append([number, done.result()])
+    except StorageFull as error:
+        refused.append(str(error))
+        if len(refused) == 3:
+            break
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+after = store.append("r", Progress(text="room again"), urgent=True).result()
+store.close()
+print(json.dumps({"acknowledged": acknowledged, "refused": refused, "after": after}))
+"""
+
+
+def test_no_room_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """Where files may grow no further, appends raise `StorageFull`, what was acknowledged stays, and with room it goes on."""
+    path = tmp_path / "k.db"
+    done = subprocess.run([sys.executable, "-c", _FILL, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+
+    assert len(told["refused"]) == 3
+    assert "nothing acknowledged was lost" in told["refused"][0]
+    assert len(told["acknowledged"]) > 20
+    store = SessionStore(path)
+    stored = [[int(r.event.text.split()[0]), r.seq] for r in store.records("r") if isinstance(r.event, Progress) and r.event.text[0].isdigit()]
+    assert stored == told["acknowledged"]
+    assert [record.seq for record in store.records("r")] == list(range(1, told["after"] + 1))
+    store.close()
+
+
+def test_a_full_database_refuses_the_whole_batch(tmp_path: Path) -> None:
+    """When SQLite has no page left, every append of the batch raises `StorageFull`, and none slips in out of order."""
+    path = tmp_path / "k.db"
+    store = SessionStore(path)
+    store.create_run("r", RunStarted(goal="fill", workspace="/w", model="m"))
+    store.flush()
+
+    def connect_full() -> apsw.Connection:
+        connection = connect(path)
+        connection.authorizer = None
+        connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count')}")
+        return connection
+
+    writer = Writer(connect_full)
+    bodies = [json.dumps({"text": "x" * (100_000 if number == 1 else 1)}) for number in range(3)]
+    jobs = [Append("r", f"e{number}", 0.0, "progress", None, body, Future()) for number, body in enumerate(bodies)]
+    for job in jobs:
+        writer.put(job, urgent=False)
+    writer.close()
+
+    assert [type(job.done.exception()) for job in jobs] == [StorageFull] * 3
+    assert [record.seq for record in store.records("r")] == [1]
+    assert store.append("r", Progress(text="room again"), urgent=True).result() == 2
+    store.close()
+
+
+def test_a_process_is_named_by_host_and_number() -> None:
+    """The name ends with this process's id."""
+
+
+    assert process_name().endswith(f":{os.getpid()}")

@@ -1,0 +1,86 @@
+"""Being woken by what another process writes."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.core.events import ApprovalAsked, Record, RunStarted
+from kestrel_lab.log.notify import wait_until
+from kestrel_lab.log.store import SessionStore
+
+_DECIDE = """
+import sys, time
+from kestrel_lab.core.events import ApprovalGiven
+from kestrel_lab.log.store import SessionStore
+store = SessionStore(sys.argv[1])
+print("ready", flush=True)
+for line in sys.stdin:
+    store.decide("r", ApprovalGiven(call=line.strip(), granted=True, by="other", how="command"))
+    print(time.time(), flush=True)
+"""
+
+
+async def _latencies(store: SessionStore, questions: int) -> list[float]:
+    loop = asyncio.get_running_loop()
+    command = [sys.executable, "-c", _DECIDE, str(store.path.absolute())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        await loop.run_in_executor(None, other.stdout.readline)
+        found = []
+        for number in range(questions):
+            name = f"c{number}"
+            store.append("r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name), urgent=True).result()
+
+            def look(name: str = name) -> Record | None:
+                return store.decision("r", name)
+
+            waiting = asyncio.create_task(wait_until(store.path, look))
+            await asyncio.sleep(0.1)
+            other.stdin.write(f"{name}\n")
+            await asyncio.wait_for(waiting, 10)
+            woken = time.time()
+            found.append(woken - float(await loop.run_in_executor(None, other.stdout.readline)))
+        other.stdin.close()
+    return found
+
+
+@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
+def test_another_process_wakes_a_waiter(relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision committed elsewhere is seen at once, mostly within a tenth of a second, also for a log whose path is relative."""
+    monkeypatch.chdir(tmp_path)
+    store = SessionStore(Path("home/k.db") if relative else tmp_path / "home" / "k.db")
+    store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
+    seconds = sorted(asyncio.run(_latencies(store, 7)))
+
+    assert seconds[3] < 0.3
+    assert seconds[-1] < 1.5
+    store.close()
+
+
+def test_what_is_there_already_is_found_at_once(tmp_path: Path) -> None:
+    """Nothing is waited for when the first look finds it."""
+
+    async def scene() -> str:
+        return await asyncio.wait_for(wait_until(tmp_path / "k.db", lambda: "here"), 1)
+
+    assert asyncio.run(scene()) == "here"
+
+
+def test_waiting_can_be_given_up(tmp_path: Path) -> None:
+    """A cancelled wait ends promptly, and many waits at once are no problem."""
+
+    async def scene() -> float:
+        waits: list[asyncio.Task[None]] = [asyncio.create_task(wait_until(tmp_path / "k.db", lambda: None)) for _ in range(60)]
+        await asyncio.sleep(0.3)
+        began = time.perf_counter()
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        return time.perf_counter() - began
+
+    assert asyncio.run(scene()) < 5
