@@ -95,7 +95,11 @@ async def _measure(home: Path, address: str, runs: int) -> list[dict[str, float]
     system = str(getattr(began, "system", ""))
     walls: dict[str, list[float]] = {_OURS: [], _PLAIN: [], _STREAMED: []}
     for _ in range(runs):
-        for name, way in ((_OURS, ours), (_PLAIN, lambda: _direct(system, common, stream=False)), (_STREAMED, lambda: _direct(system, common, stream=True))):
+        for name, way in (
+            (_OURS, ours),
+            (_PLAIN, lambda: _direct(system, common, stream=False)),
+            (_STREAMED, lambda: _direct(system, common, stream=True)),
+        ):
             walls[name] += (await timed(way, runs=1, warm=0 if walls[name] else 1)).walls
     lab.close()
     ms = {name: statistics.median(took) * 1000 / (TURNS + 1) for name, took in walls.items()}
@@ -121,7 +125,10 @@ async def _direct(system: str, common: dict[str, Any], *, stream: bool) -> None:
         for call in calls:
             json.loads(call.function.arguments)
             wire = {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
-            messages += [{"role": "assistant", "content": None, "tool_calls": [wire]}, {"role": "tool", "tool_call_id": call.id, "content": ENTRY}]
+            messages += [
+                {"role": "assistant", "content": None, "tool_calls": [wire]},
+                {"role": "tool", "tool_call_id": call.id, "content": ENTRY},
+            ]
 
 
 def main() -> None:

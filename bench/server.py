@@ -21,7 +21,11 @@ def _message(asked: dict[str, Any]) -> tuple[dict[str, Any], str]:
     if turn >= TURNS:
         return {"role": "assistant", "content": "done"}, "stop"
     function = {"name": "look_up", "arguments": json.dumps({"topic": f"entry {turn}", "limit": 5})}
-    return {"role": "assistant", "content": None, "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": function}]}, "tool_calls"
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": f"call_{turn}", "type": "function", "function": function}],
+    }, "tool_calls"
 
 
 def _whole(asked: dict[str, Any]) -> bytes:
@@ -44,7 +48,10 @@ def _streamed(asked: dict[str, Any]) -> bytes:
         {**head, "choices": [], "usage": _USAGE},
     ]
     body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
-    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+        len(body),
+        body,
+    )
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +63,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             await asyncio.sleep(LATENCY_S)
             writer.write(_streamed(asked) if asked.get("stream") else _whole(asked))
             await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
+    except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):  # the client went away, or the server ends
         writer.close()
 
 

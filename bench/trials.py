@@ -74,7 +74,8 @@ async def _suite(effect: str, home: Path, trials: int) -> dict[str, float]:
         return [("add", {**summands(last.text)})] if last.role == "user" else f"The sum is {last.text}."
 
     scenarios = tuple(
-        Scenario(id=str(number), goal=sum_goal(number), checks=(AnswerContains(texts=(sum_answer(number),)),), tools=("add",)) for number in range(trials)
+        Scenario(id=str(number), goal=sum_goal(number), checks=(AnswerContains(texts=(sum_answer(number),)),), tools=("add",))
+        for number in range(trials)
     )
     lab = Lab(home / "log", tools=[add], env={})
     cpu, wall = time.process_time(), time.perf_counter()

@@ -67,7 +67,6 @@ def agent(turns: int, count: Count) -> Callable[[], Awaitable[str]]:
         state = await kept["agent"].ainvoke({"messages": [{"role": "user", "content": GOAL}]}, config, durability=DURABILITY)
         return str(state["messages"][-1].content)
 
-    once.close = lambda: kept["saver"].__aexit__(None, None, None)  # type: ignore[attr-defined]
     return once
 
 

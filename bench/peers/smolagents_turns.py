@@ -24,9 +24,15 @@ class Script(Model):
     def generate(self, messages: list[ChatMessage], **_: object) -> ChatMessage:
         """The next turn."""
         self.count.models += 1
-        wanted = [("look_up", query(self.turn, place)) for place in range(CALLS)] if self.turn < self.turns else [("final_answer", {"answer": "done"})]
+        wanted = (
+            [("look_up", query(self.turn, place)) for place in range(CALLS)]
+            if self.turn < self.turns
+            else [("final_answer", {"answer": "done"})]
+        )
         calls = [
-            ChatMessageToolCall(id=f"{self.turn}.{place}", type="function", function=ChatMessageToolCallFunction(name=name, arguments=arguments))
+            ChatMessageToolCall(
+                id=f"{self.turn}.{place}", type="function", function=ChatMessageToolCallFunction(name=name, arguments=arguments)
+            )
             for place, (name, arguments) in enumerate(wanted)
         ]
         self.turn += 1

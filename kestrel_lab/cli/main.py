@@ -27,6 +27,8 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import plain
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
+from kestrel_lab.evals.comparison import Comparison
+from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.lab import Lab
 from kestrel_lab.tools.registry import Toolbox
 
@@ -138,11 +140,15 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:
             console.print(_table(("tool", "danger", "effect", "what it does"), [(t.name, t.danger.name, t.effect, t.description.split("\n")[0]) for t in result]))
         case Path() | str():
             console.print(Text(str(result)))
+        case EvalResult():
+            console.print(Text(result.headline))
+            console.print(_table(*result.table()))
+        case Comparison():
+            console.print(Text(str(result)))
         case _ if hasattr(result, "itertuples"):
             console.print(_table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()]))
         case _:
             console.print(Text(repr(result)))
-            return int(getattr(result, "exit_code", 0))
     return 0
 
 

@@ -1,0 +1,77 @@
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import imports, loop_overhead, report, trials, turns
+from bench.figure import draw
+from bench.machine import BUSY, facts, load
+from bench.rounds import Say, count_programs, make_environments, run_rounds
+
+BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, loop_overhead)}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure kestrel_lab beside other tools. Takes up to ten minutes.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/bench"), help="folder for results.json, results.md and results.png (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(BENCHMARKS), metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; may be repeated"
+    )
+    parser.add_argument("--rounds", type=int, help="rounds of every benchmark, in place of each one's own number")
+    parser.add_argument("--no-peers", action="store_true", help="measure kestrel_lab alone and install nothing")
+    parser.add_argument("--quick", action="store_true", help="one round of small jobs: whether everything works, not how fast it is")
+    asked = parser.parse_args()
+    if asked.rounds is not None and asked.rounds < 1:
+        parser.error("--rounds is at least 1")
+    if asked.quick and asked.rounds is None:
+        asked.rounds = 1
+    return asked
+
+
+@contextmanager
+def _progress(console: Console, total: int) -> Iterator[Say]:
+    """Shows what is being done: a bar in a terminal, else a line for each step."""
+    if not console.is_terminal:
+        yield lambda text: console.print(text, highlight=False)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=total, completed=-1)
+        yield lambda text: progress.update(bar, description=text, advance=1)
+
+
+def main() -> int:
+    """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
+    asked = _arguments()
+    console = Console()
+    chosen = [BENCHMARKS[name] for name in asked.only] if asked.only else list(BENCHMARKS.values())
+    asked.out.mkdir(parents=True, exist_ok=True)
+    if load() > BUSY:
+        console.print(f"Other programs are at work here (load per core {load():.1f}): times by the clock will be too high.", style="yellow")
+    peers = set() if asked.no_peers else {probe.peer for benchmark in chosen for probe in benchmark.probes if probe.peer}
+    total = len(peers) + sum(count_programs(benchmark, asked.rounds, peers=bool(peers)) for benchmark in chosen)
+    # On the disk that the results are on: a log in memory would wait for nothing.
+    with tempfile.TemporaryDirectory(dir=asked.out.resolve(), prefix="work-") as work, _progress(console, total) as say:
+        environments = make_environments(chosen, say) if peers else {}
+        outcomes = [run_rounds(one, environments, rounds=asked.rounds, quick=asked.quick, work=Path(work), say=say) for one in chosen]
+    machine = facts()
+    report.write(asked.out, outcomes, machine)
+    draw(asked.out / "results.png", outcomes, machine)
+    report.show(console, outcomes, machine)
+    console.print(f"written: {', '.join(str(asked.out / name) for name in ('results.json', 'results.md', 'results.png'))}")
+    return int(any(samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

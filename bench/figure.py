@@ -1,0 +1,58 @@
+"""All benchmarks in one figure: bars for medians, whiskers from the least to the greatest round."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.machine import in_words
+from bench.numbers import of_measure
+from bench.rounds import Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_OURS, _PEER, _INK = "#1f6f8b", "#b8b8b8", "#333333"
+
+
+def draw(path: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int]) -> None:
+    """Write the figure to `path`."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    heights = [1.2 + 0.45 * len(outcome.samples) for outcome in outcomes]
+    figure, axes = plt.subplots(
+        len(outcomes), 1, figsize=(9, sum(heights) + 0.6), height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    for axis, outcome in zip(axes[:, 0], outcomes, strict=True):
+        _panel(axis, outcome)
+    figure.suptitle("kestrel_lab beside other tools: overhead alone, less is better")
+    figure.supxlabel(textwrap.fill(in_words(machine), 130), fontsize=7, color=_INK)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _panel(axis: Axes, outcome: Outcome) -> None:
+    measure = outcome.benchmark.measures[0]
+    for place, samples in enumerate(reversed(outcome.samples.values())):
+        got = of_measure(samples, measure)
+        if got is None:
+            axis.text(0.01, place, samples.missing, transform=axis.get_yaxis_transform(), va="center", fontsize=8, color=_INK)
+            continue
+        colour = _OURS if samples.row.ours else _PEER
+        axis.barh(place, got.median, color=colour, xerr=[[got.median - got.low], [got.high - got.median]], ecolor=_INK, capsize=2)
+        axis.annotate(
+            f"{got.median:.3g}", (got.high, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8, color=_INK
+        )
+    names = [f"{s.row.name} {s.version}".strip() for s in reversed(outcome.samples.values())]
+    axis.set_yticks(range(len(names)), names, fontsize=8)
+    if outcome.benchmark.log_scale:
+        axis.set_xscale("log")
+    axis.margins(x=0.1)
+    axis.set_title(outcome.benchmark.title, fontsize=10, loc="left")
+    axis.set_xlabel(f"{measure.heading} [{measure.unit}]{', logarithmic' if outcome.benchmark.log_scale else ''}", fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
