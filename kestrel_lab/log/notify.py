@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from contextlib import aclosing
@@ -11,6 +12,9 @@ from typing import TypeVar
 from watchfiles import awatch
 
 T = TypeVar("T")
+
+_PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
+"""Seconds between looks after a change: the file is written first, and counts only once the disk has confirmed it."""
 
 
 async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
@@ -32,4 +36,8 @@ async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
     async with aclosing(watch) as changes:
         while (found := look()) is None:
             await anext(changes)
+            for pause in _PAUSES:
+                if (found := look()) is not None:
+                    return found
+                await asyncio.sleep(pause)
     return found

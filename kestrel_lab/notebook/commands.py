@@ -22,7 +22,7 @@ _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str]) -> Any:
     """Do what `%kestrel LINE`, or `%%kestrel LINE` over `body`, says; returns what the command gives.
 
-    `fill` is applied to the goal of a run. Raises `UsageError` for words or options that do not exist.
+    `fill` is applied to the goal of a run and to the values of options. Raises `UsageError` for words or options that do not exist.
     """
     words = _words(line)
     if body is not None:
@@ -68,6 +68,9 @@ def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str]
     with root.make_context(PROGRAM, words, obj=face) as context:
         name, command, rest = root.resolve_command(context, words)
         with command.make_context(name, rest, parent=context) as inner:
+            for option, value in inner.params.items():
+                if isinstance(value, str):
+                    inner.params[option] = fill(value)
             if name == "run":
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, fill)
             return command.invoke(inner)
