@@ -55,6 +55,8 @@ def main() -> int:
     """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
     asked = _arguments()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)  # else tables are squeezed into 80 columns in files and logs
     chosen = [BENCHMARKS[name] for name in asked.only] if asked.only else list(BENCHMARKS.values())
     asked.out.mkdir(parents=True, exist_ok=True)
     if load() > BUSY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def draw(path: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int])
 
 def _panel(axis: Axes, outcome: Outcome) -> None:
     measure = outcome.benchmark.measures[0]
-    for place, samples in enumerate(reversed(outcome.samples.values())):
+    for place, samples in enumerate(reversed(list(outcome.samples.values()))):
         got = of_measure(samples, measure)
         if got is None:
             axis.text(0.01, place, samples.missing, transform=axis.get_yaxis_transform(), va="center", fontsize=8, color=_INK)
@@ -48,11 +49,23 @@ def _panel(axis: Axes, outcome: Outcome) -> None:
         axis.annotate(
             f"{got.median:.3g}", (got.high, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8, color=_INK
         )
-    names = [f"{s.row.name} {s.version}".strip() for s in reversed(outcome.samples.values())]
-    axis.set_yticks(range(len(names)), names, fontsize=8)
-    if outcome.benchmark.log_scale:
-        axis.set_xscale("log")
+    names = [samples.label for samples in reversed(list(outcome.samples.values()))]
+    axis.set_yticks(range(len(names)), names)
+    axis.tick_params(labelsize=8)
     axis.margins(x=0.1)
+    if outcome.benchmark.log_scale:
+        _log_scale(axis, [found[measure.key] for samples in outcome.samples.values() for found in samples.rounds])
     axis.set_title(outcome.benchmark.title, fontsize=10, loc="left")
     axis.set_xlabel(f"{measure.heading} [{measure.unit}]{', logarithmic' if outcome.benchmark.log_scale else ''}", fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _log_scale(axis: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis from a power of ten on, so that bars of several figures can be compared; plain numbers on it."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    if values:
+        axis.set_xlim(10 ** math.floor(math.log10(min(values) / 1.5)), max(values) * 2)

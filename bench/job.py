@@ -22,6 +22,9 @@ CALLS = 3
 GOAL = "Gather the entries, then say done."
 ENTRY = ("an entry of no importance; " * 8)[:200]
 """What the tool of the first job returns."""
+TRIALS = 500
+"""Trials of the second job."""
+QUICK_TRIALS = 100
 
 
 def query(turn: int, place: int) -> dict[str, Any]:

@@ -51,7 +51,8 @@ BENCHMARK = Benchmark(
 @contextmanager
 def _server() -> Iterator[str]:
     server = subprocess.Popen([sys.executable, "-m", "bench.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None and server.stdin is not None
+    assert server.stdout is not None
+    assert server.stdin is not None
     try:
         yield server.stdout.readline().strip()
     finally:

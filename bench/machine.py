@@ -11,7 +11,7 @@ from pathlib import Path
 from kestrel_lab.core.version import __version__
 
 OURS = ("litellm", "apsw")
-BUSY = 0.5
+BUSY = 1.0
 """Load per core from which figures by the clock are to be doubted."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bench.machine import BUSY, in_words
@@ -22,27 +23,26 @@ def cells(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     measures = outcome.benchmark.measures
     ours = [samples for samples in outcome.samples.values() if samples.row.ours]
     headings = ["", *(f"{measure.heading}{f', {measure.unit}' if measure.unit else ''}" for measure in measures)]
-    headings += [f"× {samples.row.name}" for samples in ours]
+    headings += [f"× {samples.row.name.removeprefix('kestrel_lab, ')}" for samples in ours]
     rows = []
     for samples in outcome.samples.values():
-        name = f"{samples.row.name} [{samples.version}]" if samples.version else samples.row.name
         if samples.missing:
-            rows.append([name, samples.missing, *[""] * (len(headings) - 2)])
+            rows.append([samples.label, samples.missing, *[""] * (len(headings) - 2)])
             continue
         found = [of_measure(samples, measure) for measure in measures]
         texts = ["–" if spread is None else spread.text(measure.digits) for spread, measure in zip(found, measures, strict=True)]
         ratios = [None if samples.row.ours else ratio(outcome, samples, own) for own in ours]
-        rows.append([name, *texts, *("" if spread is None else spread.text(2 if spread.median < 3 else 1) for spread in ratios)])
+        rows.append([samples.label, *texts, *("" if spread is None else spread.text(2 if spread.median < 3 else 1) for spread in ratios)])
     return headings, rows
 
 
 def doubts(outcomes: Sequence[Outcome]) -> str:
     """A warning when other programs were at work, or nothing."""
     loads = [load for outcome in outcomes for load in outcome.loads]
-    if not loads or max(loads) < 1 + BUSY:
+    if not loads or max(loads) < BUSY:
         return ""
     return (
-        f"The machine was busy: the load per core was up to {max(loads):.1f} before a round (1 is what the benchmarks themselves cause). "
+        f"The machine was busy: the load per core was up to {max(loads):.1f} before a round (the benchmarks themselves cause less than 1). "
         "Times by the clock are too high for all; trust CPU times and ratios more."
     )
 
@@ -57,7 +57,7 @@ def show(console: Console, outcomes: Sequence[Outcome], machine: dict[str, str |
         for place, heading in enumerate(headings):
             table.add_column(heading, justify="right" if place else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(text.replace("[", r"\[") for text in row))
+            table.add_row(*map(escape, row))
         console.print(table)
         console.print()
     table = Table(title="Targets", title_justify="left")

@@ -32,6 +32,12 @@ class Samples:
     missing: str = ""
     """Why there is nothing, if there is not."""
 
+    @property
+    def label(self) -> str:
+        """The row's name, with the version of a peer behind the peer's own."""
+        tool, comma, rest = self.row.name.partition(",")
+        return f"{tool} {self.version}{comma}{rest}" if self.version else self.row.name
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:

@@ -31,7 +31,11 @@ def _message(asked: dict[str, Any]) -> tuple[dict[str, Any], str]:
 def _whole(asked: dict[str, Any]) -> bytes:
     message, finish = _message(asked)
     answer = {
-        **{"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": asked["model"], "usage": _USAGE},
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": asked["model"],
+        "usage": _USAGE,
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
     }
     body = json.dumps(answer).encode()

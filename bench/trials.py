@@ -6,17 +6,19 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from bench.job import asked, sum_answer, sum_goal, summands, tell, trials_measures
+from bench.job import QUICK_TRIALS, TRIALS, asked, sum_answer, sum_goal, summands, tell, trials_measures
 from bench.spec import Benchmark, Measure, Probe, Row, Target
 
-TRIALS = 500
-QUICK_TRIALS = 100
+if TYPE_CHECKING:
+    from kestrel_lab.core.calls import Effect
+
 _PURE = "kestrel_lab, pure tool"
 _OPAQUE = "kestrel_lab, opaque tool"
 
 
-def _ours(name: str, effect: str) -> Probe:
+def _ours(name: str, effect: Effect) -> Probe:
     return Probe(rows=(Row(name=name, ours=True),), command=("-m", "bench.trials", effect))
 
 
@@ -48,10 +50,11 @@ BENCHMARK = Benchmark(
 )
 
 
-async def _suite(effect: str, home: Path, trials: int) -> dict[str, float]:
+async def _suite(effect: Effect, home: Path, trials: int) -> dict[str, float]:
     from kestrel_lab import Lab, tool
     from kestrel_lab.checks.answer import AnswerContains
     from kestrel_lab.core.messages import ModelRequest
+    from kestrel_lab.evals.runner import run_suite  # noqa: F401  # `Lab.eval` would load it at its first use; the peers are loaded before the clock, too
     from kestrel_lab.evals.suite import Scenario, Suite
     from kestrel_lab.testing import ScriptedModel, Turn
 
@@ -89,7 +92,7 @@ async def _suite(effect: str, home: Path, trials: int) -> dict[str, float]:
 def main() -> None:
     """Measure kestrel_lab; arguments: effect of the tool, `--quick`, folder."""
     home, quick = asked(sys.argv[1:])
-    tell(asyncio.run(_suite(sys.argv[1], home, QUICK_TRIALS if quick else TRIALS)))
+    tell(asyncio.run(_suite(cast("Effect", sys.argv[1]), home, QUICK_TRIALS if quick else TRIALS)))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from bench.job import CALLS, ENTRY, GOAL, Count, asked, measure_turns, query, tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.calls import Effect
 
 _PURE = "kestrel_lab, pure tools"
 _OPAQUE = "kestrel_lab, opaque tools"
@@ -18,7 +22,7 @@ _GROWTH = 1.15
 """What counts as no dearer: medians of two runs on a shared machine differ by as much."""
 
 
-def _ours(name: str, effect: str) -> Probe:
+def _ours(name: str, effect: Effect) -> Probe:
     return Probe(rows=(Row(name=name, ours=True),), command=("-m", "bench.turns", effect))
 
 
@@ -57,7 +61,7 @@ BENCHMARK = Benchmark(
 )
 
 
-def _agent(effect: str, home: Path) -> Callable[[int, Count], Callable[[], Awaitable[str]]]:
+def _agent(effect: Effect, home: Path) -> Callable[[int, Count], Callable[[], Awaitable[str]]]:
     from kestrel_lab import Lab, Limits, tool
     from kestrel_lab.core.messages import ModelRequest
     from kestrel_lab.testing import ScriptedModel, Turn
@@ -107,7 +111,7 @@ def _check_log(home: Path) -> None:
 def main() -> None:
     """Measure kestrel_lab; arguments: effect of the tool, `--quick`, folder."""
     home, quick = asked(sys.argv[1:])
-    measured = measure_turns(_agent(sys.argv[1], home), quick=quick)
+    measured = measure_turns(_agent(cast("Effect", sys.argv[1]), home), quick=quick)
     _check_log(home)
     tell(measured)
 

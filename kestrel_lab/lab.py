@@ -56,6 +56,7 @@ class Lab(Session):
         configs: Sequence[str] | Mapping[str, Any] | None = None,
         epochs: int | None = None,
         reporter: Reporter | None = None,
+        reuse: bool = False,
     ) -> EvalResult:
         """Run a suite of scenarios over its model configurations.
 
@@ -64,13 +65,14 @@ class Lab(Session):
             configs: Names of the suite's configurations to run, or models by a name of your own; all by default.
             epochs: How often each scenario is repeated; the suite's number by default.
             reporter: Told of progress.
+            reuse: Take trials that were made before with equal scenario, configuration and code.
 
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
         """
         from kestrel_lab.evals.runner import run_suite
 
-        return await run_suite(self, suite, configs=configs, epochs=epochs, reporter=reporter)
+        return await run_suite(self, suite, configs=configs, epochs=epochs, reporter=reporter, reuse=reuse)
 
     async def compare(
         self,
@@ -81,15 +83,17 @@ class Lab(Session):
         configs: Sequence[str] | None = None,
         epochs: int | None = None,
         reporter: Reporter | None = None,
+        margin: float = 0.05,
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
+        A change of the success rate within `margin` counts as none.
         Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
         from kestrel_lab.evals.compare import compare
 
-        return await compare(self, base, head, suite=suite, configs=configs, epochs=epochs, reporter=reporter)
+        return await compare(self, base, head, suite=suite, configs=configs, epochs=epochs, reporter=reporter, margin=margin)
 
     def eval_sync(self, suite: str | Path | Suite, **options: Any) -> EvalResult:
         """`eval` for scripts; takes the same options."""

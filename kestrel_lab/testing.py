@@ -18,7 +18,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
 from kestrel_lab.core.protocols import Handler, ModelKind, OnDelta, Trial
 from kestrel_lab.core.scores import Score
-from kestrel_lab.evals.yamlfile import read_yaml
+from kestrel_lab.core.yamlfile import read_yaml
 
 ScriptedCall = tuple[str, dict[str, Json]]
 Turn = str | Sequence[ScriptedCall] | ModelAnswer | Exception

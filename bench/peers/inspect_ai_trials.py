@@ -15,8 +15,7 @@ from inspect_ai.scorer import includes
 from inspect_ai.solver import generate, use_tools
 from inspect_ai.tool import tool
 
-from bench.job import Count, asked, sum_answer, sum_goal, summands, tell, trials_measures
-from bench.trials import QUICK_TRIALS, TRIALS
+from bench.job import QUICK_TRIALS, TRIALS, Count, asked, sum_answer, sum_goal, summands, tell, trials_measures
 
 COUNT = Count()
 MODEL = "mockllm/model"

@@ -12,8 +12,7 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_evals import Case, Dataset
 from pydantic_evals.evaluators import Evaluator, EvaluatorContext
 
-from bench.job import Count, asked, sum_answer, sum_goal, summands, tell, trials_measures
-from bench.trials import QUICK_TRIALS, TRIALS
+from bench.job import QUICK_TRIALS, TRIALS, Count, asked, sum_answer, sum_goal, summands, tell, trials_measures
 
 COUNT = Count()
 

@@ -30,13 +30,14 @@ def run_suite(
     epochs: Epochs = None,
     report: Report = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
+    reuse: Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")] = False,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says."""
     face: Face = ctx.find_root().obj
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter)
+        result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
         if report is not None:
             result.report(report)
         if csv is not None:
@@ -57,6 +58,7 @@ def compare_commits(
     config: Configs = None,
     epochs: Epochs = None,
     report: Report = None,
+    margin: Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")] = 0.05,
 ) -> Any:
     """Run a suite at two commits, as far as results are missing, and say what changed.
 
@@ -66,7 +68,7 @@ def compare_commits(
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        comparison = await lab.compare(base, head, suite=suite, configs=config, epochs=epochs, reporter=reporter)
+        comparison = await lab.compare(base, head, suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
         if report is not None:
             comparison.report(report)
         return comparison

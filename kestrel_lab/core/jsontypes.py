@@ -7,12 +7,15 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """Any JSON value."""
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 def dumps(value: object) -> str:
     """Compact JSON text in ASCII; raises `TypeError` or `ValueError` for what JSON cannot say.
 
     ASCII, because a lone surrogate (a model may send one) cannot be stored in any other way.
     """
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def content_key(*parts: object) -> str:

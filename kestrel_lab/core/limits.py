@@ -1,7 +1,7 @@
 """How far a run may go."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
@@ -29,7 +29,7 @@ class Limits:
     calls_per_turn: int = MAX_TOOL_CALLS_PER_TURN
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name, value in self.as_json().items():
             kind, wanted = (int, "whole number") if name in _COUNTED else (int | float, "number")
             if value is None and name != "calls_per_turn":
                 continue
@@ -39,4 +39,7 @@ class Limits:
 
     def as_json(self) -> dict[str, Json]:
         """The same as a JSON object."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _NAMES}
+
+
+_NAMES = tuple(Limits.__dataclass_fields__)

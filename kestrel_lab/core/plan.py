@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.jsontypes import Json
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -94,4 +93,11 @@ class Plan:
 
     def as_json(self) -> dict[str, Json]:
         """The same as a JSON object."""
-        return cast("dict[str, Json]", json.loads(dumps(asdict(self))))
+        steps: list[Json] = [
+            {name: list(value) if isinstance(value, tuple) else value for name, value in ((name, getattr(step, name)) for name in _STEP)}
+            for step in self.steps
+        ]
+        return {"steps": steps, "artifacts": self.artifacts, "acceptance_criteria": list(self.acceptance_criteria)}
+
+
+_STEP = tuple(Step.__dataclass_fields__)

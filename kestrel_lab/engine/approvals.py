@@ -141,7 +141,18 @@ class ApprovalDesk:
                 asked = replace(asked, args=given.args or {}, why=str(error))
 
     async def _record(self, given: ApprovalGiven) -> ApprovalGiven:
-        """Make `given` the decision, unless another process was faster: then that one stands."""
+        """Make `given` the decision, unless another process was faster: then that one stands.
+
+        A cancellation waits for it, because what is in the log must be in the state too.
+        """
+        writing = asyncio.create_task(self._write(given))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing
+            raise
+
+    async def _write(self, given: ApprovalGiven) -> ApprovalGiven:
         ctx, at = self.ctx, time.time()
         done = ctx.store.append(ctx.run_id, given, at=at, urgent=True)
         try:

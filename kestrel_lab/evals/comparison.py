@@ -99,7 +99,7 @@ class Comparison:
         return f"<comparison of {self.base.title} and {self.head.title} on suite {self.suite.name}>"
 
     def __str__(self) -> str:
-        lines = [self._headline(), *(f"  {line}" for line in self._lines())]
+        lines = [self.headline, *(f"  {line}" for line in self._lines())]
         lines += [
             f"  {f['scenario']} [{f['config']}] epoch {f['epoch']}: {f['base']} → {f['head']}  {f['reason']}"
             for f in self._flips[:_SHOWN_FLIPS]
@@ -117,7 +117,7 @@ class Comparison:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
         cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
-        parts = [f"<p><b>{escape(self._headline())}</b></p>", table_html(headings, cells)]
+        parts = [f"<p><b>{escape(self.headline)}</b></p>", table_html(headings, cells)]
         if flips:
             parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
             parts.append(table_html(["scenario", "configuration", "epoch", "base", "head", "reason"], flips))
@@ -151,7 +151,9 @@ class Comparison:
             if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")
         ]
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The verdict and what was compared, in one line."""
         return f"{self.verdict.upper()}: {self.base.title} → {self.head.title}, suite {self.suite.name}"
 
     def _lines(self) -> Iterable[str]:

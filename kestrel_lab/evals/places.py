@@ -8,6 +8,7 @@ import stat
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,14 +32,18 @@ def locate(suite: Suite, scenario: Scenario) -> Path | None:
 
 
 @asynccontextmanager
-async def opened(scenario: Scenario, source: Path | None, keep_in: Path | None = None) -> AsyncIterator[Workspace]:
+async def opened(scenario: Scenario, source: Path | None, keep_in: Path | None = None, *, only_pure: bool = False) -> AsyncIterator[Workspace]:
     """The workspace of one trial.
 
     `source` is what `locate` found. A throw-away folder is removed at the end, unless `keep_in` names a
-    folder to make it in and leave it.
+    folder to make it in and leave it. Trials without files whose tools are all pure (`only_pure`) share one
+    empty, read-only folder: making and removing a folder costs more than all the rest of such a trial.
     """
     if isinstance(scenario.place, PackageSource) and source is not None:
         yield Workspace(source, read_only=True)
+        return
+    if only_pure and scenario.place == InlineFiles() and keep_in is None:
+        yield Workspace(_empty_folder(), read_only=True)
         return
     folder = _fresh(keep_in)
     try:
@@ -52,6 +57,17 @@ async def opened(scenario: Scenario, source: Path | None, keep_in: Path | None =
     finally:
         if keep_in is None:
             shutil.rmtree(folder, onerror=_make_writable)
+
+
+@cache
+def _empty_folder() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="kestrel-empty-")
+    _KEPT.append(folder)
+    return Path(folder.name)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+"""Folders that are removed when the process ends."""
 
 
 def _fresh(inside: Path | None) -> Path:

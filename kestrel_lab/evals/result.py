@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -68,6 +69,10 @@ class EvalResult:
 
         return pd.DataFrame(self._summaries()).set_index("config")
 
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """`summary` as a person reads it: headings, and a row of texts per configuration."""
+        return SUMMARY_HEADINGS, [[str(cell) for cell in summary_cells(summary)] for summary in self._summaries()]
+
     def plot(self) -> Figure:
         """Success rate with intervals, and success against cost and working time with the Pareto front."""
         return configs_figure(self._summaries())
@@ -82,10 +87,10 @@ class EvalResult:
     def __repr__(self) -> str:
         # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result, and intervals load scipy.
         counts = Counter(str(row.result["outcome"]) for row in self.rows)
-        return f"<{self._headline()}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
+        return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
 
     def __str__(self) -> str:
-        lines = [self._headline()]
+        lines = [self.headline]
         for s in self._summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
@@ -99,9 +104,11 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self._headline())}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
+        return f"<p><b>{escape(self.headline)}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
 
-    def _headline(self) -> str:
+    @property
+    def headline(self) -> str:
+        """What was run, in one line."""
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 

@@ -126,14 +126,17 @@ def summary_cells(summary: dict[str, Any]) -> list[object]:
         rate_text(summary),
         summary["trials"],
         summary["errors"],
+        f"{summary['wall_s']:.2f}",
         f"{summary['working_s']:.2f}",
         f"{summary['tokens']:.0f}",
         f"{summary['tool_calls']:.1f}",
+        f"{summary['cache_hits']:.1f}",
         cost_text(summary),
         "yes" if summary["pareto"] else "",
     ]
 
 
 SUMMARY_HEADINGS: Final = (
-    *("configuration", "model", "success (95 %)", "trials", "broke", "working s", "tokens", "tool calls", "cost per trial", "Pareto front"),
+    *("configuration", "model", "success (95 %)", "trials", "broke", "wall s", "working s", "tokens"),
+    *("tool calls", "cache hits", "cost per trial", "Pareto front"),
 )

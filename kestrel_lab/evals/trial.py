@@ -79,7 +79,8 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     """
     scenario, config = ask.scenario, ask.config
     model = ready.model(config, ask.epoch)
-    async with opened(scenario, ready.sources[scenario.id], keep_in) as workspace:
+    only_pure = all(tool.effect == "pure" for tool in ready.toolboxes[scenario.id])
+    async with opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace:
         run = session.start(
             scenario.goal,
             model=model,

@@ -118,8 +118,9 @@ class RunState:
                 pass
 
     def _clock(self, event: Event, at: float) -> None:
-        passed = 0.0 if self.last_at is None or isinstance(event, RunResumed) else max(0.0, at - self.last_at)
-        self.last_at = at
+        since = at if self.last_at is None or isinstance(event, RunResumed) else self.last_at
+        self.last_at = max(since, at)  # a decision is taken in once it is on disk, maybe after later events
+        passed = self.last_at - since
         if self.status is RunStatus.WAITING_APPROVAL:
             self.waiting_s += passed
         else:
@@ -154,7 +155,7 @@ class RunState:
         self.usage += Usage(tool_calls=1)
         conversation = self.conversation(event.step)
         conversation.answers[event.call] = event.text
-        if len(conversation.answers) == len(conversation.requests):
+        if conversation.requests and not conversation.open_requests:
             conversation.messages.extend(
                 Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)
                 for request in conversation.requests

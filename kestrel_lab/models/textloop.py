@@ -37,7 +37,8 @@ class TextToolModel:
 
     brief: bool = field(default=False, kw_only=True)
     """For a very small model: the system message is only what it needs to call tools, optional arguments are not
-    offered, and one worked example of a tool that does not exist comes before the conversation."""
+    offered, one worked example of a tool that does not exist comes before the conversation, the first reply is a tool
+    call, since left to itself such a model makes an answer up, and after saying the same call twice it has to answer."""
 
     @property
     def name(self) -> str:
@@ -61,11 +62,17 @@ class TextToolModel:
             return await self.model(replace(request, messages=messages), on_delta)
         offered = tuple(map(required_only, request.tools)) if self.brief else request.tools
         prompt = brief_prompt(offered) if self.brief else tool_prompt(offered, thought=self.thought, answer=request.schema)
+        schema = reply_schema(
+            () if self.brief and _repeats(request) else offered,
+            thought=self.thought,
+            answer=request.schema,
+            call_first=self.brief and not _looked(request),
+        )
         asked = replace(
             request,
             messages=_briefed(messages, prompt) if self.brief else _with_system(messages, prompt),
             tools=(),
-            schema=reply_schema(offered, thought=self.thought, answer=request.schema),
+            schema=schema,
         )
         shown = AnswerText(on_delta)
         said = await self.model(asked, shown.add)
@@ -94,12 +101,21 @@ class TextToolModel:
 
 
 _EXAMPLE = (
-    Message(role="user", text="Which animal is in the box? Use look."),
+    Message(role="user", text="What is in the box? Use look."),
     Message(role="assistant", text=dumps({"tool": "look", "arguments": {"where": "box"}})),
-    Message(role="user", text="Result of look: box:1: a brown dog"),
-    Message(role="assistant", text=dumps({"answer": "a brown dog"})),
+    Message(role="user", text="Result of look: a dog"),
+    Message(role="assistant", text=dumps({"answer": "The result of look is: a dog"})),
 )
 """Without it the local model hardly ever calls a tool with an argument of its own; with a second example it mixes the two up."""
+
+
+def _looked(request: ModelRequest) -> bool:
+    return any(message.role == "tool" for message in request.messages)
+
+
+def _repeats(request: ModelRequest) -> bool:
+    said = [[(call.name, call.args) for call in message.calls] for message in request.messages if message.calls]
+    return len(said) > 1 and said[-1] == said[-2]
 
 
 def _briefed(messages: list[Message], prompt: str) -> list[Message]:

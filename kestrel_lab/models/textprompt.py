@@ -70,15 +70,18 @@ def _sample(name: str, schema: Json) -> Json:
     return samples.get(kind, f"<{name}>") if isinstance(kind, str) else f"<{name}>"
 
 
-def reply_schema(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None) -> dict[str, Json]:
-    """A schema that allows a call of each tool and an answer, nothing else."""
+def reply_schema(
+    tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None, call_first: bool = False
+) -> dict[str, Json]:
+    """A schema that allows a call of each tool and, unless `call_first`, an answer; nothing else."""
     definitions: dict[str, Json] = {}
     choices: list[Json] = []
     for tool in tools:
         arguments = _within({"type": "object", **tool.schema}, tool.name, definitions)
         choices.append(_object({"tool": {"const": tool.name}, "arguments": arguments}, thought=thought))
     said: Json = {"type": "string"} if answer is None else _within(answer, "answer", definitions)
-    choices.append(_object({"answer": said}, thought=thought))
+    if not call_first:
+        choices.append(_object({"answer": said}, thought=thought))
     return {"anyOf": choices, **({"$defs": definitions} if definitions else {})}
 
 
