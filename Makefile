@@ -1,4 +1,6 @@
 # The commands of this project. `make` alone lists them.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,21 +12,31 @@ ARTIFACTS ?= out
 help: ## List the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
+# pip prints a line per package; this makes one moving line of them.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps
+COUNT = awk '/^(Collecting|Processing|Requirement already|Obtaining)/ {printf "\r  %d packages", ++n; fflush()} /^(ERROR|error)/ {print} END {print ""}'
+
 $(VENV)/.run: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kestrel_lab needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing pinned packages into $(VENV) (a minute or two the first time)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --progress-bar on --no-deps -r requirements.txt
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
+	@$(PIP) -r requirements.txt 2>&1 | $(COUNT)
+	@$(PIP) --editable . 2>&1 | $(COUNT)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 	@echo "installing what tests and checks need"
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --progress-bar on --no-deps -r requirements-dev.txt
+	@$(PIP) -r requirements-dev.txt 2>&1 | $(COUNT)
 	@touch $@
 
+# Runs are kept under the output folder: a demonstration leaves the project's own log alone.
+demo: export KESTREL_HOME = $(ARTIFACTS)/demo/.kestrel
 demo: $(VENV)/.run ## Set up and run the main job: a suite over a real local model and a scripted one
-	@$(BIN)/python -m kestrel_lab.demo --out $(ARTIFACTS)/demo
+	@$(BIN)/kestrel eval run evals/smoke.yaml --epochs 1 --report $(ARTIFACTS)/demo/report.html --csv $(ARTIFACTS)/demo/trials.csv
+	@$(BIN)/python notebooks/execute.py --out $(ARTIFACTS)/demo notebooks/01_first_run.ipynb
+	@echo "report:   $(ARTIFACTS)/demo/report.html"
+	@echo "trials:   $(ARTIFACTS)/demo/trials.csv"
+	@echo "notebook: $(ARTIFACTS)/demo/01_first_run.ipynb"
 
 test: $(VENV)/.dev browser ## Set up what tests need, a browser too, and run all of them
 	@KESTREL_ARTIFACTS=$(ARTIFACTS)/tests $(BIN)/python -m pytest

@@ -30,6 +30,7 @@ def execute(source: Path, target: Path) -> float:
         kernel_name="python3",
         store_widget_state=False,
         record_timing=False,
+        extra_arguments=["--IPKernelApp.log_level=40"],  # a warning about encryption on this very machine
         resources={"metadata": {"path": str(HERE.parent)}},
     )
     began = time.perf_counter()

@@ -39,7 +39,8 @@ class TerminalFace:
     """Commands typed in a terminal, or in a script where nobody can be asked."""
 
     def __init__(self) -> None:
-        self.console = Console()
+        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file.
+        self.console = Console() if sys.stdout.isatty() else Console(width=200)
 
     @cached_property
     def _lab(self) -> Lab:
@@ -142,7 +143,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:
             console.print(Text(str(result)))
         case EvalResult():
             console.print(Text(result.headline))
-            console.print(_table(*result.table()))
+            console.print(_narrow(*result.table()))
         case Comparison():
             console.print(Text(str(result)))
         case _ if hasattr(result, "itertuples"):
@@ -150,6 +151,15 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:
         case _:
             console.print(Text(repr(result)))
     return 0
+
+
+_SHOWN = ("configuration", "success (95 %)", "trials", "broke", "wall s", "tokens", "tool calls", "cost per trial")
+
+
+def _narrow(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """What of a summary fits a terminal; the rest is in the report and the frame."""
+    places = [columns.index(name) for name in _SHOWN]
+    return _table(_SHOWN, [[row[place] for place in places] for row in rows])
 
 
 def _cell(value: Any) -> str:

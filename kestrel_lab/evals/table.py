@@ -127,7 +127,6 @@ def summary_cells(summary: dict[str, Any]) -> list[object]:
         summary["trials"],
         summary["errors"],
         f"{summary['wall_s']:.2f}",
-        f"{summary['working_s']:.2f}",
         f"{summary['tokens']:.0f}",
         f"{summary['tool_calls']:.1f}",
         f"{summary['cache_hits']:.1f}",
@@ -137,6 +136,6 @@ def summary_cells(summary: dict[str, Any]) -> list[object]:
 
 
 SUMMARY_HEADINGS: Final = (
-    *("configuration", "model", "success (95 %)", "trials", "broke", "wall s", "working s", "tokens"),
+    *("configuration", "model", "success (95 %)", "trials", "broke", "wall s", "tokens"),
     *("tool calls", "cache hits", "cost per trial", "Pareto front"),
 )
