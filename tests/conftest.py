@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kestrel_lab.engine.session import Session
 
@@ -20,7 +21,7 @@ class RealRequestError(AssertionError):
 
 def _loopback(host: object) -> bool:
     name = host.decode() if isinstance(host, bytes) else host
-    if name in (None, "", "localhost", "0.0.0.0", "::"):  # noqa: S104  # a server of the test's own asks for these
+    if name in (None, "", "localhost", "0.0.0.0", "::"):  # a server of the test's own asks for these
         return True
     try:
         return ipaddress.ip_address(str(name).partition("%")[0]).is_loopback
@@ -42,9 +43,15 @@ def _guard(event: str, args: tuple[object, ...]) -> None:
 
 def pytest_configure() -> None:
     """Install the guard, which no code can get around or take away, and clean the environment."""
+    settings.register_profile("kestrel", deadline=None)  # a first import takes longer than any deadline
+    settings.load_profile("kestrel")
     sys.addaudithook(_guard)
     for name in list(os.environ):
-        if name.endswith(_SECRET_ENDINGS) or name in ("MODEL_PROVIDER", "OLLAMA_HOST") or name.startswith("KESTREL_") and name not in _KEPT:
+        if (
+            name.endswith(_SECRET_ENDINGS)
+            or name in ("MODEL_PROVIDER", "OLLAMA_HOST")
+            or (name.startswith("KESTREL_") and name not in _KEPT)
+        ):
             del os.environ[name]
 
 

@@ -15,7 +15,7 @@ def new_run_id(now: float | None = None) -> str:
 
 
 def counter(prefix: str) -> Callable[[], str]:
-    """A function that gives `prefix1`, `prefix2`, …"""
+    """A function that gives `prefix1`, `prefix2`, and so on."""
     numbers = itertools.count(1)
     return lambda: f"{prefix}{next(numbers)}"
 

@@ -17,7 +17,7 @@ _HIDDEN = re.compile(
 
 
 def plain(text: str) -> str:
-    """`text` with terminal escapes removed and hidden characters shown as `\\u{…}`."""
+    r"""`text` with terminal escapes removed and hidden characters shown as `\u{…}`."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _HIDDEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
 

@@ -185,10 +185,18 @@ class Session:
         place = Workspace(Path(began.workspace))
         if not self.store.claim(run_id, row.owner):
             raise _taken(run_id, self.store.run(run_id).owner)
-        run = self._launch(
-            run_id, state, chosen, toolbox, place, bounds, policy, approver, Plan.single(began.goal), RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
+        return self._launch(
+            run_id,
+            state,
+            chosen,
+            toolbox,
+            place,
+            bounds,
+            policy,
+            approver,
+            Plan.single(began.goal),
+            RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind),
         )
-        return run
 
     async def resume(self, run_id: str, **options: Any) -> Run:
         """`restart` and wait for the end; takes the same options."""
@@ -226,7 +234,13 @@ class Session:
         rows = self.store.runs(limit=limit, trials=trials)
         frame = pd.DataFrame(
             [
-                {"run": r.id, "status": str(r.status), "goal": one_line(r.goal, 60), "model": _label(r.model, r.model_kind), "started": r.created_at}
+                {
+                    "run": r.id,
+                    "status": str(r.status),
+                    "goal": one_line(r.goal, 60),
+                    "model": _label(r.model, r.model_kind),
+                    "started": r.created_at,
+                }
                 for r in rows
             ],
             columns=["run", "status", "goal", "model", "started"],

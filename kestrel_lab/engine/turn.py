@@ -101,9 +101,7 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
 
 
 def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
-    return Call(
-        id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=tool.danger, effect=tool.effect, attempt=attempt
-    )
+    return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=tool.danger, effect=tool.effect, attempt=attempt)
 
 
 def _too_many(allowed: int) -> Problem:

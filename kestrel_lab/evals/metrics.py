@@ -16,7 +16,6 @@ from kestrel_lab.core.events import (
     Record,
     RunResumed,
     ToolAnswered,
-    ToolCalled,
 )
 
 Records = Sequence[Record]
@@ -86,8 +85,8 @@ def model_calls(records: Records) -> float:
 
 
 def tool_calls(records: Records) -> float:
-    """Calls of tools that were really carried out, each attempt counted once per call."""
-    return len({record.event.call for record in records if isinstance(record.event, ToolCalled)})
+    """Tool calls that the model asked for and got an answer to: a result, a cached result, or an error."""
+    return sum(isinstance(record.event, ToolAnswered) for record in records)
 
 
 def cost_usd(records: Records) -> float:

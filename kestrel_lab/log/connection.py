@@ -76,7 +76,9 @@ def _unusable(path: Path, error: Exception) -> StoreError:
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
     """Deny whatever could take the rules away; the schema changes in `connect` only."""
-    if action in _FORBIDDEN or (first or "").startswith("sqlite_") and action in (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE):
+    if action in _FORBIDDEN or (
+        (first or "").startswith("sqlite_") and action in (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+    ):
         return apsw.SQLITE_DENY
     return apsw.SQLITE_OK
 

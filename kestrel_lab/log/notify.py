@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -29,7 +28,7 @@ async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
         recursive=False,
         debounce=20,
         step=5,
-        watch_filter=lambda _, changed: os.path.basename(changed) in names,
+        watch_filter=lambda _, changed: Path(changed).name in names,
         yield_on_timeout=True,
         rust_timeout=1000,
     )

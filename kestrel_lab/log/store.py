@@ -129,7 +129,9 @@ class SessionStore:
 
     def decision(self, run_id: str, question: str) -> Record | None:
         """How a question was answered, by whichever process, or `None` while it is open."""
-        rows = self._read(f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_given'", (run_id, question))
+        rows = self._read(
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_given'", (run_id, question)
+        )
         return _record(run_id, rows[0]) if rows else None
 
     def records(self, run_id: str, *, after: int = 0) -> list[Record]:
@@ -158,7 +160,9 @@ class SessionStore:
             *(row.id, row.scenario, dumps(row.result), dumps(row.metrics), row.git_sha),
             *(row.created_at, row.suite, row.config, row.epoch, row.key),
         )
-        self._writer.put(Execute(f"INSERT INTO eval_runs({_EVAL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", values, f"trial {row.id}", done), urgent=False)
+        self._writer.put(
+            Execute(f"INSERT INTO eval_runs({_EVAL_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", values, f"trial {row.id}", done), urgent=False
+        )
         return done
 
     def eval_runs(self, *, suite: str | None = None, git_sha: str | None = None) -> list[EvalRow]:

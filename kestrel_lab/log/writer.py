@@ -77,7 +77,7 @@ class Writer:
             job.done.set_running_or_notify_cancel()
             self._jobs.append(job)
             first = len(self._jobs) == 1
-            if urgent and not self._urgent or first or len(self._jobs) == BATCH:
+            if (urgent and not self._urgent) or first or len(self._jobs) == BATCH:
                 self._urgent = self._urgent or urgent
                 self._wake.notify()
 

@@ -18,6 +18,7 @@ class Approval:
     decide: Decide
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed once decided; a denied call is answered with why."""
         decision = await self.decide(call)
         if decision is None:
             return await proceed(call)

@@ -28,6 +28,7 @@ class RecordAnswer:
     """Whether the tool was started."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed and record the answer; a signal or an error of the log leaves the call open."""
         try:
             result = await proceed(call)
         except asyncio.CancelledError:
@@ -67,6 +68,7 @@ class RecordIntent:
     on_disk: Callable[[], Awaitable[None]]
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Record that the call begins, then proceed."""
         self.emit(
             ToolCalled(
                 call=call.id,
@@ -93,6 +95,7 @@ class RecordModel:
     cycle: int
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Record the question, proceed, record the answer."""
         request = call.request
         messages, tools = (len(request.messages), len(request.tools)) if request is not None else (0, 0)
         self.emit(ModelCalled(call=call.id, step=call.step, model=call.target, cycle=self.cycle, messages=messages, tools=tools))

@@ -15,6 +15,7 @@ class Timeout:
     allowance: Callable[[Call], float | None]
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed, for so long at most."""
         seconds = self.allowance(call)
         if seconds is None:
             return await proceed(call)
@@ -24,4 +25,6 @@ class Timeout:
         except TimeoutError:
             if not bound.expired():
                 raise
-            return Result(error=Problem(kind="timeout", message=f"{call.target} was stopped after {seconds:g} s", transient=True), seconds=seconds)
+            return Result(
+                error=Problem(kind="timeout", message=f"{call.target} was stopped after {seconds:g} s", transient=True), seconds=seconds
+            )

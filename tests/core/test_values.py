@@ -113,7 +113,7 @@ def test_ended_states_lead_nowhere() -> None:
 def test_a_boundary_classifies() -> None:
     """A foreign error becomes the kind that names what failed; our own errors and interrupts pass unchanged."""
     with pytest.raises(ToolError, match=r"^tool 't' failed: KeyError: 'x'$") as caught, boundary(ToolError, "tool 't'"):
-        raise KeyError("x")  # noqa: EM101, TRY003  # the foreign error itself
+        raise KeyError("x")  # the foreign error itself
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(UsageError), boundary(ToolError, "tool 't'"):
         raise UsageError

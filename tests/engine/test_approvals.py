@@ -39,7 +39,9 @@ def one_call(args: dict[str, Any] | None = None, answer: str = "up") -> Scripted
 
 def run(session: Session, workspace: Path, approver: Any, model: ScriptedModel | None = None, **options: Any) -> Run:
     """A run with the risky tool, to its end."""
-    return asyncio.run(session.run("go", model=model or one_call(), tools=[launch, look], workspace=workspace, approver=approver, **options))
+    return asyncio.run(
+        session.run("go", model=model or one_call(), tools=[launch, look], workspace=workspace, approver=approver, **options)
+    )
 
 
 def answers(done: Run) -> list[str]:
@@ -321,7 +323,11 @@ def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, wo
 
     run_id = asyncio.run(scene())
     done = asyncio.run(session.resume(run_id, model=model, tools=[launch, slow]))
-    assert (done.status, answers(done), [given.by for given in decisions(done)]) == (RunStatus.COMPLETE, ["slept", "launched moon 1"], ["ann"])
+    assert (done.status, answers(done), [given.by for given in decisions(done)]) == (
+        RunStatus.COMPLETE,
+        ["slept", "launched moon 1"],
+        ["ann"],
+    )
 
 
 def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) -> None:
@@ -338,7 +344,9 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
             begun, seen = start(session, workspace, person)
             await until(seen, ApprovalAsked)
             await asyncio.sleep(pause)
-            given = ApprovalGiven(call=begun.questions[0].call if begun.questions else "answer.1.1", granted=False, by="there", how="command")
+            given = ApprovalGiven(
+                call=begun.questions[0].call if begun.questions else "answer.1.1", granted=False, by="there", how="command"
+            )
             try:
                 await asyncio.to_thread(other.decide, begun.id, given)
                 outcomes.append("there")

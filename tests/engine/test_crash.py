@@ -130,7 +130,7 @@ def test_killed_anywhere_nothing_is_lost_or_done_twice(worker: Worker, tmp_path:
     """
     points = number_of_points(worker, tmp_path / "undisturbed")
     assert points >= 50
-    dice, findings = random.Random(7), Findings()  # noqa: S311  # reproducible, not secret
+    dice, findings = random.Random(7), Findings()  # reproducible, not secret
     boundaries = dice.sample(range(1, points + 1), points)
     number = 0
     while findings.kills < KILLS:
@@ -149,7 +149,7 @@ def test_killed_anywhere_nothing_is_lost_or_done_twice(worker: Worker, tmp_path:
 def caught(worker: Worker, folder: Path, mutant: str) -> Findings:
     """What the checker says of a mutant that is killed at up to 30 boundaries."""
     findings = Findings()
-    for point in random.Random(3).sample(range(4, 60), 30):  # noqa: S311  # reproducible, not secret
+    for point in random.Random(3).sample(range(4, 60), 30):  # reproducible, not secret
         session(worker, folder / str(point), findings, [{"point": point}], mutant)
         if findings.lost or findings.twice:
             break

@@ -80,7 +80,9 @@ def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None
         """Write."""
         return await traced(name)
 
-    calls: list[ScriptedCall] = [(what, {"name": name}) for what, name in (("read", "a"), ("read", "b"), ("write", "c"), ("write", "d"), ("read", "e"))]
+    calls: list[ScriptedCall] = [
+        (what, {"name": name}) for what, name in (("read", "a"), ("read", "b"), ("write", "c"), ("write", "d"), ("read", "e"))
+    ]
     run = turn(session, workspace, [read, write], calls)
     assert sorted(trace[:2]) == ["+a", "+b"]
     assert trace[4:] == ["+c", "-c", "+d", "-d", "+e", "-e"]

@@ -68,7 +68,7 @@ def test_a_known_run():
         "tokens_in": 300.0,
         "tokens_out": 30.0,
         "model_calls": 2.0,
-        "tool_calls": 2.0,
+        "tool_calls": 3.0,
         "cost_usd": 0.25,
         "unpriced_calls": 1.0,
         "cache_hits": 1.0,

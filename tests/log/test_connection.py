@@ -103,7 +103,9 @@ def test_no_room_loses_nothing_acknowledged(tmp_path: Path) -> None:
     assert "nothing acknowledged was lost" in told["refused"][0]
     assert len(told["acknowledged"]) > 20
     store = SessionStore(path)
-    stored = [[int(r.event.text.split()[0]), r.seq] for r in store.records("r") if isinstance(r.event, Progress) and r.event.text[0].isdigit()]
+    stored = [
+        [int(r.event.text.split()[0]), r.seq] for r in store.records("r") if isinstance(r.event, Progress) and r.event.text[0].isdigit()
+    ]
     assert stored == told["acknowledged"]
     assert [record.seq for record in store.records("r")] == list(range(1, told["after"] + 1))
     store.close()
@@ -137,6 +139,4 @@ def test_a_full_database_refuses_the_whole_batch(tmp_path: Path) -> None:
 
 def test_a_process_is_named_by_host_and_number() -> None:
     """The name ends with this process's id."""
-
-
     assert process_name().endswith(f":{os.getpid()}")

@@ -44,7 +44,9 @@ events: st.SearchStrategy[Event] = st.one_of(
         step=names,
         model=names,
         text=names,
-        calls=st.lists(st.builds(lambda name: {"id": name, "name": name, "args": {}, "problem": ""}, names), max_size=3, unique_by=lambda c: c["id"]),
+        calls=st.lists(
+            st.builds(lambda name: {"id": name, "name": name, "args": {}, "problem": ""}, names), max_size=3, unique_by=lambda c: c["id"]
+        ),
         tokens_in=st.integers(0, 9),
         cost_usd=st.none() | st.just(0.25),
         error=st.none() | st.just({"kind": "failed"}),
@@ -52,7 +54,15 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(ToolCalled, call=names, step=names, tool=names, args=st.just({})),
     st.builds(ToolAnswered, call=names, step=names, tool=names, text=names),
     st.builds(ApprovalAsked, call=names, step=names, tool=names, args=st.just({}), danger=names, key=names, question=names | st.just("")),
-    st.builds(ApprovalGiven, call=names, granted=st.booleans(), by=names, how=names, scope=st.sampled_from(["once", "run"]), question=names | st.just("")),
+    st.builds(
+        ApprovalGiven,
+        call=names,
+        granted=st.booleans(),
+        by=names,
+        how=names,
+        scope=st.sampled_from(["once", "run"]),
+        question=names | st.just(""),
+    ),
     st.builds(Progress, text=names),
     st.builds(RunFinished, outcome=names, answer=names),
 )
@@ -66,7 +76,7 @@ def recorded(history: list[tuple[Event, float]]) -> list[Record]:
 histories = st.lists(st.tuples(events, st.floats(0, 1000)), max_size=25).map(recorded)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(records=histories, cut=st.integers(0, 25))
 def test_a_prefix_and_the_rest_are_the_whole(records: list[Record], cut: int) -> None:
     """Folding a prefix and applying the rest gives what folding everything gives."""
@@ -76,7 +86,7 @@ def test_a_prefix_and_the_rest_are_the_whole(records: list[Record], cut: int) ->
     assert state == fold(records)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(records=histories)
 def test_a_state_never_looks_ahead(records: list[Record]) -> None:
     """Folding a longer log does not change what an earlier fold gave, and equal logs give equal states."""
@@ -87,7 +97,7 @@ def test_a_state_never_looks_ahead(records: list[Record]) -> None:
     assert fold(records).events == len(records)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(records=histories)
 def test_time_is_either_worked_or_waited(records: list[Record]) -> None:
     """Time passes once, for work or for a person, and not between sessions; a clock that jumps back adds nothing."""

@@ -34,7 +34,9 @@ async def _latencies(store: SessionStore, questions: int) -> list[float]:
         found = []
         for number in range(questions):
             name = f"c{number}"
-            store.append("r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name), urgent=True).result()
+            store.append(
+                "r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name), urgent=True
+            ).result()
 
             def look(name: str = name) -> Record | None:
                 return store.decision("r", name)

@@ -28,7 +28,7 @@ from kestrel_lab.log.connection import connect
 from kestrel_lab.log.store import SessionStore
 
 characters = st.characters() | st.sampled_from("\0\ud800\udfff\ufeff\u202e'\"\\\n\x1b")
-texts = st.text(characters, max_size=40) 
+texts = st.text(characters, max_size=40)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | numbers | st.text(characters, max_size=20),
@@ -67,7 +67,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionStore]:
     opened.close()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(event=events)
 def test_every_event_comes_back_as_it_was(event: Event, store: SessionStore) -> None:
     """Any event of any class, with any text and any JSON in it, is read back equal, and so are its number and time."""

@@ -233,7 +233,7 @@ def test_without_the_authorizer_the_means_escape(tmp_path: Path) -> None:
     assert escaped(tmp_path / "k.db", bare.execute, harmful) == harmful
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=st.lists(st.tuples(st.sampled_from(list(RunStatus)), st.sampled_from(list(RunStatus)), st.integers(0, 5)), max_size=12))
 def test_the_database_follows_the_map_of_transitions(
     steps: list[tuple[RunStatus, RunStatus, int]], tmp_path_factory: pytest.TempPathFactory

@@ -302,7 +302,18 @@ def test_runs_and_trials_are_listed(tmp_path: Path) -> None:
     time.sleep(0.002)
     store.create_run("r2", RunStarted(goal="trial", workspace="/w", model="m", scenario="s1", config="c"))
     rows = [
-        EvalRow(id=f"t{n}", scenario="s1", result={"n": n}, metrics={"\ud800": 1.5}, git_sha=sha, created_at=n, suite="u", config="c", epoch=1, key="k")
+        EvalRow(
+            id=f"t{n}",
+            scenario="s1",
+            result={"n": n},
+            metrics={"\ud800": 1.5},
+            git_sha=sha,
+            created_at=n,
+            suite="u",
+            config="c",
+            epoch=1,
+            key="k",
+        )
         for n, sha in enumerate("aab")
     ]
     futures = [store.add_eval_run(row) for row in rows]

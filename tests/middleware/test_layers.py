@@ -161,7 +161,7 @@ def test_the_intent_is_stored_before_a_call_with_effects() -> None:
 def test_whatever_happens_is_one_answer() -> None:
     """A result, an error and a cancellation each become one `tool_answered`; a signal becomes none: the call is still open."""
     events: list[Event] = []
-    record = RecordAnswer(events.append, str, lambda _: 1000)
+    record = RecordAnswer(events.append, str, lambda _: 1000, lambda call: call.attempt > 1)
 
     async def cancelled(call: Call) -> Result:
         raise asyncio.CancelledError
@@ -178,6 +178,8 @@ def test_whatever_happens_is_one_answer() -> None:
     async def scene() -> None:
         with pytest.raises(asyncio.CancelledError):
             await record(CALL, cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await record(replace(CALL, attempt=2), cancelled)
         with pytest.raises(Signal):
             await record(CALL, signal)
 
@@ -185,7 +187,8 @@ def test_whatever_happens_is_one_answer() -> None:
     assert [(type(event), getattr(event, "text", "")) for event in events] == [
         (ToolAnswered, "{'a': 1}"),
         (ToolAnswered, "error: no"),
-        (ToolAnswered, "error: act was cancelled; it may have taken effect in part"),
+        (ToolAnswered, "error: act was cancelled before it began"),
+        (ToolAnswered, "error: act was cancelled while it ran; it may have taken effect in part"),
     ]
 
 
@@ -198,7 +201,7 @@ def test_a_model_call_is_recorded_whatever_happens() -> None:
         return Result(answer=ModelAnswer(text="hi", model="m-1"))
 
     async def failing(_: Call) -> Result:
-        raise ModelError("no")  # noqa: EM101, TRY003
+        raise ModelError("no")
 
     async def stopped(_: Call) -> Result:
         raise asyncio.CancelledError

@@ -1,0 +1,218 @@
+"""Rules of the whole code base that no single module can keep alone."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kestrel_lab
+from kestrel_lab import testing
+from kestrel_lab.core import protocols
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "kestrel_lab"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+HEAVY = (
+    *("IPython", "anywidget", "apsw", "httpx", "ipywidgets", "litellm", "matplotlib", "nbclient", "networkx"),
+    *("numpy", "pandas", "pydantic", "rich", "scipy", "typer", "watchfiles", "yaml"),
+)
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def place(path: Path, node: ast.AST | None = None) -> str:
+    """Where something is, for a failure's text."""
+    return f"{path.relative_to(ROOT)}" + (f":{node.lineno}" if isinstance(node, ast.stmt) else "")
+
+
+def definitions(path: Path) -> Iterator[Definition]:
+    """Classes and functions of a module, methods of public classes included, what is nested in functions not."""
+    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if isinstance(node, Definition):
+                yield node
+            private = isinstance(node, ast.ClassDef) and node.name.startswith("_")
+            if isinstance(node, ast.ClassDef | ast.If | ast.Try | ast.With) and not private:
+                todo.append(node)
+
+
+def test_everything_public_states_its_contract() -> None:
+    """Each module, public class and public function has a docstring; special methods say what their class says."""
+    silent = [place(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    for path in MODULES:
+        for node in definitions(path):
+            overload = any(getattr(mark, "id", "") == "overload" for mark in node.decorator_list)
+            if not node.name.startswith("_") and not overload and not ast.get_docstring(node):
+                silent.append(f"{place(path, node)} {node.name}")
+    assert silent == []
+
+
+def test_every_test_states_its_claim() -> None:
+    """Each test function has a docstring, and each test module one that says what it is about."""
+    silent = [place(path) for path in TESTS if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    for path in TESTS:
+        for node in definitions(path):
+            if node.name.startswith("test_") and not ast.get_docstring(node):
+                silent.append(f"{place(path, node)} {node.name}")
+    assert silent == []
+
+
+def test_files_stay_small() -> None:
+    """No module is longer than 450 lines: one file, one idea."""
+    long = {place(path): lines for path in MODULES if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 450}
+    assert long == {}
+
+
+def test_names_say_what_a_thing_is() -> None:
+    """Nothing is called manager, helper, util, base or implementation: such a name is a drawer, not a thing."""
+    words = re.compile(r"(?<![a-z])(manager|helper|util|impl|base)s?(?![a-z])")
+    vague = []
+    for path in MODULES:
+        if words.search(re.sub(r"_", " ", path.stem)):
+            vague.append(place(path))
+        for node in definitions(path):
+            spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", node.name).replace("_", " ").lower()
+            if (isinstance(node, ast.ClassDef) and words.search(spaced)) or re.search(
+                r"(?<![a-z])(manager|helper|util|impl)s?(?![a-z])", spaced
+            ):
+                vague.append(f"{place(path, node)} {node.name}")
+    assert vague == []
+
+
+def test_public_names_are_few_and_sorted() -> None:
+    """At most 25 names are promised, in order (capitals first), each can be imported, and `dir` shows them."""
+    names = kestrel_lab.__all__
+    assert len(names) <= 25
+    assert names == sorted(names)
+    assert all(getattr(kestrel_lab, name) is not None for name in names)
+    assert set(names) <= set(dir(kestrel_lab))
+    with pytest.raises(AttributeError, match="has no attribute 'Labb'"):
+        kestrel_lab.Labb
+
+
+_IMPORT = """
+import sys
+opened = []
+def hook(event, args):
+    if event == "open" and isinstance(args[0], str) and not args[0].endswith((".py", ".pyc")) and "__pycache__" not in args[0]:
+        opened.append(args[0])
+    if event.startswith("socket.") or event in ("subprocess.Popen", "os.putenv"):
+        opened.append(event)
+sys.addaudithook(hook)
+import kestrel_lab
+names = sys.argv[1].split(",")
+print([name for name in names if name in sys.modules], opened)
+"""
+
+
+def test_importing_is_quiet_and_light() -> None:
+    """A fresh `import kestrel_lab` loads nothing heavy, opens no file but code, starts nothing and prints nothing."""
+    command = [sys.executable, "-W", "error", "-c", _IMPORT, ",".join(HEAVY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", timeout=60)
+    assert (done.stdout, done.stderr) == ("[] []\n", "")
+
+
+@pytest.mark.parametrize("module", ["kestrel_lab.engine.session", "kestrel_lab.lab", "kestrel_lab.cli.main"])
+def test_what_a_run_needs_loads_nothing_heavy(module: str) -> None:
+    """Even the engine and the command line's entry load no data frames, plots, notebooks or model clients until they are used."""
+    heavy = ("IPython", "litellm", "matplotlib", "networkx", "pandas", "scipy")
+    code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def every_protocol() -> dict[str, Any]:
+    """The Protocols of the page that names them all."""
+    return {
+        name: value
+        for name, value in vars(protocols).items()
+        if inspect.isclass(value) and getattr(value, "_is_protocol", False) and value.__module__ == protocols.__name__
+    }
+
+
+FAKES: dict[str, Any] = {
+    "Approver": testing.ScriptedApprover([]),
+    "Check": testing.FixedCheck(passes=True),
+    "Middleware": testing.RecordingMiddleware(),
+    "Model": testing.ScriptedModel([]),
+    "Reporter": testing.RecordingReporter(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(every_protocol()))
+def test_each_protocol_has_a_fake(name: str) -> None:
+    """`kestrel_lab.testing` has a fake for the Protocol, with its members and parameters; mypy checks the types."""
+    protocol, fake = every_protocol()[name], FAKES[name]
+    for member, declared in vars(protocol).items():
+        if member.startswith("_") and member != "__call__":
+            continue
+        if isinstance(declared, property):
+            assert getattr(fake, member)
+            continue
+        offered = getattr(type(fake), member)
+        assert list(inspect.signature(offered).parameters) == list(inspect.signature(declared).parameters)
+        assert inspect.iscoroutinefunction(offered) == inspect.iscoroutinefunction(declared)
+
+
+def test_imports_run_downhill() -> None:
+    """No folder imports from one above it or beside it, in the order that `pyproject.toml` gives."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    level = {name.strip(): number for number, names in enumerate(layers) for name in names.split("|")}
+    uphill = []
+    for path in MODULES:
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts[:2])
+        for target in imported(path) if own in level else ():
+            other = ".".join(target.split(".")[:2])
+            if other in level and other != own and level[other] <= level[own]:
+                uphill.append(f"{place(path)} imports {target}")
+    assert len(level) >= 12
+    assert uphill == []
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of this package that a module imports when it runs; what only a type checker reads is left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kestrel_lab.") and node not in typing_only:
+            yield node.module
+
+
+def test_each_home_of_a_public_name_exists() -> None:
+    """The lazy table and `__all__` name the same things, and each is where the table says."""
+    assert set(kestrel_lab._HOMES) | {"__version__"} == set(kestrel_lab.__all__)
+    assert all(hasattr(import_module(home), name) for name, home in kestrel_lab._HOMES.items())
+
+
+def test_no_text_names_a_package_registry() -> None:
+    """Nothing in the repository depends on one registry, mirror or machine: no host of one is named, and no local path."""
+    hosts = ["pypi" + ".org", "pythonhosted" + ".org", "npm" + "js.org", "conda" + ".io", "anaconda" + ".org"]
+    needles = [*hosts, "index" + "-url", "/work/" + "main", "/work/" + "shared", "/tmp/" + "k/"]
+    suffixes = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".ipynb", ".css", ".js", ".html", ".cfg", ".lock", ".json", ""}
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False)
+    files = [ROOT / name for name in listed.stdout.splitlines()] or [path for path in ROOT.rglob("*") if ".git" not in path.parts]
+    found = [
+        f"{place(path)}: {needle}"
+        for path in files
+        if path.is_file() and path.suffix in suffixes
+        for text in [path.read_text(encoding="utf-8", errors="replace")]
+        for needle in needles
+        if needle in text
+    ]
+    assert found == []

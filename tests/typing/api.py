@@ -1,0 +1,152 @@
+"""Never run: what a user may write, as a type checker must accept it. Each wrong line carries the complaint it must cause."""
+
+import asyncio
+from pathlib import Path
+
+import pandas as pd
+
+from kestrel_lab import (
+    ApprovalRequired,
+    Danger,
+    EvalResult,
+    KestrelError,
+    Lab,
+    Limits,
+    Plan,
+    Run,
+    RunStatus,
+    Step,
+    Tool,
+    Toolbox,
+    ToolContext,
+    Usage,
+    UsageError,
+    tool,
+)
+from kestrel_lab.core.calls import Call, Result
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, ModelDelta, Record, ToolAnswered
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import Approver, Check, Handler, Middleware, Model, ModelKind, OnDelta, Reporter, Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.testing import FixedCheck, RecordingMiddleware, RecordingReporter, ScriptedApprover, ScriptedModel
+
+
+@tool
+def add(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(danger_level="high", effect="opaque", timeout_s=5)
+async def launch(where: str, ctx: ToolContext) -> str:
+    """Launch something."""
+    ctx.progress("counting down", 0.5)
+    return where
+
+
+class Echo:
+    """A model of one's own."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "echo"
+
+    @property
+    def kind(self) -> ModelKind:
+        """Its kind."""
+        return "real"
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Say what was said."""
+        on_delta(request.messages[-1].text)
+        return ModelAnswer(text=request.messages[-1].text)
+
+
+async def person(asked: ApprovalAsked) -> ApprovalGiven:
+    """An approver of one's own."""
+    return ApprovalGiven(call=asked.call, granted=asked.danger != "CRITICAL", by="me", how="rule")
+
+
+async def timed(call: Call, proceed: Handler) -> Result:
+    """A middleware of one's own."""
+    return await proceed(call)
+
+
+def follow(event: Event) -> None:
+    """A listener of one's own."""
+    if isinstance(event, ModelDelta):
+        print(event.text, end="")
+    elif isinstance(event, ToolAnswered) and event.error:
+        print(event.error["kind"])
+
+
+def count(done: int, total: int, note: str) -> None:
+    """A reporter of one's own."""
+
+
+class Short:
+    """A check of one's own."""
+
+    label = "is short"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Look at the answer."""
+        return Score(check=self.label, passed=len(trial.answer) < 100, value=1.0)
+
+
+async def main(lab: Lab) -> None:
+    """A user's afternoon."""
+    run: Run = await lab.run("add 1 and 2", tools=[add, launch, "read_file"], limits=Limits(cycles=5), approver=person)
+    status: RunStatus = run.status
+    usage: Usage = run.usage + Usage(tokens_in=1)
+    frame: pd.DataFrame = run.to_frame()
+    records: list[Record] = run.records()
+    page: Path = run.report("run.html")
+    print(status.terminal, usage.tokens, frame.shape, records[0].at, page.name, run.answer.upper(), run.reason)
+
+    begun = lab.start("go", model=Echo(), workspace=Path(), approve="auto:medium", instructions="be brief")
+    stop = begun.subscribe(follow)
+    for question in begun.questions:
+        begun.decide(ApprovalGiven(call=question.call, granted=True, by="me", how="click", scope="run"))
+    begun.cancel()
+    stop()
+
+    try:
+        await lab.resume(run.id, model="openai/gpt-5")
+    except ApprovalRequired as waiting:
+        decided: list[str] = lab.decide(waiting.run_id, granted=False, by="me", how="command", reason="no")
+        print(decided)
+    except (UsageError, KestrelError) as error:
+        print(error)
+
+    result: EvalResult = await lab.eval("suite.yaml", configs=["small"], epochs=2, reporter=count)
+    print(result)
+    runs: pd.DataFrame = lab.runs(limit=5)
+    print(runs)
+    lab.close()
+
+
+def build() -> None:
+    """What a user may build."""
+    lab = Lab(home=Path(".kestrel"), model=ScriptedModel(["hi"]), approve="ask", tools=[add])
+    done: Run = lab.run_sync("go")
+    box = Toolbox([add]) + [launch]
+    three: object = add(1, b=2)
+    danger: Danger = launch.danger
+    plan = Plan(steps=(Step(id="a", goal="x"), Step(id="b", goal="y", depends_on=("a",))))
+    print(done, box.names, three, danger > Danger.LOW, plan.graph().nodes, isinstance(add, Tool))
+    asyncio.run(main(lab))
+
+
+models: list[Model] = [Echo(), ScriptedModel(["hi"])]
+approvers: list[Approver] = [person, ScriptedApprover([True])]
+layers: list[Middleware] = [timed, RecordingMiddleware()]
+checks: list[Check] = [Short(), FixedCheck(passes=True)]
+reporters: list[Reporter] = [count, RecordingReporter()]
+
+Limits(cycle=1)  # type: ignore[call-arg]
+Step(id=1, goal="x")  # type: ignore[arg-type]
+ApprovalGiven(call="c", granted=True)  # type: ignore[call-arg]
+Usage().tokens_in = 1  # type: ignore[misc]
+wrong: Model = person  # type: ignore[assignment]
