@@ -55,4 +55,5 @@ def _run(command: list[str]) -> str:
     if done.returncode == 0:
         return ""
     said = (done.stderr or done.stdout).strip().splitlines()
-    return next((line for line in said if line.lower().startswith("error")), said[-1] if said else f"exit code {done.returncode}")
+    errors = [line for line in said if line.lower().startswith("error")]
+    return (errors or said or [f"exit code {done.returncode}"])[-1]

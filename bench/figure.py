@@ -31,7 +31,7 @@ def draw(path: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int])
     )
     for axis, outcome in zip(axes[:, 0], outcomes, strict=True):
         _panel(axis, outcome)
-    figure.suptitle("kestrel_lab beside other tools: overhead alone, less is better")
+    figure.suptitle("kestrel_lab beside other tools: less is better")
     figure.supxlabel(textwrap.fill(in_words(machine), 130), fontsize=7, color=_INK)
     figure.savefig(path, dpi=150)
     plt.close(figure)

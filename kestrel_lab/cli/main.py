@@ -121,7 +121,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), plain(message)))
+    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True)
 
 
 def _show(console: Console, result: Any, *, followed: bool) -> int:

@@ -9,9 +9,9 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def new_run_id(now: float | None = None) -> str:
-    """A short id such as `r6a1x9k-7q4dm`: seconds since 2020 in base 32, then 25 random bits."""
+    """A short id such as `r6a1x9k-7q4dm2`: seconds since 2020 in base 32, then 30 random bits."""
     seconds = int((time.time() if now is None else now) - 1_577_836_800)
-    return f"r{_base32(seconds, 6)}-{_base32(secrets.randbits(25), 5)}"
+    return f"r{_base32(seconds, 6)}-{_base32(secrets.randbits(30), 6)}"
 
 
 def counter(prefix: str) -> Callable[[], str]:

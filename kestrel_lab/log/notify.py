@@ -19,9 +19,19 @@ _PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
     """Call `look` now and each time the log at `path` grows, until it returns something.
 
-    Wakes within a few tens of milliseconds of another process's commit; on a file system that sends no
-    notifications, within a second. Ends only by its answer or by cancellation.
+    Wakes within a few tens of milliseconds of another process's commit; within a second where the file
+    system sends no notifications or the operating system has no more to give. Ends only by its answer or
+    by cancellation.
     """
+    try:
+        return await _watch(path, look)
+    except (OSError, RuntimeError):  # watchfiles' errors; Linux allows a user 128 watchers unless told otherwise
+        while (found := look()) is None:  # noqa: ASYNC110  # the other side is a file, which sets no event
+            await asyncio.sleep(1)
+        return found
+
+
+async def _watch(path: Path, look: Callable[[], T | None]) -> T:
     names = {path.name, f"{path.name}-wal"}
     watch = awatch(
         path.parent,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,8 +44,10 @@ class ToolCache:
         if key is None:
             return await proceed(call)
         if (text := self.shelf.get(key)) is not None:
-            self.emit(CacheHit(call=call.id, tool=call.target, key=key))
-            return Result(value=json.loads(text), cached=True)
+            with suppress(ValueError):  # what is no JSON was not written here: as good as nothing
+                kept = Result(value=json.loads(text), cached=True)
+                self.emit(CacheHit(call=call.id, tool=call.target, key=key))
+                return kept
         result = await proceed(call)
         if result.ok and self.key(call) == key:  # what it read may have changed meanwhile
             self.shelf.set(key, dumps(result.value))

@@ -73,6 +73,21 @@ def test_what_is_there_already_is_found_at_once(tmp_path: Path) -> None:
     assert asyncio.run(scene()) == "here"
 
 
+def test_more_waits_than_watchers_are_served_too(tmp_path: Path) -> None:
+    """Where the operating system gives no further watcher, a wait still ends, if not at once."""
+
+    async def scene() -> int:
+        here: list[str] = []
+        waits = [asyncio.create_task(wait_until(tmp_path / "k.db", lambda: here[0] if here else None)) for _ in range(150)]
+        await asyncio.sleep(0.5)
+        here.append("here")
+        (tmp_path / "k.db").touch()
+        async with asyncio.timeout(15):
+            return len(await asyncio.gather(*waits))
+
+    assert asyncio.run(scene()) == 150
+
+
 def test_waiting_can_be_given_up(tmp_path: Path) -> None:
     """A cancelled wait ends promptly, and many waits at once are no problem."""
 

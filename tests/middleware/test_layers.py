@@ -9,7 +9,7 @@ from kestrel_lab.core.calls import Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ModelError, Signal, UsageError
 from kestrel_lab.core.events import ApprovalGiven, Event, ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
-from kestrel_lab.core.protocols import Handler
+from kestrel_lab.core.protocols import Handler, Middleware
 from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.order import TurnOrder
@@ -19,6 +19,15 @@ from kestrel_lab.middleware.timeout import Timeout
 from kestrel_lab.testing import RecordingMiddleware
 
 CALL = Call(id="1", kind="tool", target="act", args={"a": 1}, step="s", danger=Danger.HIGH)
+
+
+def through(handler: Handler, *layers: Middleware, call: Call = CALL) -> Result:
+    """The result of a call that passes these layers."""
+
+    async def scene() -> Result:
+        return await compose(handler, *layers)(call)
+
+    return asyncio.run(scene())
 
 
 async def echo(call: Call) -> Result:
@@ -41,7 +50,7 @@ def test_the_first_layer_listed_sees_the_call_first() -> None:
         return Named()
 
     outer, inner = layer("outer"), layer("inner")
-    assert asyncio.run(compose(echo, outer, inner)(CALL)) == Result(value={"a": 1})
+    assert through(echo, outer, inner) == Result(value={"a": 1})
     assert order == ["+outer", "+inner", "-inner", "-outer"]
     assert outer.calls == inner.calls == [CALL]
     assert compose(echo) is echo
@@ -86,7 +95,7 @@ def decided(given: ApprovalGiven | None, call: Call = CALL) -> Result:
     async def decide(_: Call) -> ApprovalGiven | None:
         return given
 
-    return asyncio.run(compose(echo, Approval(decide))(call))
+    return through(echo, Approval(decide), call=call)
 
 
 def test_a_decision_lets_through_changes_or_stops() -> None:
@@ -128,11 +137,11 @@ def test_an_own_timeout_of_a_call_is_not_ours() -> None:
     async def broken(call: Call) -> Result:
         raise TimeoutError
 
-    stopped = asyncio.run(compose(slow, Timeout(lambda _: 0.01))(CALL))
+    stopped = through(slow, Timeout(lambda _: 0.01))
     assert stopped == Result(error=Problem(kind="timeout", message="act was stopped after 0.01 s", transient=True), seconds=0.01)
     with pytest.raises(TimeoutError):
-        asyncio.run(compose(broken, Timeout(lambda _: 5))(CALL))
-    assert asyncio.run(compose(echo, Timeout(lambda _: None))(CALL)) == Result(value={"a": 1})
+        through(broken, Timeout(lambda _: 5))
+    assert through(echo, Timeout(lambda _: None)) == Result(value={"a": 1})
 
 
 def test_the_intent_is_stored_before_a_call_with_effects() -> None:
@@ -153,7 +162,7 @@ def test_the_intent_is_stored_before_a_call_with_effects() -> None:
             trace.append("called")
 
         call = replace(CALL, effect=effect)  # type: ignore[arg-type]  # both are effects
-        result = asyncio.run(compose(run, RecordIntent(emit, on_disk))(call))
+        result = through(run, RecordIntent(emit, on_disk), call=call)
         assert trace == expected
         assert result.seconds >= 0.01
 
