@@ -42,7 +42,11 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         msg = "must be a number"
         raise ValueError(msg)
-    number = float(value)
+    try:
+        number = float(value)
+    except ValueError:
+        msg = "must be a number"
+        raise ValueError(msg) from None
     if not 0 < number < math.inf:
         msg = "must be positive"
         raise ValueError(msg)
