@@ -61,6 +61,8 @@ class ModelRequest:
     temperature: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
+    stream: bool = True
+    """Whether somebody watches the text as it comes; a whole answer is cheaper to receive."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,7 +43,7 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
         id=f"{step.id}.m{cycle}",
         kind="model",
         target=ctx.model.name,
-        request=ModelRequest(messages=talk.messages, tools=ctx.specs),
+        request=ModelRequest(messages=talk.messages, tools=ctx.specs, stream=bool(ctx.listeners)),
         step=step.id,
         effect="pure",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
+from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,7 @@ def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
 
     What no other configuration beats in both is filled and joined by a line. A configuration whose cost is not known is left out of the middle plot, and its title says so.
     """
-    # Not pyplot: it keeps figures and chooses a screen.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 1.8 + 0.35 * max(4, len(summaries))), layout="constrained")
+    figure = _shown_figure()(figsize=(12, 1.8 + 0.35 * max(4, len(summaries))), layout="constrained")
     rates, costs, times = figure.subplots(1, 3)
     _rates(rates, summaries)
     priced = [summary for summary in summaries if summary["cost_known"]]
@@ -35,12 +33,28 @@ def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
 
 def png_uri(figure: Figure) -> str:
     """The figure as a `data:` address for an `<img>`."""
+    return f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
+
+
+def _png(figure: Figure) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
     content = BytesIO()
     figure.savefig(content, format="png", dpi=110)
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return content.getvalue()
+
+
+@cache
+def _shown_figure() -> type[Figure]:
+    """A figure that a notebook shows as the value of a cell; not pyplot's, which keeps figures and chooses a screen."""
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            return _png(self)
+
+    return ShownFigure
 
 
 def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:

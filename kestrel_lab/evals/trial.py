@@ -50,7 +50,10 @@ class Identity:
 
     def as_json(self) -> dict[str, Json]:
         """The parts, to be stored beside a result: they tell later what changed."""
-        return cast("dict[str, Json]", asdict(self))
+        return {name: getattr(self, name) for name in _PARTS}
+
+
+_PARTS: Final = tuple(Identity.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

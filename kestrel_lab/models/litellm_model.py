@@ -60,17 +60,16 @@ class LiteLLMModel:
         return "real"
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer, streaming text to `on_delta`; raises `ModelError`."""
-        litellm = await asyncio.to_thread(_litellm)
+        """Answer, giving text to `on_delta` as it comes, or whole if the request does not stream; raises `ModelError`."""
+        # Loading takes seconds, the event loop goes on meanwhile; later calls need no thread.
+        litellm = _litellm() if _litellm.cache_info().currsize else await asyncio.to_thread(_litellm)
         heard = _Heard(on_delta)
         try:
-            stream = await litellm.acompletion(**self._arguments(request))
-            try:
-                async for chunk in stream:
-                    heard.add(chunk)
-                heard.end()
-            finally:
-                await stream.aclose()
+            answered = await litellm.acompletion(**self._arguments(request))
+            if request.stream:
+                await heard.follow(answered)
+            else:
+                heard.take(answered)
         except KestrelError:
             raise
         except Exception as error:
@@ -91,10 +90,10 @@ class LiteLLMModel:
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
         messages = messages_to_wire(request.messages)
         tools = tools_to_wire(request.tools)
-        counted: dict[str, Json] = {"stream_options": {"include_usage": True}}
+        counted: dict[str, Json] = {"stream_options": {"include_usage": True}} if request.stream else {}
         arguments: dict[str, Any] = {
             "model": self.name,
-            "stream": True,
+            "stream": request.stream,
             "timeout": self.timeout_s,
             "max_retries": 0,
             "drop_params": True,
@@ -135,7 +134,7 @@ class LiteLLMModel:
 
 
 class _Heard:
-    """What came in of a stream so far."""
+    """What came in of an answer so far."""
 
     def __init__(self, on_delta: OnDelta) -> None:
         self.calls = CallPieces()
@@ -150,6 +149,28 @@ class _Heard:
     def text(self) -> str:
         return "".join(self._pieces)
 
+    async def follow(self, stream: Any) -> None:
+        """Take the chunks of a stream as they come."""
+        try:
+            async for chunk in stream:
+                self.add(chunk)
+            # Usage that was asked for through `extra_body` is added by litellm when a stream is over.
+            self._count(getattr(self._last, "_hidden_params", {}).get("usage"))
+        finally:
+            await stream.aclose()
+
+    def take(self, answer: Any) -> None:
+        """Take an answer that came whole."""
+        self.model = answer.model or self.model
+        self._count(getattr(answer, "usage", None))
+        for choice in answer.choices[:1]:
+            self.finish = choice.finish_reason or self.finish
+            if text := choice.message.content:
+                self._pieces.append(text)
+                self._on_delta(text)
+            for place, call in enumerate(choice.message.tool_calls or ()):
+                self.calls.add(place, call.id, call.function.name, call.function.arguments)
+
     def add(self, chunk: Any) -> None:
         self._last = chunk
         self.model = chunk.model or self.model
@@ -161,10 +182,6 @@ class _Heard:
                 self._on_delta(text)
             for piece in choice.delta.tool_calls or ():
                 self.calls.add(piece.index, piece.id, piece.function.name, piece.function.arguments)
-
-    def end(self) -> None:
-        """Take in what litellm adds when a stream is over: usage that was asked for through `extra_body`."""
-        self._count(getattr(self._last, "_hidden_params", {}).get("usage"))
 
     def _count(self, usage: Any) -> None:
         # All zero means that the server sent none.

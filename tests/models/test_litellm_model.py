@@ -75,6 +75,23 @@ def test_tool_calls_are_put_together_from_pieces(serve: Serve) -> None:
     assert bad.problem.startswith("the arguments of 'grep' are not JSON")
 
 
+def test_a_whole_answer_says_the_same_as_a_streamed_one(serve: Serve) -> None:
+    """A request that nobody watches is not streamed; text, calls and usage are those of the stream.
+
+    The name of what answered is the server's own here; litellm loses it in a stream.
+    """
+    reply = Reply(text="hello there", calls=(("grep", '{"pattern": "a"}'),))
+    server = serve(reply)
+    watched = ModelRequest(messages=TALK, tools=(GREP,))
+    streamed, _ = ask(at(server), watched)
+    whole, pieces = ask(at(server), replace(watched, stream=False))
+    first, second = server.requests()
+    assert replace(whole, model=streamed.model) == streamed
+    assert whole.model == "fake-served"
+    assert pieces == ["hello there"]
+    assert first == {**second, "stream": True, "stream_options": {"include_usage": True}}
+
+
 @pytest.mark.parametrize("name", ["openai/fake", "hosted_vllm/fake"])
 def test_the_short_cut_sends_the_same_body(serve: Serve, name: str) -> None:
     """Handing the conversation over in `extra_body` puts the same JSON on the wire as litellm's own way does."""

@@ -193,3 +193,33 @@ def test_any_babble_is_read(said: str) -> None:
     text, calls = read_said(said, tools=["t"], call_id="c")
     assert isinstance(text, str)
     assert len(calls) <= 1
+
+
+def test_a_brief_prompt_is_all_a_small_model_reads() -> None:
+    """Brief: the run's system message and optional arguments are left out, one worked example comes first, and the first reply must be a call."""
+    tool = ToolSpec(
+        name="grep",
+        description="Search text. More words.",
+        schema={"type": "object", "properties": {"pattern": {"type": "string"}, "path": {"type": "string"}}, "required": ["pattern"]},
+    )
+    inner = Says('{"tool": "grep", "arguments": {"pattern": "x"}}', "stop")
+    talk = [Message(role="system", text="A long story."), Message(role="user", text="Find x.")]
+    answer = asyncio.run(TextToolModel(inner, brief=True)(ModelRequest(messages=talk, tools=(tool,)), lambda _: None))
+    asked = inner.asked[0]
+    assert [call.args for call in answer.calls] == [{"pattern": "x"}]
+    assert asked.messages[0].text == "Reply with one JSON object: call a tool, or give the answer.\nTools:\ngrep(pattern): Search text."
+    assert [message.role for message in asked.messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert asked.schema is not None
+    assert "answer" not in json.dumps(asked.schema)
+
+
+def test_a_call_said_twice_has_to_be_followed_by_an_answer() -> None:
+    """Brief: after the same call twice only an answer is allowed."""
+    tool = ToolSpec(name="look", description="Look.", schema={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
+    call = ToolRequest(id="1", name="look", args={"at": "box"})
+    turn = [Message(role="assistant", calls=(call,)), Message(role="tool", text="a dog", call_id="1", name="look")]
+    inner = Says('{"answer": "a dog"}', "stop")
+    request = ModelRequest(messages=[Message(role="user", text="Look."), *turn, *turn], tools=(tool,))
+    answer = asyncio.run(TextToolModel(inner, brief=True)(request, lambda _: None))
+    assert answer.text == "a dog"
+    assert "look" not in json.dumps(inner.asked[0].schema)
