@@ -40,7 +40,7 @@ BENCHMARK = Benchmark(
     ),
     rounds=5,
     notes=(
-        "Same server, system message, tools and conversation. kestrel_lab streams every answer, carries out the tools, and logs the run.",
+        "Same server, system message, tools and conversation. kestrel_lab carries out the tools and logs the run; it does not stream where nobody watches.",
         "The direct calls are a loop by hand: no tool is run, nothing is checked or kept.",
         "A negative number is possible: kestrel_lab hands the conversation to litellm in a form that it does not walk through.",
     ),

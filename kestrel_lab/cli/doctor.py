@@ -85,7 +85,13 @@ def _model(lab: Lab) -> Finding:
 
 def _providers(lab: Lab) -> list[Finding]:
     return [
-        Finding(ok=choice.available, what=f"  {choice.name}", found=choice.note if choice.available else "not set up", advice="" if choice.available else choice.note, optional=True)
+        Finding(
+            ok=choice.available,
+            what=f"  {choice.name}",
+            found=choice.note if choice.available else "not set up",
+            advice="" if choice.available else choice.note,
+            optional=True,
+        )
         for choice in available_models(lab.env)
     ]
 
@@ -102,7 +108,9 @@ def _git() -> Finding:
     inside = any((place / ".git").exists() for place in (Path.cwd(), *Path.cwd().parents))
     if found is None:
         return Finding(ok=False, what="git", found="none", advice="install git to compare commits", optional=True)
-    return Finding(ok=True, what="git", found=f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})")
+    return Finding(
+        ok=True, what="git", found=f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})"
+    )
 
 
 def _notebook() -> list[Finding]:

@@ -124,7 +124,7 @@ def _complain(message: str) -> None:
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True)
 
 
-def _show(console: Console, result: Any, *, followed: bool) -> int:
+def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C901  # one case per kind of result
     match result:
         case None | int():
             return result or 0
@@ -138,7 +138,12 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:
             console.print(_table(("", "what", "found", "what to do"), result.rows()))
             return 0 if result.ok else EXIT_FAILED
         case Toolbox():
-            console.print(_table(("tool", "danger", "effect", "what it does"), [(t.name, t.danger.name, t.effect, t.description.split("\n")[0]) for t in result]))
+            console.print(
+                _table(
+                    ("tool", "danger", "effect", "what it does"),
+                    [(t.name, t.danger.name, t.effect, t.description.split("\n")[0]) for t in result],
+                )
+            )
         case Path() | str():
             console.print(Text(str(result)))
         case EvalResult():
@@ -147,7 +152,9 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:
         case Comparison():
             console.print(Text(str(result)))
         case _ if hasattr(result, "itertuples"):
-            console.print(_table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()]))
+            console.print(
+                _table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()])
+            )
         case _:
             console.print(Text(repr(result)))
     return 0

@@ -83,7 +83,11 @@ class TerminalDisplay:
         lines: list[Any] = []
         for row in self.view.rows.values():
             if isinstance(row, CallRow) and row.state not in _SETTLED:
-                lines.append(Text.assemble((f"{MARKS.get(row.state, '·')} ", "cyan"), (row.tool, "bold"), f" {row.summary}", (f"  {row.state}", "dim")))
+                lines.append(
+                    Text.assemble(
+                        (f"{MARKS.get(row.state, '·')} ", "cyan"), (row.tool, "bold"), f" {row.summary}", (f"  {row.state}", "dim")
+                    )
+                )
             elif isinstance(row, TextRow) and row.state not in _SETTLED and row.text:
                 lines.append(Padding(Text("\n".join(row.text.splitlines()[-_TAIL_LINES:]), style="italic"), (0, 2)))
         head = self.view.head
@@ -97,7 +101,14 @@ def _settled(row: Row) -> Any:
             return Text(row.text, style="yellow" if row.level == "warning" else "dim")
         case TextRow():
             if row.role == "answer":
-                return Panel(Text(row.text), title="answer", title_align="left", border_style="green", subtitle=escape(row.note), subtitle_align="right")
+                return Panel(
+                    Text(row.text),
+                    title="answer",
+                    title_align="left",
+                    border_style="green",
+                    subtitle=escape(row.note),
+                    subtitle_align="right",
+                )
             return Padding(Text(row.text, style="italic"), (0, 2))
         case CallRow():
             line = Text.assemble(
@@ -181,10 +192,15 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
     body = Text()
     for name, text in ask.args if ask is not None else []:
         body.append(f"{name}\n", style="bold").append(f"{text}\n")
-    why = {"danger": "", "unknown_outcome": "The last session ended while this ran; whether it took effect is not known. Run it again?"}.get(asked.why, asked.why)
+    why = {
+        "danger": "",
+        "unknown_outcome": "The last session ended while this ran; whether it took effect is not known. Run it again?",
+    }.get(asked.why, asked.why)
     if why:
         body.append(f"\n{why}", style="yellow")
-    return Panel(body, title=f"[bold]{escape(asked.tool)}[/bold] · {asked.danger} · wants to run", title_align="left", border_style="magenta")
+    return Panel(
+        body, title=f"[bold]{escape(asked.tool)}[/bold] · {asked.danger} · wants to run", title_align="left", border_style="magenta"
+    )
 
 
 @contextmanager
@@ -193,7 +209,13 @@ def progress_bar(console: Console) -> Iterator[Any]:
     if not console.is_terminal:
         yield _PlainReporter(console)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("[dim]{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("[dim]{task.fields[note]}"),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("running", total=None, note="")
 

@@ -91,11 +91,11 @@ class RunContext:
         """Raise `LimitError` if the next model turn would pass a limit."""
         limits, usage = self.limits, self.state.usage
         if limits.cycles is not None and talk.cycles >= limits.cycles:
-            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")
+            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message
         if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
-            raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")
+            raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")  # noqa: EM101  # the limit and the message
         if limits.tokens is not None and usage.tokens >= limits.tokens:
-            raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")
+            raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")  # noqa: EM101  # the limit and the message
 
     def warn_unpriced(self, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""

@@ -32,7 +32,9 @@ def locate(suite: Suite, scenario: Scenario) -> Path | None:
 
 
 @asynccontextmanager
-async def opened(scenario: Scenario, source: Path | None, keep_in: Path | None = None, *, only_pure: bool = False) -> AsyncIterator[Workspace]:
+async def opened(
+    scenario: Scenario, source: Path | None, keep_in: Path | None = None, *, only_pure: bool = False
+) -> AsyncIterator[Workspace]:
     """The workspace of one trial.
 
     `source` is what `locate` found. A throw-away folder is removed at the end, unless `keep_in` names a

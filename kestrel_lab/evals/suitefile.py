@@ -16,8 +16,8 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.text import one_line
-from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.core.yamlfile import Where, YamlFile, read_yaml
+from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.middleware.policy import Policy
 
 MAX_REPORTED: Final = 10

@@ -104,7 +104,9 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",
         scenario=scenario.id,
-        result=_result(ask, run, judged, model_name=model.name if model.kind == "real" else config.model or model.name, model_kind=model.kind),
+        result=_result(
+            ask, run, judged, model_name=model.name if model.kind == "real" else config.model or model.name, model_kind=model.kind
+        ),
         metrics=cast("dict[str, Json]", measure(records)),
         git_sha=ask.git_sha,
         created_at=time.time(),

@@ -25,7 +25,7 @@ class Ollama:
         scheme, mark, rest = host.partition("://")
         scheme, rest = (scheme, rest) if mark else ("http", host)
         # A server told to listen everywhere is reached at home.
-        rest = rest.rstrip("/").replace("0.0.0.0", "127.0.0.1")
+        rest = rest.rstrip("/").replace("0.0.0.0", "127.0.0.1")  # noqa: S104  # nothing is bound here
         return cls(address=f"{scheme}://{rest if ':' in rest else rest + ':11434'}")
 
     def models(self) -> list[str]:

@@ -69,7 +69,7 @@ class Panel:
 
     def follow(self, run: Run) -> None:
         """Appear in the running cell and show `run` until it ends; call on its loop."""
-        from IPython.display import DisplayHandle  # noqa: PLC0415  # loaded on use
+        from IPython.display import DisplayHandle  # loaded on use
 
         self._run = run
         self._shown_at = time.monotonic()
@@ -176,8 +176,8 @@ class Panel:
 @cache
 def _widget_class() -> Callable[[RunView], Any]:
     """The widget; made at first use because importing anywidget takes half a second."""
-    import anywidget  # noqa: PLC0415  # loaded on use
-    import traitlets  # noqa: PLC0415
+    import anywidget  # loaded on use
+    import traitlets
 
     here = Path(__file__).parent
 

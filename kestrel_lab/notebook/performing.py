@@ -69,7 +69,7 @@ def begin(work: Work, ask: Ask, *, on_thread: bool = False) -> tuple[Run, Callab
 
 
 def _show_end(run: Run, where: Surface) -> None:
-    from IPython.display import display  # noqa: PLC0415  # loaded on use
+    from IPython.display import display  # loaded on use
 
     if where == "headless":
         display(Still(run.view()))  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ class NotebookReporter:
 
     def __call__(self, done: int, total: int, note: str) -> None:
         """Show `done` of `total` unless something was shown just now; the end is always shown."""
-        from IPython.display import DisplayHandle  # noqa: PLC0415  # loaded on use
+        from IPython.display import DisplayHandle  # loaded on use
 
         now = time.monotonic()
         if done < total and now - self._shown_at < INTERVAL_S:

@@ -50,7 +50,7 @@ async def ask_here(prompt: str) -> str:
     """Ask on the main thread, which waits; Stop cancels the task that asks."""
     try:
         with _interruptible():
-            return input(prompt)
+            return input(prompt)  # noqa: ASYNC250  # the front end answers it, and Stop interrupts it
     except KeyboardInterrupt:
         # Let through, it would end the kernel's event loop.
         raise asyncio.CancelledError from None

@@ -37,9 +37,11 @@ async def settled(run: Run) -> Run:
     try:
         await interruptible(run.wait(), f"run {run.id}; what it did so far: %kestrel show {run.id}")
     except asyncio.CancelledError:
-        raise RunCancelled(f"run {run.id} was stopped") from None
+        msg = f"run {run.id} was stopped"
+        raise RunCancelled(msg) from None
     if run.status is RunStatus.CANCELLED:
-        raise RunCancelled(f"run {run.id} was stopped")
+        msg = f"run {run.id} was stopped"
+        raise RunCancelled(msg)
     if run.status is RunStatus.FAILED:
         msg = f"run {run.id} failed: {run.reason or 'no reason recorded'}. Look: %kestrel show {run.id}"
         raise RunFailed(msg)
@@ -91,4 +93,3 @@ def run_on_thread(work: Callable[[Ask], Coroutine[object, object, T]]) -> T:
     threading.Thread(target=context.run, args=(thread,), name="kestrel-run", daemon=True).start()
     main.serve(interrupted)
     return outcome.result()
-

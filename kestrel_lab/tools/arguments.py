@@ -70,7 +70,7 @@ class TypedArguments:
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
         """Numbers in text become numbers, defaults are filled in; raises `ToolArgumentsError` listing each wrong key."""
-        from pydantic_core import ValidationError  # noqa: PLC0415  # loaded on use
+        from pydantic_core import ValidationError  # loaded on use
 
         adapter = self._adapter
         try:
@@ -85,8 +85,8 @@ class TypedArguments:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
-        from pydantic import ConfigDict, Field, TypeAdapter  # noqa: PLC0415  # loaded on use
-        from typing_extensions import TypedDict  # noqa: PLC0415  # pydantic needs this one before Python 3.12
+        from pydantic import ConfigDict, Field, TypeAdapter  # loaded on use
+        from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
         fields: dict[str, Any] = {}
         for name, parameter in self.parameters.items():

@@ -18,9 +18,7 @@ def clean_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     This keeps secrets out of a command's way, not out of its reach: it can still read the files of its user.
     """
-    passed = {
-        name: value for name, value in source.items() if (name in _PASSED or name.startswith("LC_")) and not _SECRET.search(name)
-    }
+    passed = {name: value for name, value in source.items() if (name in _PASSED or name.startswith("LC_")) and not _SECRET.search(name)}
     if sys.prefix != sys.base_prefix:
         passed["PATH"] = os.pathsep.join([os.path.join(sys.prefix, "bin"), passed.get("PATH", os.defpath)])
     return passed | _SET

@@ -126,7 +126,7 @@ def _directory_path(directory: int) -> str:
     """A path that names an open directory whatever happens to its name; the name itself where the system has none."""
     if sys.platform.startswith("linux"):
         return f"/proc/self/fd/{directory}"
-    import fcntl  # noqa: PLC0415  # not on every system
+    import fcntl  # not on every system
 
     return os.fsdecode(fcntl.fcntl(directory, fcntl.F_GETPATH, b"\0" * 1024).rstrip(b"\0"))
 

@@ -36,7 +36,7 @@ def _convert(value: object) -> Json:
         return [_convert(item) for item in cast("list[object]", value)]
     if kind is dict and all(type(key) is str for key in cast("dict[object, object]", value)):
         return {_encodable(key): _convert(item) for key, item in cast("dict[str, object]", value).items()}
-    from pydantic_core import to_jsonable_python  # noqa: PLC0415  # loaded on use
+    from pydantic_core import to_jsonable_python  # loaded on use
 
     converted = to_jsonable_python(value, fallback=_foreign)
     for plain in (str, int, float):  # a subclass that comes back as it was

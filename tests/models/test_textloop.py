@@ -215,7 +215,9 @@ def test_a_brief_prompt_is_all_a_small_model_reads() -> None:
 
 def test_a_call_said_twice_has_to_be_followed_by_an_answer() -> None:
     """Brief: after the same call twice only an answer is allowed."""
-    tool = ToolSpec(name="look", description="Look.", schema={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
+    tool = ToolSpec(
+        name="look", description="Look.", schema={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
+    )
     call = ToolRequest(id="1", name="look", args={"at": "box"})
     turn = [Message(role="assistant", calls=(call,)), Message(role="tool", text="a dog", call_id="1", name="look")]
     inner = Says('{"answer": "a dog"}', "stop")

@@ -54,7 +54,7 @@ def test_the_run_is_the_cells_result_and_a_variable(shell: InteractiveShell) -> 
 def test_a_cell_is_the_goal_as_it_is_written(shell: InteractiveShell) -> None:
     """Quotes, braces, dashes and `%` in a cell are text; only a known `@name` is filled in."""
     shell.user_ns["who"] = "--bg {Ada}"
-    goal = "--it's {a} {{b}} \"c\" %d @who @nobody\n  indented"
+    goal = '--it\'s {a} {{b}} "c" %d @who @nobody\n  indented'
     found = run(shell, f"%%kestrel --approve auto\n{goal}")
 
     assert found.goal == goal.replace("@who", "--bg {Ada}")

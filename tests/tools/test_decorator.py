@@ -43,7 +43,7 @@ def test_schema_and_description_come_from_signature_and_docstring() -> None:
     """Types, defaults and `Args:` entries are in the schema; the description is the text before the first section."""
 
     @tool(name="look_up", danger_level="high", effect="pure", timeout_s=3)
-    def look(city: str, unit: Literal["C", "F"] = "C", days: int | None = None) -> str:  # noqa: D417
+    def look(city: str, unit: Literal["C", "F"] = "C", days: int | None = None) -> str:
         """Look up the weather.
 
         Only for cities.
@@ -147,7 +147,7 @@ def test_wrong_arguments_are_explained_key_by_key() -> None:
     """The message names every wrong key, what is wrong with it, and the nearest spelling of an unknown one."""
 
     @tool
-    def plot(path: str, width: int, city: City | None = None) -> str:  # noqa: D417
+    def plot(path: str, width: int, city: City | None = None) -> str:
         """Plot.
 
         Args:

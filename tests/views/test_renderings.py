@@ -19,7 +19,27 @@ from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import run_text, table_text
 from kestrel_lab.views.wording import duration, usage_line, value_text, visible_json
 
-ALLOWED = set("section div p b small span code pre details summary table caption thead tbody tr th td".split())
+ALLOWED = set(
+    [
+        "section",
+        "div",
+        "p",
+        "b",
+        "small",
+        "span",
+        "code",
+        "pre",
+        "details",
+        "summary",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+    ]
+)
 
 
 class Markup(HTMLParser):

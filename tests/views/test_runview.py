@@ -37,7 +37,7 @@ def ordered(state: dict[str, dict[str, dict[str, Any]]]) -> list[tuple[str, list
 
 
 CALLS = st.sampled_from(["a", "b", "c"])
-TEXTS = st.sampled_from(["", "hello", "\x1b[31mred", "​", "42"])
+TEXTS = st.sampled_from(["", "hello", "\x1b[31mred", "\u200b", "42"])
 ARGS = st.dictionaries(st.sampled_from(["path", "command"]), st.one_of(TEXTS, st.integers(), st.none()))
 PROBLEM = st.sampled_from([None, {"kind": "denied", "message": "no"}, {"kind": "failed", "message": "boom"}])
 EVENTS = st.one_of(

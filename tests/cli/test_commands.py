@@ -1,0 +1,245 @@
+"""Claims about the `kestrel` command, made of its real process or its real entry point."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from kestrel_lab import Lab
+from kestrel_lab.cli.main import main
+
+SCRIPT = """
+rules:
+  - when: write
+    turns:
+      - - {tool: write_file, args: {path: a.txt, content: hi}}
+      - written
+  - when: talk
+    turns: [hello]
+  - when: ask
+    turns:
+      - - {tool: file_exists, args: {path: nothing}}
+        - {tool: grpe, args: {}}
+      - there is nothing
+"""
+
+Kestrel = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a script."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    return tmp_path
+
+
+@pytest.fixture
+def kestrel(folder: Path, capsys: pytest.CaptureFixture[str]) -> Kestrel:
+    """Runs a command line in `folder`; gives exit code, output and errors."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(list(words))
+        told = capsys.readouterr()
+        return int(end.value.code or 0), told.out, told.err
+
+    return run
+
+
+def newest(folder: Path) -> str:
+    """The id of the newest run."""
+    lab = Lab(home=folder / ".kestrel")
+    try:
+        return lab.store.runs(limit=1)[0].id
+    finally:
+        lab.close()
+
+
+def test_a_run_shows_its_calls_and_its_answer(kestrel: Kestrel) -> None:
+    """`kestrel run` prints calls with results, errors the model was told, the answer, usage and the script's label; exit code 0."""
+    code, out, _ = kestrel("run", "ask", "--model", "scripted:script.yaml")
+    assert code == 0
+    assert "script.yaml (scripted)" in out
+    assert "✓ file_exists" in out
+    assert "there is no tool 'grpe'; did you mean 'grep'?" in out
+    assert "there is nothing" in out
+    assert "COMPLETE · 50 tokens" in out
+
+
+def test_with_nobody_there_a_risky_call_stops_at_once(kestrel: Kestrel, folder: Path) -> None:
+    """Exit code 3 and the words to go on with; approving and resuming finishes the run."""
+    code, _, err = kestrel("run", "write", "--model", "scripted:script.yaml")
+    run_id = newest(folder)
+    assert code == 3
+    assert f"kestrel approve {run_id}" in err
+    assert not (folder / "a.txt").exists()
+    assert kestrel("show", run_id)[1].startswith(f"run {run_id} · WAITING_APPROVAL")
+    assert kestrel("approve", run_id)[0] == 0
+    code, out, _ = kestrel("run", "--resume", run_id)
+    assert code == 0
+    assert "written" in out
+    assert (folder / "a.txt").read_text() == "hi"
+    assert run_id in kestrel("runs")[1]
+
+
+def test_denied_runs_go_on(kestrel: Kestrel, folder: Path) -> None:
+    """`kestrel deny` with a reason: the model is told, the file is not written, the run completes."""
+    kestrel("run", "write", "--model", "scripted:script.yaml")
+    run_id = newest(folder)
+    assert kestrel("deny", run_id, "--reason", "not today")[0] == 0
+    code, out, _ = kestrel("resume", run_id)
+    assert code == 0
+    assert "not today" in out
+    assert not (folder / "a.txt").exists()
+
+
+def test_json_is_for_programs(folder: Path) -> None:
+    """`--json` writes one JSON object to standard output and nothing else, everything else to standard error."""
+    words = [sys.executable, "-m", "kestrel_lab", "run", "talk", "--model", "scripted:script.yaml", "--json"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
+    assert (said["status"], said["answer"], said["model"]) == ("COMPLETE", "hello", "scripted:script.yaml (scripted)")
+
+
+def test_a_person_at_a_terminal_is_asked(folder: Path) -> None:
+    """At a terminal the call is shown whole; a yes lets it run, an edit runs what was edited, a no with a reason does not run it."""
+    for keys, content in ((["y"], "hi"), (["e", '{"path": "a.txt", "content": "edited"}'], "edited"), (["n", "no files"], None)):
+        (folder / "a.txt").unlink(missing_ok=True)
+        child = pexpect.spawn(
+            sys.executable,
+            ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
+            cwd=str(folder),
+            encoding="utf-8",
+            timeout=20,
+        )
+        child.expect("wants to run")
+        child.expect(r"lways in this run\? ")
+        for number, line in enumerate(keys):
+            if number:
+                child.expect("JSON: |empty\\): ")
+            child.sendline(line)
+        child.expect("COMPLETE")
+        child.expect(pexpect.EOF)
+        child.close()
+        assert child.exitstatus == 0
+        assert ((folder / "a.txt").read_text() if content else None) == content
+
+
+def test_an_approval_from_another_process_is_enough(folder: Path) -> None:
+    """A run that waits at a terminal goes on when another process approves it."""
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
+        cwd=str(folder),
+        encoding="utf-8",
+        timeout=20,
+    )
+    child.expect(r"lways in this run\? ")
+    subprocess.run([sys.executable, "-m", "kestrel_lab", "approve", newest(folder)], cwd=folder, check=True, capture_output=True)
+    child.expect("COMPLETE")
+    child.expect(pexpect.EOF)
+    assert (folder / "a.txt").read_text() == "hi"
+
+
+def test_ctrl_c_cancels(folder: Path) -> None:
+    """Ctrl-C while a question is open ends the run CANCELLED with exit code 130."""
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
+        cwd=str(folder),
+        encoding="utf-8",
+        timeout=20,
+    )
+    child.expect(r"lways in this run\? ")
+    child.sendintr()
+    child.expect("was stopped")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    lab = Lab(home=folder / ".kestrel")
+    assert lab.get(newest(folder)).status == "CANCELLED"
+    lab.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", ""], "the goal is empty"),
+        (["run", "x", "--model", "opnai/gpt-5"], "did you mean 'openai'?"),
+        (["run", "x", "--model", "scripted:nothing.yaml"], "no script"),
+        (["run", "x", "--model", "scripted:script.yaml", "--tools", "grpe"], "did you mean 'grep'?"),
+        (["run", "x", "--approve", "sometimes"], "unknown approval policy 'sometimes'"),
+        (["run", "x", "--model", "scripted:script.yaml", "--workspace", "nowhere"], "nowhere is not a directory"),
+        (["run", "x", "--resume", "r1"], "not both"),
+        (["run", "--aprove", "ask"], "No such option: --aprove"),
+        (["rnu"], "Did you mean 'run'?"),
+        (["show", "r0"], "no run 'r0'"),
+        (["eval", "run", "nothing.yaml"], "nothing.yaml: cannot be read"),
+    ],
+)
+def test_mistakes_are_named(kestrel: Kestrel, words: list[str], told: str) -> None:
+    """A mistake gives exit code 2, one message that names it and what would be right, and no traceback."""
+    code, _, err = kestrel(*words)
+    assert code == 2
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_settings_say_where_they_come_from(kestrel: Kestrel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kestrel config` shows each value with its source."""
+    (folder / "kestrel.toml").write_text('approve = "auto:medium"\n')
+    monkeypatch.setenv("KESTREL_CYCLES", "7")
+    _, out, _ = kestrel("config")
+    assert re.search(r"approve +auto:medium +\S*kestrel.toml", out)
+    assert re.search(r"cycles +7 +KESTREL_CYCLES", out)
+    assert re.search(r"seconds +300.0 +default", out)
+
+
+def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
+    """`kestrel doctor` names the log, the model in force, and for each missing provider the variable to set."""
+    code, out, _ = kestrel("doctor")
+    assert code == 0
+    assert "local/smollm2-135m" in out
+    assert "set OPENAI_API_KEY" in out
+    assert "kestrel.db" in out
+
+
+def test_help_teaches() -> None:
+    """`kestrel --help` lists every command with its purpose and where to begin."""
+    done = subprocess.run([sys.executable, "-m", "kestrel_lab", "--help"], capture_output=True, text=True, check=True)
+    for word in ("run", "resume", "show", "runs", "approve", "deny", "tools", "models", "config", "doctor", "eval", "kestrel doctor"):
+        assert word in done.stdout
+
+
+def test_a_suite_from_the_command_line(kestrel: Kestrel, folder: Path) -> None:
+    """`kestrel eval run` prints the table and writes report and rows; the frame is the one `Lab.eval` gives."""
+    (folder / "suite.yaml").write_text(
+        """
+name: small
+epochs: 2
+configs:
+  - {name: script, model: "scripted:script.yaml"}
+scenarios:
+  - {id: talk, goal: talk, checks: [{answer_contains: hello}]}
+  - {id: write, goal: write, tools: [write_file], checks: [{file_equals: {path: a.txt, text: hi}}]}
+"""
+    )
+    code, out, _ = kestrel("eval", "run", "suite.yaml", "--report", "out/r.html", "--csv", "out/r.csv")
+    assert code == 0
+    assert "script (scripted)  100 %" in out
+    assert "<html" in (folder / "out/r.html").read_text()
+    lab = Lab(home=folder / ".kestrel")
+    frame = lab.eval_sync("suite.yaml").frame
+    stored = lab.store.eval_runs(suite="small")
+    lab.close()
+    columns = (folder / "out/r.csv").read_text().splitlines()
+    assert columns[0].split(",") == list(frame.columns)
+    assert len(columns) == 1 + len(frame) == 5
+    assert len(stored) == 8

@@ -1,0 +1,44 @@
+"""Claims about the notebooks that are shipped."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def test_there_are_notebooks() -> None:
+    """The parametrised tests below have something to test."""
+    assert [path.name for path in NOTEBOOKS] == ["01_first_run.ipynb", "02_measure_a_suite.ipynb"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_headless(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every notebook runs to its end with nobody there and leaves output that needs no kernel."""
+    monkeypatch.setenv("KESTREL_HOME", str(tmp_path / "home"))
+    spec = importlib.util.spec_from_file_location("execute_notebooks", ROOT / "notebooks" / "execute.py")
+    assert spec is not None
+    assert spec.loader is not None
+    execute = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(execute)
+    execute.execute(path, tmp_path / path.name)
+    done = nbformat.read(tmp_path / path.name, as_version=4)
+    assert "widgets" not in done.metadata
+    assert [cell.source for cell in done.cells if cell.cell_type == "code" and cell.execution_count is None] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_executed(path: Path) -> None:
+    """Whoever opens a notebook without running it sees its outputs, and no path of the machine it ran on."""
+    text = path.read_text(encoding="utf-8")
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in cells)
+    assert any(cell["outputs"] for cell in cells)
+    assert str(ROOT) not in text
+    assert sys.prefix not in text
