@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.engine.session import Session, Tools, run_blocking
+from kestrel_lab.core.protocols import Middleware, Model, Reporter
+from kestrel_lab.engine.session import RunListener, Session, Tools, run_blocking
 from kestrel_lab.engine.settings import load_settings
 from kestrel_lab.views.html import table_html
 
@@ -34,6 +34,8 @@ class Lab(Session):
         approve: str | None = None,
         *,
         tools: Tools = (),
+        middleware: Iterable[Middleware] = (),
+        listeners: Iterable[RunListener] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         env = os.environ if env is None else env
@@ -43,6 +45,8 @@ class Lab(Session):
             model if model is not None else self.settings["model"],
             approve if approve is not None else self.settings["approve"],
             tools=tools,
+            middleware=middleware,
+            listeners=listeners,
             limits=self.settings.limits,
             provider=self.settings["provider"],
             api_base=self.settings["api_base"],

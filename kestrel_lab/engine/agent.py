@@ -57,7 +57,7 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.usage.unpriced
-    result = await compose(ask, RecordModel(ctx.emit, cycle))(call)
+    result = await compose(ask, RecordModel(ctx.emit, cycle), *ctx.middleware)(call)
     ctx.warn_unpriced(unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))

@@ -11,7 +11,7 @@ from kestrel_lab.core.errors import LimitError
 from kestrel_lab.core.events import BudgetWarned, Event, ModelDelta, StateTransition
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ToolSpec
-from kestrel_lab.core.protocols import Approver, Listener, Model
+from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.log.fold import Conversation, RunState
@@ -37,6 +37,8 @@ class RunContext:
     approver: Approver | None
     cache: Shelf | None = None
     """Where answers of pure tools are kept; `None` for nowhere."""
+    middleware: tuple[Middleware, ...] = ()
+    """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
     clock: WorkClock = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ApprovalGiven, RunResumed, RunStarted
+from kestrel_lab.core.events import ApprovalGiven, Event, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.protocols import Approver, Model
+from kestrel_lab.core.protocols import Approver, Middleware, Model
 from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine.approvals import ApprovalDesk
@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 Tools = Iterable["str | Tool | Callable[..., Any]"]
 """Tools by name, as made by `@tool`, or as plain functions."""
+RunListener = Callable[[Run, Event], None]
+"""Told of the events of many runs."""
 
 
 class Session:
@@ -55,6 +57,8 @@ class Session:
         approve: str = "ask",
         *,
         tools: Tools = (),
+        middleware: Iterable[Middleware] = (),
+        listeners: Iterable[RunListener] = (),
         limits: Limits | None = None,
         provider: str | None = None,
         api_base: str | None = None,
@@ -67,6 +71,10 @@ class Session:
             model: What runs use unless told otherwise; `None` finds one (see `kestrel doctor`).
             approve: Approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`.
             tools: Offered to every run beside the native tools.
+            middleware: Put around every call, of models and of tools: hooks before and after thinking and
+                acting. It sees a tool call before it is asked about; what it answers is what is recorded.
+            listeners: Told of every event of every run, from `run_started` to the last state transition:
+                called with the run and the event on the run's event loop; must not block.
             limits: Bounds of runs that bring none of their own.
             provider: Provider of model names that do not say theirs.
             api_base: Address of an OpenAI-compatible server.
@@ -76,6 +84,8 @@ class Session:
         self.home = Path(home)
         self.model = model
         self.approve = approve
+        self.middleware = tuple(middleware)
+        self.listeners = tuple(listeners)
         self.limits = limits or Limits()
         self.provider = provider
         self.api_base = api_base
@@ -319,13 +329,17 @@ class Session:
             policy=policy,
             approver=approver,
             cache=self._cache,
+            middleware=self.middleware,
         )
+        run = Run(self.store, run_id, state)
+        ctx.listeners.extend(partial(listener, run) for listener in self.listeners)
         if resumed is not None:
             ctx.emit(resumed)
+        elif state.started is not None:
+            ctx.tell(state.started)
         desk = ApprovalDesk(ctx)
         task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
         self._tasks.add(task)
-        run = Run(self.store, run_id, state)
         run.attach(ctx, desk, task)
         self._runs[run_id] = run
 

@@ -51,7 +51,16 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
     order = TurnOrder(calls, together)
     timeout = Timeout(lambda call: ctx.toolbox.get(call.target).timeout_s)
-    handler = compose(_tool_handler(ctx), record, *_cache(ctx), Approval(desk.decide), order, timeout, RecordIntent(ctx.emit, ctx.on_disk))
+    handler = compose(
+        _tool_handler(ctx),
+        record,
+        *ctx.middleware,
+        *_cache(ctx),
+        Approval(desk.decide),
+        order,
+        timeout,
+        RecordIntent(ctx.emit, ctx.on_disk),
+    )
 
     async def one(call: Call) -> None:
         try:

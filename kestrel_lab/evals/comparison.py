@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PRIMARY: Final = "success_rate"
-COMPARED: Final = ("working_s", "tokens", "model_calls", "tool_calls", "cost_usd")
+COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
 """Metrics compared beside the success rate, over trials that did not break."""
 _SHOWN_FLIPS: Final = 20
 

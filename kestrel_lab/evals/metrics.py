@@ -31,12 +31,12 @@ class Metric:
     function: Callable[[Records], float]
 
 
-def wall_s(records: Records) -> float:
+def wall_time(records: Records) -> float:
     """Seconds from the first to the last event."""
     return records[-1].at - records[0].at if records else 0.0
 
 
-def waiting_s(records: Records) -> float:
+def waiting_time(records: Records) -> float:
     """Seconds in which at least one call waited for a person, or nobody had the run open.
 
     Time between the end of one session and `run_resumed` is nobody's working time either.
@@ -54,12 +54,12 @@ def waiting_s(records: Records) -> float:
     return total
 
 
-def working_s(records: Records) -> float:
+def working_time(records: Records) -> float:
     """Wall time without the time of waiting for a person."""
-    return wall_s(records) - waiting_s(records)
+    return wall_time(records) - waiting_time(records)
 
 
-def queued_s(records: Records) -> float:
+def queued_time(records: Records) -> float:
     """Seconds that tool calls waited for their turn, added up over calls."""
     return sum(record.event.queued for record in records if isinstance(record.event, ToolAnswered))
 
@@ -74,7 +74,7 @@ def tokens_out(records: Records) -> float:
     return sum(answer.tokens_out for answer in _model_answers(records))
 
 
-def tokens(records: Records) -> float:
+def token_usage(records: Records) -> float:
     """Tokens read and written."""
     return tokens_in(records) + tokens_out(records)
 
@@ -89,13 +89,13 @@ def tool_calls(records: Records) -> float:
     return sum(isinstance(record.event, ToolAnswered) for record in records)
 
 
-def cost_usd(records: Records) -> float:
+def cost_estimate(records: Records) -> float:
     """Money for model calls whose price is known; `unpriced_calls` says how many are left out."""
     return sum(answer.cost_usd or 0.0 for answer in _model_answers(records))
 
 
 def unpriced_calls(records: Records) -> float:
-    """Model calls that `cost_usd` knows no price of."""
+    """Model calls that `cost_estimate` knows no price of."""
     return sum(answer.cost_usd is None and answer.error is None for answer in _model_answers(records))
 
 
@@ -116,16 +116,16 @@ def _model_answers(records: Records) -> list[ModelAnswered]:
 METRICS: Final[dict[str, Metric]] = {
     function.__name__: Metric(name=function.__name__, unit=unit, better="higher" if function is cache_hits else "lower", function=function)
     for function, unit in (
-        (wall_s, "s"),
-        (working_s, "s"),
-        (waiting_s, "s"),
-        (queued_s, "s"),
-        (tokens, "tokens"),
+        (wall_time, "s"),
+        (working_time, "s"),
+        (waiting_time, "s"),
+        (queued_time, "s"),
+        (token_usage, "tokens"),
         (tokens_in, "tokens"),
         (tokens_out, "tokens"),
         (model_calls, "calls"),
         (tool_calls, "calls"),
-        (cost_usd, "USD"),
+        (cost_estimate, "USD"),
         (unpriced_calls, "calls"),
         (cache_hits, "calls"),
         (cycles, "turns"),

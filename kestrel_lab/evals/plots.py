@@ -26,8 +26,8 @@ def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
     _rates(rates, summaries)
     priced = [summary for summary in summaries if summary["cost_known"]]
     left_out = f" ({len(summaries) - len(priced)} without known price)" if len(priced) < len(summaries) else ""
-    _scatter(costs, priced, "cost_usd", f"cost per trial, USD{left_out}")
-    _scatter(times, summaries, "working_s", "working time per trial, s")
+    _scatter(costs, priced, "cost_estimate", f"cost per trial, USD{left_out}")
+    _scatter(times, summaries, "working_time", "working time per trial, s")
     return figure
 
 

@@ -95,7 +95,7 @@ class EvalResult:
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
             lines.append(
-                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_s']:.2f} s, {s['tokens']:.0f} tokens, {cost_text(s)}"
+                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_time']:.2f} s, {s['token_usage']:.0f} tokens, {cost_text(s)}"
             )
         return "\n".join(lines)
 

@@ -70,6 +70,13 @@ class ScenarioEntry(DefaultsEntry):
     weight: Annotated[float, Field(gt=0)] = 1.0
 
 
+class ScenarioFileEntry(_Strict):
+    """A file of scenarios that suites take in by `scenarios_from`."""
+
+    defaults: DefaultsEntry = DefaultsEntry()
+    scenarios: Annotated[list[ScenarioEntry], Field(min_length=1)]
+
+
 class ConfigEntry(_Strict):
     """One way to run the scenarios. A text alone is the name of a model."""
 
@@ -98,7 +105,8 @@ class SuiteEntry(_Strict):
     tools_from: list[str] = []
     defaults: DefaultsEntry = DefaultsEntry()
     configs: Annotated[list[ConfigEntry], Field(min_length=1)] = [ConfigEntry(name="default")]
-    scenarios: Annotated[list[ScenarioEntry], Field(min_length=1)]
+    scenarios: list[ScenarioEntry] = []
+    scenarios_from: list[str] = []
 
 
 _ENTRIES: Final[dict[str, type[BaseModel]]] = {
@@ -120,14 +128,17 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
     """
     path = Path(path)
     place = Path(at) if at is not None else path
-    document = read_yaml(path, _shown(path))
-    try:
-        entry = SuiteEntry.model_validate(document.value)
-    except ValidationError as error:
-        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
-        raise UsageError(_joined(_told(document, detail) for detail in details)) from error
+    document, entry = _read(path, SuiteEntry)
     problems: list[str] = []
     scenarios = [_scenario(entry, index, document, problems) for index in range(len(entry.scenarios))]
+    for number, name in enumerate(entry.scenarios_from):
+        found = _try(document, ("scenarios_from", number), problems, partial(_beside, path, name))
+        if found is not None:
+            scenarios += _scenarios_of(found, entry.defaults, problems)
+    if not scenarios and not problems:
+        problems.append(
+            f"{document.place()}: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"
+        )
     configs = [_config(entry, index, document, problems) for index in range(len(entry.configs))]
     if problems:
         raise UsageError(_joined(problems))
@@ -160,7 +171,37 @@ def repository_of(folder: Path) -> Path | None:
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
 
 
-def _scenario(suite: SuiteEntry, index: int, document: YamlFile, problems: list[str]) -> Scenario:
+_Entry = TypeVar("_Entry", bound=BaseModel)
+
+
+def _read(path: Path, kind: type[_Entry]) -> tuple[YamlFile, _Entry]:
+    document = read_yaml(path, _shown(path))
+    try:
+        return document, kind.model_validate(document.value)
+    except ValidationError as error:
+        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
+        raise UsageError(_joined(_told(document, detail) for detail in details)) from error
+
+
+def _beside(suite: Path, name: str) -> Path:
+    """The file that a suite names: beside it, else from the top of its repository."""
+    folder = suite.absolute().parent
+    for place in (folder, repository_of(folder) or folder):
+        if not Path(name).is_absolute() and (place / name).is_file():
+            return place / name
+    msg = f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository"
+    raise UsageError(msg)
+
+
+def _scenarios_of(path: Path, defaults: DefaultsEntry, problems: list[str]) -> list[Scenario]:
+    """The scenarios of a file; its defaults go before those of the suite."""
+    document, entry = _read(path, ScenarioFileEntry)
+    merged = defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
+    whole = entry.model_copy(update={"defaults": merged})
+    return [_scenario(whole, index, document, problems) for index in range(len(whole.scenarios))]
+
+
+def _scenario(suite: SuiteEntry | ScenarioFileEntry, index: int, document: YamlFile, problems: list[str]) -> Scenario:
     entry, defaults = suite.scenarios[index], suite.defaults
     where: Where = ("scenarios", index)
     limits = _limits(document, (*where, "limits"), problems, defaults.limits, entry.limits)

@@ -17,7 +17,7 @@ COLUMNS: Final = (
     *("reason", "run", "git_sha", "weight"),
 )
 """What a trial's record holds, in order."""
-MEANS: Final = ("wall_s", "working_s", "tokens", "model_calls", "tool_calls", "cost_usd", "unpriced_calls", "cache_hits")
+MEANS: Final = ("wall_time", "working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate", "unpriced_calls", "cache_hits")
 """Metrics whose means a summary shows."""
 
 
@@ -92,7 +92,7 @@ def _dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _loss(summary: dict[str, Any]) -> tuple[float, float, float]:
     """What is better when smaller; an unknown cost is worse than any known one."""
     rate = 0.0 if math.isnan(summary["success_rate"]) else summary["success_rate"]
-    return -rate, summary["cost_usd"] if summary["cost_known"] else math.inf, summary["working_s"]
+    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, summary["working_time"]
 
 
 def labelled(name: str, kind: str) -> str:
@@ -114,8 +114,8 @@ def rate_text(summary: dict[str, Any]) -> str:
 
 def cost_text(summary: dict[str, Any]) -> str:
     """The mean cost, and that it leaves out calls of unknown price where it does."""
-    text = f"${summary['cost_usd']:.4f}"
-    return text if summary["cost_known"] else ("price not known" if not summary["cost_usd"] else f"{text} + calls of unknown price")
+    text = f"${summary['cost_estimate']:.4f}"
+    return text if summary["cost_known"] else ("price not known" if not summary["cost_estimate"] else f"{text} + calls of unknown price")
 
 
 def summary_cells(summary: dict[str, Any]) -> list[object]:
@@ -126,8 +126,8 @@ def summary_cells(summary: dict[str, Any]) -> list[object]:
         rate_text(summary),
         summary["trials"],
         summary["errors"],
-        f"{summary['wall_s']:.2f}",
-        f"{summary['tokens']:.0f}",
+        f"{summary['wall_time']:.2f}",
+        f"{summary['token_usage']:.0f}",
         f"{summary['tool_calls']:.1f}",
         f"{summary['cache_hits']:.1f}",
         cost_text(summary),

@@ -17,7 +17,7 @@ from kestrel_lab.core.events import (
     ToolAnswered,
     ToolCalled,
 )
-from kestrel_lab.evals.metrics import METRICS, measure, waiting_s, working_s
+from kestrel_lab.evals.metrics import METRICS, measure, waiting_time, working_time
 
 
 def log(*timed):
@@ -60,16 +60,16 @@ RUN = log(
 def test_a_known_run():
     """Every metric of a run counted by hand; overlapping questions count once, stored answers cost nothing."""
     assert measure(RUN) == {
-        "wall_s": 8.0,
-        "working_s": 4.0,
-        "waiting_s": 4.0,
-        "queued_s": 0.625,
-        "tokens": 330.0,
+        "wall_time": 8.0,
+        "working_time": 4.0,
+        "waiting_time": 4.0,
+        "queued_time": 0.625,
+        "token_usage": 330.0,
         "tokens_in": 300.0,
         "tokens_out": 30.0,
         "model_calls": 2.0,
         "tool_calls": 3.0,
-        "cost_usd": 0.25,
+        "cost_estimate": 0.25,
         "unpriced_calls": 1.0,
         "cache_hits": 1.0,
         "cycles": 2.0,
@@ -90,7 +90,7 @@ def test_a_pause_between_sessions_is_not_work():
         (3601.0, given("t")),
         (3602.0, RunFinished(outcome="complete")),
     )
-    assert (waiting_s(records), working_s(records)) == (3600.0, 2.0)
+    assert (waiting_time(records), working_time(records)) == (3600.0, 2.0)
 
 
 @pytest.mark.parametrize("cut", range(len(RUN)))

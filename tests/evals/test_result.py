@@ -52,7 +52,7 @@ def test_summary_has_intervals_and_the_front(result):
     assert list(summary["success_rate"]) == [1.0, 0.6, 0.5, 0.9]
     assert all(summary["low"] < summary["success_rate"])
     assert all(summary["success_rate"] <= summary["high"])
-    assert list(summary["cost_usd"]) == pytest.approx([0.5, 0.1, 0.6, 0.0])
+    assert list(summary["cost_estimate"]) == pytest.approx([0.5, 0.1, 0.6, 0.0])
     assert list(summary["cost_known"]) == [True, True, True, False]
     assert list(summary["model_kind"]) == ["scripted"] * 4
 
@@ -61,7 +61,7 @@ def test_the_front_by_hand(result):
     """Success, cost and time: who is worse in all is not on it; an unknown price is worse than a known one."""
     records = summarise(result.rows, "fail")
     for record, time in zip(records, (2.0, 1.0, 3.0, 2.5), strict=True):
-        record["working_s"] = time
+        record["working_time"] = time
     from kestrel_lab.evals.table import _dominates
 
     assert [not any(_dominates(other, one) for other in records) for one in records] == [True, True, False, False]

@@ -217,3 +217,22 @@ def test_the_schema_is_for_editors():
     schema = suite_schema()
     assert schema["additionalProperties"] is False
     assert "scenarios" in schema["required"]
+
+
+def test_scenarios_come_from_files_too(tmp_path: Path) -> None:
+    """Scenario files are found beside the suite; their defaults go before the suite's; mistakes name the file they are in."""
+    (tmp_path / "more.yaml").write_text("defaults: {family: far}\nscenarios:\n  - {id: b, goal: go, checks: [{answer_contains: x}]}\n")
+    suite = tmp_path / "suite.yaml"
+    text = "defaults: {family: near, limits: {cycles: 3}}\nscenarios_from: [more.yaml]\nscenarios:\n  - {id: a, goal: go, checks: [{answer_contains: x}]}\n"
+    suite.write_text(text)
+    loaded = load_suite(suite)
+    assert [(s.id, s.family, s.limits) for s in loaded.scenarios] == [("a", "near", {"cycles": 3}), ("b", "far", {"cycles": 3})]
+    (tmp_path / "more.yaml").write_text("scenarios:\n  - {id: b, gaol: go, checks: [{answer_contains: x}]}\n")
+    with pytest.raises(UsageError, match=r"more.yaml:2: scenarios\[0\].gaol: unknown key; did you mean 'goal'"):
+        load_suite(suite)
+    suite.write_text("scenarios_from: [none.yaml]\n")
+    with pytest.raises(UsageError, match=r"suite.yaml:1: scenarios_from\[0\]: there is no scenario file 'none.yaml'"):
+        load_suite(suite)
+    suite.write_text("name: empty\n")
+    with pytest.raises(UsageError, match="the suite has no scenarios"):
+        load_suite(suite)
