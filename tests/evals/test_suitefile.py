@@ -148,7 +148,7 @@ SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_cont
          "smoke.yaml:6: scenarios[0].approve: nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"),
         (SCENARIO + "    approve: never\n", "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny"),
         (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:1: scenario names used twice: a"),
-        ("scenarios: []\n", "smoke.yaml:1: scenarios: must not be empty"),
+        ("scenarios: []\n", "smoke.yaml:1: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"),
         ("- a\n", "smoke.yaml:1: must be a mapping of keys to values, not ['a']"),
         ("", "smoke.yaml:1: must be a mapping of keys to values, not nothing"),
     ],
@@ -216,7 +216,7 @@ def test_the_schema_is_for_editors():
     """Editors get a JSON Schema that refuses unknown keys."""
     schema = suite_schema()
     assert schema["additionalProperties"] is False
-    assert "scenarios" in schema["required"]
+    assert {"scenarios", "scenarios_from", "configs"} <= set(schema["properties"])
 
 
 def test_scenarios_come_from_files_too(tmp_path: Path) -> None:
