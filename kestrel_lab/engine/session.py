@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalGiven, Event, RunResumed, RunStarted
@@ -45,6 +45,25 @@ Tools = Iterable["str | Tool | Callable[..., Any]"]
 """Tools by name, as made by `@tool`, or as plain functions."""
 RunListener = Callable[[Run, Event], None]
 """Told of the events of many runs."""
+
+
+class ResumeOptions(TypedDict, total=False):
+    """What a resumed run may be given anew; see `Session.restart`."""
+
+    model: str | Model | None
+    tools: Tools | Toolbox | None
+    approve: str | None
+    approver: Approver | None
+
+
+class RunOptions(ResumeOptions, total=False):
+    """What a run may be given; see `Session.start`."""
+
+    limits: Limits | None
+    workspace: str | Path | Workspace
+    instructions: str
+    config: str
+    scenario: str
 
 
 class Session:
@@ -154,7 +173,7 @@ class Session:
         state.apply(started, self.store.create_run(run_id, started))
         return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, Plan.single(goal))
 
-    async def run(self, goal: str, **options: Any) -> Run:
+    async def run(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`start` and wait for the end; takes the same options.
 
         Returns the run also when it ended FAILED: look at `status` and `reason`. Raises
@@ -208,7 +227,7 @@ class Session:
             RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind),
         )
 
-    async def resume(self, run_id: str, **options: Any) -> Run:
+    async def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> Run:
         """`restart` and wait for the end; takes the same options."""
         return await self.restart(run_id, **options).wait()
 
@@ -258,7 +277,7 @@ class Session:
         frame["started"] = pd.to_datetime(frame["started"], unit="s", utc=True)
         return frame.set_index("run")
 
-    def run_sync(self, goal: str, **options: Any) -> Run:
+    def run_sync(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`run` for scripts; inside a running event loop (a notebook) it works too and blocks it."""
         return run_blocking(self.run(goal, **options))
 
