@@ -60,6 +60,9 @@ class Panel:
         self._front_ends: set[str] = set()
         self._watched = False
         self._waiting: dict[str, asyncio.Future[ApprovalGiven]] = {}
+        self._early: dict[str, ApprovalGiven] = {}
+        """Clicks that came while the question was still on its way to the disk."""
+        self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._run: Run | None = None
         self._widget.on_msg(self._message)
@@ -108,7 +111,10 @@ class Panel:
         if asked.call in self._refused:
             self._widget.send({"k": "refused", "id": asked.call, "message": asked.why})
         answer: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
-        self._waiting[asked.call] = answer
+        with self._lock:
+            self._waiting[asked.call] = answer
+            if (early := self._early.pop(asked.call, None)) is not None:
+                answer.set_result(early)
         try:
             async with asyncio.timeout(self._timeout):
                 given = await answer
@@ -116,7 +122,9 @@ class Panel:
             reason = f"nobody answered within {self._timeout:g} s"
             return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
         finally:
-            self._waiting.pop(asked.call, None)
+            with self._lock:
+                self._waiting.pop(asked.call, None)
+                self._early.pop(asked.call, None)
         if given.args is not None:
             # Asked again about the same call, these arguments did not fit the tool.
             self._refused.add(asked.call)
@@ -145,10 +153,11 @@ class Panel:
 
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
         """Take a front end's word, on whichever thread the kernel chose."""
+        # Any word will do: a greeting sent before the page had its subshell lies in the busy main shell.
+        self._heard.set()
         match content.get("k"):
             case "hello":
                 self._front_ends.add(str(content.get("who")))
-                self._heard.set()
                 self._widget.send({"k": "heard"})
             case "resync":
                 self._watched = True
@@ -169,7 +178,11 @@ class Panel:
             args=args if isinstance(args, dict) else None,
             scope="run" if content.get("scope") == "run" else "once",
         )
-        if (answer := self._waiting.get(call)) is not None:
+        with self._lock:
+            answer = self._waiting.get(call)
+            if answer is None and call in self.view.asks:
+                self._early[call] = given
+        if answer is not None:
             settle(answer, given)
 
 
