@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ import pytest
 from hypothesis import settings
 
 from kestrel_lab.engine.session import Session
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background by a script: what this process ignores its children would ignore too, and Ctrl-C is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 _KEPT = {"KESTREL_KILLS"}
 _SECRET_ENDINGS = ("_API_KEY", "_API_BASE", "_AUTH_TOKEN", "_ACCESS_KEY")
