@@ -193,10 +193,19 @@ class Plan:
             msg = "a plan needs a list of steps, each with an id"
             raise UsageError(msg)
         specs = cast("list[dict[str, Any]]", steps)
+        artifacts, criteria = body.get("artifacts") or {}, body.get("acceptance_criteria") or []
+        if not isinstance(artifacts, dict) or not isinstance(criteria, list):
+            msg = "a plan's artifacts are an object and its acceptance_criteria a list"
+            raise UsageError(msg)
+        for step in specs:
+            for name, kind in _KINDS.items():
+                if name in step and not isinstance(step[name], kind):
+                    msg = f"{name} of step {step['id']!r} cannot be {step[name]!r}"
+                    raise UsageError(msg)
         return cls(
             steps=tuple(Step(**{name: step[name] for name in _STEP if name in step}) for step in specs),
-            artifacts=cast("dict[str, Json]", body.get("artifacts") or {}),
-            acceptance_criteria=tuple(cast("list[str]", body.get("acceptance_criteria") or [])),
+            artifacts=artifacts,
+            acceptance_criteria=tuple(map(str, criteria)),
         )
 
     def as_json(self) -> dict[str, Json]:
@@ -220,3 +229,10 @@ class Plan:
 
 _STEP = tuple(Step.__dataclass_fields__)
 _MANY = ("depends_on", "produces", "consumes")
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("goal", "tool", "stage"), str),
+    **dict.fromkeys(_MANY, list),
+    **dict.fromkeys(("parallelizable", "needs_approval"), bool),
+    "args": dict,
+}
+"""What the fields of a step are in JSON."""

@@ -23,7 +23,8 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes
     and leaves the run WAITING_APPROVAL; cancellation ends it CANCELLED and goes on. An error of the store
     escapes and leaves the run where its log ends, to be resumed; a `UsageError` or a defect of the engine
-    escapes after the run was marked FAILED.
+    escapes after the run was marked FAILED. Steps that are done are not done again; one that failed before
+    the run was resumed is tried again.
     """
     try:
         async with ctx.clock:

@@ -95,7 +95,7 @@ class StepScheduler:
 
     def _start(self, limit: int, ended: asyncio.Queue[asyncio.Task[None]]) -> None:
         while not self._stops and len(self._running) < limit and (step := self._next()) is not None:
-            task: asyncio.Task[None] = asyncio.ensure_future(self._one(step))
+            task = asyncio.create_task(self._one(step), name=f"step {step.id}")
             self._running[task] = step
             task.add_done_callback(ended.put_nowait)
 

@@ -216,7 +216,7 @@ class Session:
             return Run(self.store, run_id, state)
         if alive_elsewhere(row.owner):
             raise _taken(run_id, row.owner)
-        began = state.started
+        began, plan = state.started, state.planned
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, model)
         bounds = Limits(**cast("dict[str, Any]", began.limits))
@@ -233,7 +233,7 @@ class Session:
             bounds,
             policy,
             approver,
-            state.planned,
+            plan,
             RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind),
         )
 

@@ -135,6 +135,9 @@ def test_json_that_is_no_plan_is_refused() -> None:
     """Reading checks as building does; what an older version did not write has defaults, what a newer one wrote is ignored."""
     old = {"steps": [{"id": "answer", "goal": "go", "shape": "round"}]}
     assert Plan.from_json(old) == Plan.single("go")  # type: ignore[arg-type]
-    for body in ({}, {"steps": "a"}, {"steps": [{"goal": "go"}]}, {"steps": [{"id": "a"}]}):
+    step = {"id": "a", "goal": "go"}
+    wrong = [{"steps": [step | {key: 1}]} for key in ("goal", "tool", "args", "depends_on", "needs_approval", "stage")]
+    wrong += [{"steps": [step], "artifacts": [1]}, {"steps": [step], "acceptance_criteria": "works"}]
+    for body in ({}, {"steps": "a"}, {"steps": [{"goal": "go"}]}, {"steps": [{"id": "a"}]}, *wrong):
         with pytest.raises(UsageError):
             Plan.from_json(body)  # type: ignore[arg-type]

@@ -160,6 +160,21 @@ def test_a_step_that_nobody_may_approve_here_waits(session: Session, workspace: 
     assert len([event for event in run.events() if isinstance(event, ToolCalled) and event.tool == "keep"]) == 1
 
 
+def test_a_step_that_failed_before_is_tried_again(session: Session, workspace: Path) -> None:
+    """A run that waits for a person while a step of it failed gives that step, and what was skipped, another try when resumed."""
+    steps = (
+        Step(id="sign", goal="sign it", needs_approval=True),
+        Step(id="mad", goal="fail now"),
+        Step(id="next", goal="next thing", depends_on=("mad",)),
+    )
+    with pytest.raises(ApprovalRequired) as caught:
+        carry_out(session, workspace, Plan(steps=steps), [])
+    assert session.get(caught.value.run_id)._state.finished_steps == {"mad": False, "next": False}
+    run = asyncio.run(session.resume(caught.value.run_id, model=ScriptedModel(["well"]), tools=[], approve="auto"))
+    assert (run.status, run.answer) == (RunStatus.COMPLETE, "well\n\nwell")
+    assert run._state.finished_steps == {"sign": True, "mad": True, "next": True}
+
+
 def test_a_denied_step_fails(session: Session, workspace: Path) -> None:
     """A denied step has failed with the person's reason, and is shown as denied; its dependants are skipped."""
     steps = (Step(id="sign", goal="sign it", needs_approval=True), Step(id="end", goal="end it", depends_on=("sign",)))
