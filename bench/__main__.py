@@ -12,12 +12,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import imports, loop_overhead, report, trials, turns
+from bench import imports, loop_overhead, plans, report, trials, turns
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
 
-BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, loop_overhead)}
+BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, plans, loop_overhead)}
 
 
 def _arguments() -> argparse.Namespace:

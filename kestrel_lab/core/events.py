@@ -34,6 +34,8 @@ class RunStarted:
     scenario: str = ""
     package: str = ""
     """Version of kestrel_lab that wrote this."""
+    plan: dict[str, Json] = field(default_factory=dict)
+    """The plan the caller gave; empty when one agent works on the goal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +73,9 @@ class StepStarted:
     type: ClassVar[str] = "step_started"
     step: str
     goal: str = ""
+    """Empty when the step is a call of a tool."""
+    context: str = ""
+    """What an agent is told beside the goal: the artifacts it consumes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

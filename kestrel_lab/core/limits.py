@@ -20,7 +20,7 @@ class Limits:
     """
 
     cycles: int | None = 20
-    """Model turns."""
+    """Model turns, over all steps."""
     cost_usd: float | None = 1.0
     seconds: float | None = 300.0
     """Working time: waiting for a person does not count."""

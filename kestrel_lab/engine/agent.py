@@ -33,7 +33,7 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
             await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
             return _answer(talk)
-        ctx.check_limits(talk)
+        ctx.check_limits()
         await _think(step, talk, ctx)
 
 

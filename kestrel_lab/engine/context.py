@@ -14,7 +14,7 @@ from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.clock import WorkClock
-from kestrel_lab.log.fold import Conversation, RunState
+from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.policy import Policy
@@ -89,10 +89,10 @@ class RunContext:
         if self._failure is not None:
             raise self._failure
 
-    def check_limits(self, talk: Conversation) -> None:
-        """Raise `LimitError` if the next model turn would pass a limit."""
+    def check_limits(self) -> None:
+        """Raise `LimitError` if the next model turn, of whichever step, would pass a limit of the run."""
         limits, usage = self.limits, self.state.usage
-        if limits.cycles is not None and talk.cycles >= limits.cycles:
+        if limits.cycles is not None and sum(talk.cycles for talk in self.state.conversations.values()) >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message
         if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
             raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")  # noqa: EM101  # the limit and the message

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 
 from kestrel_lab.core.errors import LimitError, RunError, Signal, StoreError, UsageError
-from kestrel_lab.core.events import PlanProposed, RunFinished, StepFinished, StepStarted
+from kestrel_lab.core.events import PlanProposed, RunFinished, StepFinished
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.states import RunStatus
-from kestrel_lab.engine.agent import run_agent
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.scheduler import StepScheduler
+from kestrel_lab.engine.steps import output, run_step
+
+STEPS_AT_ONCE = 8
+"""How many steps of one run are worked on together."""
 
 
 async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
@@ -19,7 +23,8 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes
     and leaves the run WAITING_APPROVAL; cancellation ends it CANCELLED and goes on. An error of the store
     escapes and leaves the run where its log ends, to be resumed; a `UsageError` or a defect of the engine
-    escapes after the run was marked FAILED.
+    escapes after the run was marked FAILED. Steps that are done are not done again; one that failed before
+    the run was resumed is tried again.
     """
     try:
         async with ctx.clock:
@@ -59,12 +64,9 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         ctx.go(RunStatus.EXECUTING)
     if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
         ctx.go(RunStatus.EXECUTING, "decided")
-    answer = ""
-    for step in plan.steps:
-        ctx.emit(StepStarted(step=step.id, goal=step.goal))
-        answer = await run_agent(step, ctx, desk)
-        ctx.emit(StepFinished(step=step.id, ok=True))
-    return answer
+    scheduler = StepScheduler(plan, lambda step: run_step(step, plan, ctx, desk), emit=ctx.emit, finished=ctx.state.finished_steps)
+    await scheduler.run_parallel(STEPS_AT_ONCE)
+    return "\n\n".join(output(step, ctx.state) for step in plan.ends())
 
 
 def end_cancelled(ctx: RunContext) -> None:

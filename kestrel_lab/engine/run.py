@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, to_json
+from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import one_line
@@ -20,11 +21,13 @@ from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.page import page
+from kestrel_lab.views.plan_figure import plot_plan
 from kestrel_lab.views.runview import RunView, view_of
 from kestrel_lab.views.text import run_text
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 class Run:
@@ -83,6 +86,15 @@ class Run:
     def questions(self) -> tuple[ApprovalAsked, ...]:
         """Calls that wait for a decision; none once the run has ended."""
         return () if self.status.terminal else tuple(self._state.questions.values())
+
+    @property
+    def plan(self) -> Plan:
+        """The steps it follows; one of an agent when no plan was given."""
+        return self._state.planned
+
+    def plot_plan(self) -> Figure:
+        """The plan as a drawing that says how far each step is; a notebook shows it, `savefig` stores it."""
+        return plot_plan(self.plan, {step.id: step.state for step in self.view().steps.values()})
 
     def records(self) -> list[Record]:
         """The run's events as the log keeps them, with number and time."""

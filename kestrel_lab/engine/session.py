@@ -23,6 +23,7 @@ from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.steps import check_calls
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
@@ -64,6 +65,7 @@ class RunOptions(ResumeOptions, total=False):
     instructions: str
     config: str
     scenario: str
+    plan: Plan | None
 
 
 class Session:
@@ -128,6 +130,7 @@ class Session:
         instructions: str = "",
         config: str = "",
         scenario: str = "",
+        plan: Plan | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -143,9 +146,13 @@ class Session:
             instructions: Added to the system message.
             config: Name of the model configuration, for suites.
             scenario: Id of the scenario, for suites.
+            plan: Steps to carry out, each an agent's goal or a tool's call; `goal` then says what they are
+                for. Without it one agent works on the goal. All steps share the limits. The run's answer is
+                what the steps answer that no other step waits for.
 
         Raises:
-            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder.
+            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
+                step of the plan with a tool or arguments that cannot be.
         """
         if not goal.strip():
             msg = "the goal is empty: say what the run should do"
@@ -155,6 +162,8 @@ class Session:
         bounds = limits or self.limits
         policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
+        if plan is not None:
+            check_calls(plan, toolbox)
         run_id = new_run_id()
         started = RunStarted(
             goal=goal,
@@ -168,10 +177,11 @@ class Session:
             config=config,
             scenario=scenario,
             package=__version__,
+            plan={} if plan is None else plan.as_json(),
         )
         state = RunState()
         state.apply(started, self.store.create_run(run_id, started))
-        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, Plan.single(goal))
+        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, plan or Plan.single(goal))
 
     async def run(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`start` and wait for the end; takes the same options.
@@ -206,7 +216,7 @@ class Session:
             return Run(self.store, run_id, state)
         if alive_elsewhere(row.owner):
             raise _taken(run_id, row.owner)
-        began = state.started
+        began, plan = state.started, state.planned
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, model)
         bounds = Limits(**cast("dict[str, Any]", began.limits))
@@ -223,7 +233,7 @@ class Session:
             bounds,
             policy,
             approver,
-            Plan.single(began.goal),
+            plan,
             RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence, Set
 from typing import Any
 
 from kestrel_lab.core.calls import Call, Danger, Problem, Result
@@ -36,9 +36,14 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
     `ApprovalRequired` is raised.
     """
     allowed = {request.id for request in talk.requests[: ctx.limits.calls_per_turn]}
+    await run_requests(talk.open_requests, allowed, step, ctx, desk)
+
+
+async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+    """Answer `requests`; those whose id is not `allowed` with an error. Contract: `run_turn`."""
     record = RecordAnswer(ctx.emit, render, lambda call: _max_chars(ctx, call), lambda call: call.id in ctx.state.begun)
     calls: list[Call] = []
-    for request in talk.open_requests:
+    for request in requests:
         prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
         if isinstance(prepared, Call):
             calls.append(prepared)
@@ -110,7 +115,8 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
 
 
 def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
-    return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=tool.danger, effect=tool.effect, attempt=attempt)
+    danger = max(tool.danger, Danger.HIGH) if step.tool and step.needs_approval else tool.danger
+    return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=danger, effect=tool.effect, attempt=attempt)
 
 
 def _too_many(allowed: int) -> Problem:

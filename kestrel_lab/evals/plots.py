@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Sequence
-from functools import cache
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.evals.table import labelled
+from kestrel_lab.views.figure import literal, shown_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +19,7 @@ def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
 
     What no other configuration beats in both is filled and joined by a line. A configuration whose cost is not known is left out of the middle plot, and its title says so.
     """
-    figure = _shown_figure()(figsize=(12, 1.8 + 0.35 * max(4, len(summaries))), layout="constrained")
+    figure = shown_figure()(figsize=(12, 1.8 + 0.35 * max(4, len(summaries))), layout="constrained")
     rates, costs, times = figure.subplots(1, 3)
     _rates(rates, summaries)
     priced = [summary for summary in summaries if summary["cost_known"]]
@@ -31,32 +29,6 @@ def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def png_uri(figure: Figure) -> str:
-    """The figure as a `data:` address for an `<img>`."""
-    return f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
-
-
-def _png(figure: Figure) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    return content.getvalue()
-
-
-@cache
-def _shown_figure() -> type[Figure]:
-    """A figure that a notebook shows as the value of a cell; not pyplot's, which keeps figures and chooses a screen."""
-    from matplotlib.figure import Figure
-
-    class ShownFigure(Figure):
-        def _repr_png_(self) -> bytes:
-            return _png(self)
-
-    return ShownFigure
-
-
 def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:
     for place, summary in enumerate(summaries):
         rate, low, high = summary["success_rate"], summary["low"], summary["high"]
@@ -64,7 +36,7 @@ def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:
             continue
         reach = [[0.0], [0.0]] if math.isnan(low) else [[max(0.0, rate - low)], [max(0.0, high - rate)]]
         axes.errorbar([rate], [place], xerr=reach, fmt="o", capsize=4, color="C0")
-    axes.set_yticks(range(len(summaries)), [_literal(labelled(s["config"], s["model_kind"])) for s in summaries])
+    axes.set_yticks(range(len(summaries)), [literal(labelled(s["config"], s["model_kind"])) for s in summaries])
     axes.set_ylim(len(summaries) - 0.5, -0.5)
     axes.set_xlim(-0.02, 1.02)
     axes.set_xlabel("success rate, 95 % interval")
@@ -80,15 +52,10 @@ def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title
         axes.scatter([x], [y], s=50, edgecolors="C0", facecolors="C0" if (x, y) in front else "none")
         # Labels of points in one place stand below each other.
         line = [other for other in points if other[:2] == (x, y)].index((x, y, name))
-        axes.annotate(_literal(name), (x, y), textcoords="offset points", xytext=(6, 4 - 10 * line), fontsize=8)
+        axes.annotate(literal(name), (x, y), textcoords="offset points", xytext=(6, 4 - 10 * line), fontsize=8)
     axes.plot([x for x, _ in front], [y for _, y in front], color="C0", alpha=0.4, zorder=0)
     axes.set_ylim(-0.05, 1.1)
     axes.set_xlim(0, 1.3 * max((x for x, _, _ in points), default=0) or 1)
     axes.set_xlabel(title)
     axes.set_ylabel("success rate")
     axes.grid(alpha=0.3)
-
-
-def _literal(text: str) -> str:
-    """`text` without a meaning for matplotlib, which reads formulas between dollar signs."""
-    return text.replace("$", r"\$")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -30,6 +31,7 @@ from kestrel_lab.core.events import (
 )
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ToolRequest
+from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.states import RunStatus
 
 
@@ -47,6 +49,8 @@ class Conversation:
     """Texts of those already answered, by call."""
     text: str = ""
     """What the assistant said last."""
+    error: str = ""
+    """Why the call failed, when the step is a call of a tool."""
 
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:
@@ -80,6 +84,15 @@ class RunState:
     finished: RunFinished | None = None
     last_at: float | None = None
     events: int = 0
+
+    @property
+    def planned(self) -> Plan:
+        """The plan the run follows; raises `UsageError` if the log holds one that is not valid."""
+        if self.started is None:
+            msg = "the run has no beginning in the log, so it has no plan"
+            raise StoreError(msg)
+        stored = self.plan or self.started.plan
+        return Plan.from_json(stored) if stored else Plan.single(self.started.goal)
 
     def conversation(self, step: str) -> Conversation:
         """The conversation of `step`, begun if need be."""
@@ -127,12 +140,13 @@ class RunState:
             self.working_s += passed
 
     def _step_started(self, event: StepStarted) -> None:
+        self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
         conversation = self.conversation(event.step)
-        if conversation.messages:
+        if conversation.messages or not event.goal:
             return
         if self.started is not None and self.started.system:
             conversation.messages.append(Message(role="system", text=self.started.system))
-        conversation.messages.append(Message(role="user", text=event.goal))
+        conversation.messages.append(Message(role="user", text=f"{event.goal}\n\n{event.context}" if event.context else event.goal))
 
     def _model_answered(self, event: ModelAnswered) -> None:
         self.usage += Usage(
@@ -155,6 +169,8 @@ class RunState:
         self.usage += Usage(tool_calls=1)
         conversation = self.conversation(event.step)
         conversation.answers[event.call] = event.text
+        if not conversation.requests and event.error is not None:
+            conversation.error = str(event.error.get("message", event.text))
         if conversation.requests and not conversation.open_requests:
             conversation.messages.extend(
                 Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)

@@ -12,6 +12,7 @@ from typing import cast
 from kestrel_lab.core import events as e
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.plan import START_STEP
 from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
@@ -132,12 +133,19 @@ def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
 
 def _planned(view: RunView, event: e.PlanProposed) -> list[Change]:
     changes = []
-    for spec in cast("list[dict[str, Json]]", event.plan.get("steps", [])):
+    specs = cast("list[dict[str, Json]]", event.plan.get("steps", []))
+    producer = {str(name): str(spec["id"]) for spec in specs for name in _names(spec, "produces")}
+    for spec in specs:
         step = view.steps.setdefault(str(spec["id"]), StepPart(id=str(spec["id"])))
-        needs = [str(need) for need in cast("list[Json]", spec.get("depends_on") or [])]
-        step.change(goal=plain(str(spec.get("goal", ""))), needs=cast("Json", needs))
+        needs = _names(spec, "depends_on") + [producer[name] for name in _names(spec, "consumes") if name in producer]
+        work = str(spec.get("goal") or "") or f"{spec.get('tool')} {args_line(cast('dict[str, Json]', spec.get('args') or {}))}"
+        step.change(goal=plain(work), needs=cast("Json", [*dict.fromkeys(needs)]))
         changes.append(step.whole())
     return changes
+
+
+def _names(spec: dict[str, Json], key: str) -> list[str]:
+    return [str(name) for name in cast("list[Json]", spec.get(key) or [])]
 
 
 def _stepped(view: RunView, event: e.StepStarted | e.StepFinished) -> Change:
@@ -230,7 +238,8 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     edited = " with edited arguments" if event.granted and event.args is not None else ""
     reason = f": {shown(event.reason, 500)}" if event.reason else ""
     note = f"{word}{edited} by {plain(event.by)}{' for the whole run' if event.scope == 'run' else ''}{reason}"
-    row.change(note=note, state="asked" if event.granted else "denied")
+    granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
+    row.change(note=note, state=granted if event.granted else "denied")
     return [row.whole(), *_withdraw(view, event.call)]
 
 

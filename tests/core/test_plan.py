@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,7 @@ def test_an_artifact_is_an_edge(edges: list[tuple[str, str]]) -> None:
         ((step("a", "a"),), "in a circle: a"),
         ((step("a", produces=("r",)), step("b", produces=("r",))), "steps 'a' and 'b' both produce 'r'"),
         ((step("a", consumes=("r",)),), "step 'a' consumes 'r', which no step produces"),
+        ((), "the plan has no steps"),
     ],
 )
 def test_what_is_wrong_is_named(steps: tuple[Step, ...], message: str) -> None:
@@ -76,3 +78,66 @@ def test_what_is_there_already_may_be_consumed() -> None:
     plan = Plan(steps=(step("a", consumes=("r",)),), artifacts={"r": 1}, acceptance_criteria=("works",))
     assert json.loads(json.dumps(plan.as_json()))["artifacts"] == {"r": 1}
     assert Plan.single("go").steps == (Step(id="answer", goal="go"),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "step 'a' has neither a goal nor a tool: give exactly one"),
+        ({"goal": "  "}, "step 'a' has neither a goal nor a tool: give exactly one"),
+        ({"goal": "go", "tool": "grep"}, "step 'a' has both a goal and a tool: give exactly one"),
+        ({"goal": "go", "args": {"x": 1}}, "step 'a' has args without a tool"),
+        ({"goal": "go", "depends_on": "b"}, "depends_on of step 'a' must be a list, not the text 'b'"),
+        ({"tool": "grep", "args": {"x": "{{r}}"}}, "step 'a' refers to 'r', which it does not consume"),
+    ],
+)
+def test_a_step_is_one_thing(fields: dict[str, Any], message: str) -> None:
+    """A step is a goal or a call; anything else is refused and the step named."""
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Step(id="a", **fields)
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "steps", "message"),
+    [
+        ({"r": {1}}, (step("a"),), "the artifacts of the plan are not JSON"),
+        ({}, (Step(id="a", tool="t", args={"x": {1}}),), "the args of step 'a' of the plan are not JSON"),  # type: ignore[dict-item]
+        ({"r": 1}, (step("a", produces=("r",)),), "step 'a' produces 'r', which is there before the first step"),
+    ],
+)
+def test_a_plan_can_be_stored(artifacts: dict[str, Any], steps: tuple[Step, ...], message: str) -> None:
+    """What could not be kept in the log is refused at once."""
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Plan(steps=steps, artifacts=artifacts)
+
+
+@given(edges=graphs)
+def test_a_plan_comes_back_from_json(edges: list[tuple[str, str]]) -> None:
+    """Written as JSON and read again a plan is equal; its order keeps every need; its ends are what nothing needs."""
+    if has_cycle(edges):
+        return
+    plan = Plan(
+        steps=tuple(
+            Step(id=n, tool="t", args={"x": [n]}, depends_on=tuple(a for a, b in edges if b == n), stage="one", needs_approval=True)
+            for n in names
+        ),
+        artifacts={"r": [1, None]},
+        acceptance_criteria=("works",),
+    )
+    assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    place = {s.id: number for number, s in enumerate(plan.order())}
+    assert len(place) == len(names)
+    assert all(place[before] < place[after] for before, after in edges)
+    assert [s.id for s in plan.ends()] == [n for n in names if not any(before == n for before, _ in edges)]
+
+
+def test_json_that_is_no_plan_is_refused() -> None:
+    """Reading checks as building does; what an older version did not write has defaults, what a newer one wrote is ignored."""
+    old = {"steps": [{"id": "answer", "goal": "go", "shape": "round"}]}
+    assert Plan.from_json(old) == Plan.single("go")  # type: ignore[arg-type]
+    step = {"id": "a", "goal": "go"}
+    wrong = [{"steps": [step | {key: 1}]} for key in ("goal", "tool", "args", "depends_on", "needs_approval", "stage")]
+    wrong += [{"steps": [step], "artifacts": [1]}, {"steps": [step], "acceptance_criteria": "works"}]
+    for body in ({}, {"steps": "a"}, {"steps": [{"goal": "go"}]}, {"steps": [{"id": "a"}]}, *wrong):
+        with pytest.raises(UsageError):
+            Plan.from_json(body)  # type: ignore[arg-type]
