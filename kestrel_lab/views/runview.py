@@ -17,6 +17,7 @@ from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
 from kestrel_lab.views.wording import args_line, args_pairs, duration, shown, usage_line, visible_json
 
+_GIVEN = "given by hand"
 _OPEN = {"asked", "waiting", "running", "thinking", "streaming"}
 
 
@@ -69,6 +70,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return [_started(view, event, at)]
         case e.RunResumed():
             return _resumed(view, event)
+        case e.RunForked():
+            return _forked(view, event, at)
         case e.StateTransition():
             return _moved(view, event, at)
         case e.PlanProposed():
@@ -116,10 +119,21 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
+    notice = _notice(view, "info", f"resumed by {event.by}" if event.by else "resumed")
+    return [_joined_by(view, event.model, event.model_kind), *_stop_open_texts(view), notice]
+
+
+def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
+    head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
+    withdrawn = [change for call in list(view.asks) for change in _withdraw(view, call)]
+    given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
+    return [*head, *_stop_open_texts(view), *withdrawn, _notice(view, "info", f"forked from {event.parent} at {event.at}{given}")]
+
+
+def _joined_by(view: RunView, model: str, kind: str) -> Change:
     # A run of which any part was scripted stays labelled so.
-    kind = view.head.model_kind if event.model_kind == "real" and view.head.model_kind else event.model_kind
-    head = view.head.change(model=plain(event.model) or view.head.model, model_kind=kind)
-    return [head, *_stop_open_texts(view), _notice(view, "info", f"resumed by {event.by}" if event.by else "resumed")]
+    kept = view.head.model_kind if kind == "real" and view.head.model_kind else kind
+    return view.head.change(model=plain(model) or view.head.model, model_kind=kept)
 
 
 def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
@@ -170,11 +184,15 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
         text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
     took = "cached" if event.cached else duration(event.seconds)
-    note = f"{plain(event.model)} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
+    note = _GIVEN if event.given else f"{plain(event.model)} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     unpriced = event.cost_usd is None and event.error is None
     view.usage += Usage(
-        tokens_in=event.tokens_in, tokens_out=event.tokens_out, cost_usd=event.cost_usd or 0.0, unpriced=int(unpriced), model_calls=1
+        tokens_in=event.tokens_in,
+        tokens_out=event.tokens_out,
+        cost_usd=event.cost_usd or 0.0,
+        unpriced=int(unpriced),
+        model_calls=int(not event.given),
     )
     changes = [settled if known else row.whole(), view.head.change(usage=usage_line(view.usage))]
     return changes + [_requested(view, event.step, call) for call in event.calls]
@@ -199,7 +217,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     row = _call_row(view, event.call, event.tool)
     kind = str(event.error.get("kind")) if event.error else ""
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
-    note = "cached" if event.cached else row.note
+    note = _GIVEN if event.given else "cached" if event.cached else row.note
     row.change(state=state, result=shown(event.text), preview=one_line(event.text[:2_000], 160), note=note)
     row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
     view.usage += Usage(tool_calls=1)
