@@ -140,8 +140,10 @@ def _deeds(records: Sequence[Record]) -> list[Record]:
 def _repeatable(event: Event) -> tuple[str, str] | None:
     """What a run that goes on may begin or ask once more."""
     match event:
-        case StepStarted(step=name) | ModelCalled(call=name) | ApprovalAsked(question=name):
+        case StepStarted(step=name) | ModelCalled(call=name):
             return event.type, name
+        case ApprovalAsked():
+            return event.type, event.question or event.call
         case _:
             return None
 
@@ -155,8 +157,10 @@ def _timeless(event: Event) -> dict[str, object]:
 
 
 def _paired(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:
-    kinds = SequenceMatcher(None, [r.event.type for r in left], [r.event.type for r in right], autojunk=False)
     rows: list[Pair] = []
+    if left and right and left[0].event.type == right[0].event.type:  # where they part belongs on one row
+        rows, left, right = [(left[0], right[0])], left[1:], right[1:]
+    kinds = SequenceMatcher(None, [r.event.type for r in left], [r.event.type for r in right], autojunk=False)
     for tag, i1, i2, j1, j2 in kinds.get_opcodes():
         if tag == "equal":
             rows += zip(left[i1:i2], right[j1:j2], strict=True)
