@@ -32,6 +32,8 @@ class RunView:
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     usage: Usage = field(default_factory=Usage)
+    forks: int = 0
+    """How often the run's history parted from another's."""
 
     @property
     def answer(self) -> str:
@@ -79,7 +81,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.StepStarted() | e.StepFinished():
             return [_stepped(view, event)]
         case e.ModelCalled():
-            text = view.rows[f"t:{event.call}"] = TextRow(id=f"t:{event.call}", step=event.step)
+            name = _text_id(view, event.call)
+            text = view.rows[name] = TextRow(id=name, step=event.step)
             return [text.whole()]
         case e.ModelDelta():
             return _streamed(view, event)
@@ -127,7 +130,9 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
     withdrawn = [change for call in list(view.asks) for change in _withdraw(view, call)]
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
-    return [*head, *_stop_open_texts(view), *withdrawn, _notice(view, "info", f"forked from {event.parent} at {event.at}{given}")]
+    stopped = _stop_open_texts(view)
+    view.forks += 1
+    return [*head, *stopped, *withdrawn, _notice(view, "info", f"forked from {event.parent} at {event.at}{given}")]
 
 
 def _joined_by(view: RunView, model: str, kind: str) -> Change:
@@ -177,8 +182,10 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
 
 
 def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
-    known = f"t:{event.call}" in view.rows
+    known = _text_id(view, event.call) in view.rows
     row = _text_row(view, event.call)
+    if not known:
+        row.step = event.step
     text = plain(event.text)
     if event.error:
         text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
@@ -285,8 +292,13 @@ def _withdraw(view: RunView, call: str) -> list[Change]:
 
 
 def _text_row(view: RunView, call: str) -> TextRow:
-    row = view.rows.setdefault(f"t:{call}", TextRow(id=f"t:{call}"))
-    return cast("TextRow", row)
+    name = _text_id(view, call)
+    return cast("TextRow", view.rows.setdefault(name, TextRow(id=name)))
+
+
+def _text_id(view: RunView, call: str) -> str:
+    """A model that is asked anew in a fork answers in a row of its own, behind the notice of the fork."""
+    return f"t:{call}~{view.forks}" if view.forks else f"t:{call}"
 
 
 def _call_row(view: RunView, call: str, tool: str) -> CallRow:

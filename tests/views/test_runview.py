@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core import events as e
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.views.rows import Change
 from kestrel_lab.views.html import run_html
+from kestrel_lab.views.rows import Change
 from kestrel_lab.views.runview import RunView, view_of
 from kestrel_lab.views.text import run_text
 
