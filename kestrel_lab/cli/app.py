@@ -13,6 +13,7 @@ from kestrel_lab.cli.face import Face, Following
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver
+from kestrel_lab.engine.diff import RunDiff
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
 from kestrel_lab.lab import Lab
@@ -86,6 +87,34 @@ def resume(
 ) -> Any:
     """Go on with a run where its log ends; the same as `run --resume RUN`."""
     return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who), Following())
+
+
+@app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")
+def fork(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    at: Annotated[int | None, typer.Option(metavar="N", help="The last event to share; the last question to the model by default.")] = None,
+    model: Annotated[str | None, typer.Option(help="Another model from there on.")] = None,
+    answer: Annotated[str | None, typer.Option(help="What the model asked at event N is to have answered.")] = None,
+    result: Annotated[str | None, typer.Option(help="What the tool called at event N is to have answered.")] = None,
+    approve: Annotated[str | None, typer.Option(help="Another approval policy from there on.")] = None,
+) -> Any:
+    """Go on from an event of a run in a new run, with something changed; the old run stays as it is."""
+    return _face(ctx).follow(
+        lambda lab, who: lab.start_fork(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=who),
+        Following(),
+    )
+
+
+@app.command()
+def diff(
+    ctx: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help="Id of a run.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Id of another, for example a fork of it.")],
+) -> RunDiff:
+    """Show where two runs part, and what each did from there on."""
+    return _face(ctx).lab().diff(a, b)
 
 
 @app.command()

@@ -59,6 +59,26 @@ class RunResumed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunForked:
+    """The run parts from another one here: the events before this one are those of `parent` up to `at`, not copied.
+
+    Questions that were open there are not open here: whoever goes on asks them again.
+    """
+
+    type: ClassVar[str] = "run_forked"
+    parent: str
+    at: int
+    model: str
+    model_kind: str = "real"
+    tools: list[dict[str, Json]] = field(default_factory=list)
+    """Offered from here on, as in `run_started`."""
+    policy: str = "ask"
+    given: str = ""
+    """`answer` or `result` when the next event was given by hand, else empty."""
+    by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlanProposed:
     """The plan the run follows."""
 
@@ -138,6 +158,8 @@ class ModelAnswered:
     finish: str = "stop"
     cached: bool = False
     error: dict[str, Json] | None = None
+    given: bool = False
+    """Written by whoever forked the run; no model said it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +191,8 @@ class ToolAnswered:
     """Seconds between being asked for and starting, a person's thinking time left out."""
     cached: bool = False
     truncated: bool = False
+    given: bool = False
+    """Written by whoever forked the run; the tool did not say it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,6 +280,7 @@ Event = (
     RunStarted
     | StateTransition
     | RunResumed
+    | RunForked
     | PlanProposed
     | StepStarted
     | StepFinished

@@ -76,11 +76,12 @@ class Run:
 
     @property
     def model(self) -> str:
-        """The model's name, with `(scripted)` or `(replay)` when no real model answers."""
+        """The model's name, with `(scripted)` or `(replay)` when not everything in the run was answered by a real model."""
         started = self._state.started
         if started is None:
             return ""
-        return started.model if started.model_kind == "real" else f"{started.model} ({started.model_kind})"
+        kind = self._state.model_kind
+        return started.model if kind == "real" else f"{started.model} ({kind})"
 
     @property
     def questions(self) -> tuple[ApprovalAsked, ...]:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ApprovalGiven, Event, RunResumed, RunStarted
+from kestrel_lab.core.events import ApprovalGiven, Event, RunForked, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
@@ -19,7 +19,10 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.diff import RunDiff, diff_runs
+from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
+from kestrel_lab.engine.options import ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
@@ -41,31 +44,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-
-Tools = Iterable["str | Tool | Callable[..., Any]"]
-"""Tools by name, as made by `@tool`, or as plain functions."""
-RunListener = Callable[[Run, Event], None]
-"""Told of the events of many runs."""
-
-
-class ResumeOptions(TypedDict, total=False):
-    """What a resumed run may be given anew; see `Session.restart`."""
-
-    model: str | Model | None
-    tools: Tools | Toolbox | None
-    approve: str | None
-    approver: Approver | None
-
-
-class RunOptions(ResumeOptions, total=False):
-    """What a run may be given; see `Session.start`."""
-
-    limits: Limits | None
-    workspace: str | Path | Workspace
-    instructions: str
-    config: str
-    scenario: str
-    plan: Plan | None
 
 
 class Session:
@@ -346,6 +324,7 @@ class Session:
         approver: Approver | None,
         plan: Plan,
         resumed: RunResumed | None = None,
+        told: tuple[Event, ...] = (),
     ) -> Run:
         ctx = RunContext(
             run_id=run_id,
@@ -365,7 +344,8 @@ class Session:
         if resumed is not None:
             ctx.emit(resumed)
         elif state.started is not None:
-            ctx.tell(state.started)
+            for event in told or (state.started,):
+                ctx.tell(event)
         desk = ApprovalDesk(ctx)
         task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
         self._tasks.add(task)
@@ -380,6 +360,63 @@ class Session:
 
         task.add_done_callback(forget)
         return run
+
+    def start_fork(
+        self, run_id: str, *, at: int | None = None, answer: str | None = None, result: str | None = None, **options: Unpack[ResumeOptions]
+    ) -> Run:
+        """Begin a new run that shares the events of another up to number `at`; on the running event loop, returns at once.
+
+        The parent stays as it is, and may still be working. Model, tools, policy and whoever is asked may be
+        given anew, as for `restart`; limits count what the shared events used. A question that was open at
+        `at` is asked again; a tool call that had begun is treated as `restart` does.
+
+        Args:
+            run_id: The run to fork.
+            at: The last event shared, any before the run's end; by default its last `model_called`, or with
+                `result` its last `tool_called`. A model that was being asked there is asked again.
+            answer: What the model called at `at` is to have answered, in its place.
+            result: What the tool called at `at` is to have answered, in its place.
+            options: See `restart`.
+
+        Raises:
+            UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
+                a model or tools that cannot be had again.
+        """
+        self.store.flush()
+        self.store.run(run_id)
+        branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
+        state, began, tools = branch.state, branch.began, options.get("tools")
+        toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
+        chosen = self._model_again(began, options.get("model"))
+        policy = Policy.parse(options.get("approve") or began.policy)
+        place, bounds = Workspace(Path(began.workspace)), Limits(**cast("dict[str, Any]", began.limits))
+        forked = RunForked(
+            parent=self.store.origin(run_id, branch.at),
+            at=branch.at,
+            model=chosen.name,
+            model_kind=chosen.kind,
+            tools=offered(toolbox),
+            policy=policy.text,
+            given=branch.word,
+            by=process_name(),
+        )
+        fork_id = new_run_id()
+        now = self.store.fork_run(fork_id, forked, state.status, branch.given)
+        opening = (forked,) if branch.given is None else (forked, branch.given)
+        for event in opening:
+            state.apply(event, now)
+        plan = state.planned
+        return self._launch(fork_id, state, chosen, toolbox, place, bounds, policy, options.get("approver"), plan, told=opening)
+
+    async def fork(
+        self, run_id: str, *, at: int | None = None, answer: str | None = None, result: str | None = None, **options: Unpack[ResumeOptions]
+    ) -> Run:
+        """`start_fork` and wait for the end; takes the same options."""
+        return await self.start_fork(run_id, at=at, answer=answer, result=result, **options).wait()
+
+    def diff(self, a: str, b: str) -> RunDiff:
+        """Where two runs of this log part, forks of each other or not; raises `UsageError` for an unknown id."""
+        return diff_runs(self.get(a), self.get(b))
 
 
 def _tool(item: Tool | Callable[..., Any] | str) -> Tool:

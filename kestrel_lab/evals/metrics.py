@@ -14,6 +14,7 @@ from kestrel_lab.core.events import (
     ModelAnswered,
     ModelCalled,
     Record,
+    RunForked,
     RunResumed,
     ToolAnswered,
 )
@@ -39,7 +40,8 @@ def wall_time(records: Records) -> float:
 def waiting_time(records: Records) -> float:
     """Seconds in which at least one call waited for a person, or nobody had the run open.
 
-    Time between the end of one session and `run_resumed` is nobody's working time either.
+    Time between the end of one session and `run_resumed` is nobody's working time either, nor is that
+    between an event and a fork behind it.
     """
     total = 0.0
     asked: set[str] = set()
@@ -49,8 +51,10 @@ def waiting_time(records: Records) -> float:
                 asked.add(question or call)
             case ApprovalGiven(question=question, call=call):
                 asked.discard(question or call)
-        if asked or isinstance(record.event, RunResumed):
+        if asked or isinstance(record.event, RunResumed | RunForked):
             total += record.at - before.at
+        if isinstance(record.event, RunForked):
+            asked.clear()
     return total
 
 
@@ -110,7 +114,9 @@ def cycles(records: Records) -> float:
 
 
 def _model_answers(records: Records) -> list[ModelAnswered]:
-    return [record.event for record in records if isinstance(record.event, ModelAnswered) and not record.event.cached]
+    return [
+        record.event for record in records if isinstance(record.event, ModelAnswered) and not (record.event.cached or record.event.given)
+    ]
 
 
 METRICS: Final[dict[str, Metric]] = {

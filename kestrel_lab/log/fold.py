@@ -7,7 +7,7 @@ never written anywhere and can always be rebuilt by `fold`; resuming a run is `f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from kestrel_lab.core.calls import Usage
@@ -21,6 +21,7 @@ from kestrel_lab.core.events import (
     PlanProposed,
     Record,
     RunFinished,
+    RunForked,
     RunResumed,
     RunStarted,
     StateTransition,
@@ -43,6 +44,8 @@ class Conversation:
     """Complete turns only: an assistant's calls and all their answers, in the order asked."""
     cycles: int = 0
     """Model turns begun."""
+    asked: bool = False
+    """Whether the model owes an answer."""
     requests: tuple[ToolRequest, ...] = ()
     """Tool calls of the last turn, until the last of them is answered."""
     answers: dict[str, str] = field(default_factory=dict)
@@ -64,6 +67,9 @@ class RunState:
 
     status: RunStatus = RunStatus.PLANNING
     started: RunStarted | None = None
+    """With the model, tools and policy of the fork, in a forked run."""
+    model_kind: str = "real"
+    """`real` only if every model that worked on the run so far is."""
     plan: dict[str, Json] = field(default_factory=dict)
     conversations: dict[str, Conversation] = field(default_factory=dict)
     finished_steps: dict[str, bool] = field(default_factory=dict)
@@ -104,7 +110,9 @@ class RunState:
         self._clock(event, at)
         match event:
             case ModelCalled():
-                self.conversation(event.step).cycles += 1
+                conversation = self.conversation(event.step)
+                conversation.cycles += 1
+                conversation.asked = True
             case ModelAnswered():
                 self._model_answered(event)
             case ToolCalled():
@@ -118,7 +126,11 @@ class RunState:
             case StateTransition():
                 self.status = RunStatus(event.target)
             case RunStarted():
-                self.started = event
+                self.started, self.model_kind = event, event.model_kind
+            case RunResumed():
+                self._joined_by(event.model_kind)
+            case RunForked():
+                self._forked(event)
             case PlanProposed():
                 self.plan = event.plan
             case StepStarted():
@@ -131,13 +143,26 @@ class RunState:
                 pass
 
     def _clock(self, event: Event, at: float) -> None:
-        since = at if self.last_at is None or isinstance(event, RunResumed) else self.last_at
+        since = at if self.last_at is None or isinstance(event, RunResumed | RunForked) else self.last_at
         self.last_at = max(since, at)  # a decision is taken in once it is on disk, maybe after later events
         passed = self.last_at - since
         if self.status is RunStatus.WAITING_APPROVAL:
             self.waiting_s += passed
         else:
             self.working_s += passed
+
+    def _joined_by(self, model_kind: str) -> None:
+        self.model_kind = self.model_kind if model_kind == "real" else model_kind
+
+    def _forked(self, event: RunForked) -> None:
+        """Go on without what was asked in the parent and not answered there: the fork asks for itself."""
+        self._joined_by(event.model_kind)
+        if self.started is not None:
+            self.started = replace(self.started, model=event.model, model_kind=event.model_kind, tools=event.tools, policy=event.policy)
+        self.questions.clear()
+        for conversation in self.conversations.values():
+            conversation.cycles -= conversation.asked
+            conversation.asked = False
 
     def _step_started(self, event: StepStarted) -> None:
         self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
@@ -154,11 +179,12 @@ class RunState:
             tokens_out=event.tokens_out,
             cost_usd=event.cost_usd or 0.0,
             unpriced=int(event.cost_usd is None and event.error is None),
-            model_calls=1,
+            model_calls=int(not event.given),
         )
+        conversation = self.conversation(event.step)
+        conversation.asked = False
         if event.error is not None:
             return
-        conversation = self.conversation(event.step)
         conversation.text = event.text or conversation.text
         conversation.requests = tuple(_request(call) for call in event.calls)
         conversation.answers = {}

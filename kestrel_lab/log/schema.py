@@ -2,8 +2,8 @@
 
 The rules live in the database, so that no code path can break them: a run changes its state only by a
 `state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing
-is appended to an ended run, no event and no trial is changed or deleted, and a question about a call is
-decided once. `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before
+is appended to an ended run, no event and no trial is changed or deleted, a question about a call is
+decided once, and a forked run begins behind an event of its parent, in the state the parent was in then. `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before
 each insert.
 """
 
@@ -25,6 +25,7 @@ CREATE TABLE runs(
   config TEXT NOT NULL DEFAULT '',
   scenario TEXT NOT NULL DEFAULT '',
   status TEXT NOT NULL DEFAULT '{RunStatus.PLANNING}',
+  began TEXT NOT NULL DEFAULT '{RunStatus.PLANNING}',
   parent TEXT,
   forked_at INTEGER,
   last_seq INTEGER NOT NULL DEFAULT 0,
@@ -61,11 +62,18 @@ CREATE INDEX eval_runs_by_commit ON eval_runs(suite, git_sha);
 
 CREATE TRIGGER runs_insert BEFORE INSERT ON runs BEGIN
   SELECT RAISE(ABORT, 'E_RUN_EXISTS') WHERE EXISTS (SELECT 1 FROM runs WHERE id = NEW.id);
-  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION: a run begins in {RunStatus.PLANNING}') WHERE NEW.status IS NOT '{RunStatus.PLANNING}';
-  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.last_seq IS NOT 0;
+  SELECT RAISE(ABORT, 'E_NO_EVENT: a fork begins behind an event of its parent') WHERE NOT (NEW.parent IS NULL AND NEW.forked_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM events WHERE run_id = NEW.parent AND seq = NEW.forked_at);
+  SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION: a run begins in {RunStatus.PLANNING}, a fork where its parent was')
+    WHERE NEW.status IS NOT NEW.began OR NEW.began IS NOT coalesce(
+      (SELECT json_extract(body, '$.target') FROM events
+        WHERE run_id = NEW.parent AND seq <= NEW.forked_at AND type = 'state_transition' ORDER BY seq DESC LIMIT 1),
+      (SELECT began FROM runs WHERE id = NEW.parent), '{RunStatus.PLANNING}');
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE NEW.began IN ({_TERMINAL});
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.last_seq IS NOT coalesce(NEW.forked_at, 0);
 END;
 CREATE TRIGGER runs_delete BEFORE DELETE ON runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
-CREATE TRIGGER runs_identity BEFORE UPDATE OF id, goal, workspace, model, model_kind, config, scenario, parent, forked_at, created_at ON runs
+CREATE TRIGGER runs_identity BEFORE UPDATE OF id, goal, workspace, model, model_kind, config, scenario, began, parent, forked_at, created_at ON runs
 BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 CREATE TRIGGER runs_status BEFORE UPDATE OF status ON runs WHEN NEW.status IS NOT OLD.status BEGIN
   SELECT RAISE(ABORT, 'E_ILLEGAL_TRANSITION')

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.errors import StoreError, UsageError, nearest
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, RunStarted, StateTransition, from_json, to_json
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, RunForked, RunStarted, StateTransition, from_json, to_json
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.log.connection import connect, process_name, translate
@@ -36,6 +36,8 @@ class RunRow:
     scenario: str
     status: RunStatus
     parent: str | None
+    forked_at: int | None
+    """Up to which number the events of `parent` are this run's too."""
     created_at: float
     owner: str
 
@@ -57,8 +59,10 @@ class EvalRow:
     """Hash of everything the trial's outcome depends on."""
 
 
+_LAST = 2**63 - 1
+"""No event has a greater number."""
 _EVENT_COLUMNS = "seq, eid, at, type, body"
-_RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, created_at, owner"
+_RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner"
 _EVAL_COLUMNS = "id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key"
 
 
@@ -73,21 +77,48 @@ class SessionStore:
         self._origin = secrets.token_hex(6)
         self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
 
-    def create_run(self, run_id: str, started: RunStarted, *, parent: str | None = None) -> float:
+    def create_run(self, run_id: str, started: RunStarted) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.
 
         Returns the event's time.
         """
         now = time.time()
         columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
-        row = (run_id, *map(_encodable, columns), parent, process_name(), now)
+        row = (run_id, *map(_encodable, columns), process_name(), now)
         event = (run_id, self._new_eid(), now, started.type, dumps(to_json(started)))
         sql = (
-            "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, parent, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?,?);"
+            "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?);"
             "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,1,?,?,?,?)"
         )
         self._writer.put(Execute(sql, row + event, f"run {run_id}", Future()), urgent=False)
         return now
+
+    def fork_run(self, run_id: str, forked: RunForked, status: RunStatus, given: Event | None = None) -> float:
+        """Queue a run that shares the events of `forked.parent` up to `forked.at`, where that was in `status`.
+
+        `forked`, and `given` if there is one, become its first own events, in the same transaction. The
+        event must be the parent's own: see `origin`. Returns the events' time.
+        """
+        now = time.time()
+        model = _encodable(forked.model)
+        rows: tuple[object, ...] = (
+            *(run_id, model, forked.model_kind, status, status, forked.at, forked.at, process_name(), now, forked.parent),
+            *(run_id, forked.at + 1, self._new_eid(), now, forked.type, dumps(to_json(forked))),
+        )
+        sql = (
+            "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, owner, created_at)"
+            " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?;"
+            "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,?,?,?,?,?);"
+        )
+        if given is not None:
+            sql += "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,?,?,?,?,?)"
+            rows += (run_id, forked.at + 2, self._new_eid(), now, given.type, dumps(to_json(given)))
+        self._writer.put(Execute(sql, rows, f"run {run_id}", Future()), urgent=False)
+        return now
+
+    def origin(self, run_id: str, seq: int) -> str:
+        """Which run an event of `run_id` was recorded by: itself, or the one that it shares the event with."""
+        return next(ancestor for ancestor, last in self._lineage(run_id) if seq <= last)
 
     def append(self, run_id: str, event: Event, *, at: float | None = None, urgent: bool = False) -> Future[int]:
         """Queue `event`; the future gives its number once it is on disk, or raises what refused it.
@@ -135,9 +166,23 @@ class SessionStore:
         return _record(run_id, rows[0]) if rows else None
 
     def records(self, run_id: str, *, after: int = 0) -> list[Record]:
-        """The events of a run in order, from the one after number `after` on; what is still queued is not among them."""
-        rows = self._read(f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? ORDER BY seq", (run_id, after))
-        return [_record(run_id, row) for row in rows]
+        """The events of a run in order, from the one after number `after` on; what is still queued is not among them.
+
+        Those that a forked run shares with its parent come first, as records of this run: with its id, and
+        with the `eid` they have in the parent.
+        """
+        sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        return [_record(run_id, row) for ancestor, last in self._lineage(run_id) for row in self._read(sql, (ancestor, after, last))]
+
+    def _lineage(self, run_id: str) -> list[tuple[str, int]]:
+        """The runs that a run's events are taken from, eldest first, each with the last number that counts."""
+        sql = f"""
+            WITH RECURSIVE line(id, parent, forked_at, last) AS (
+                SELECT id, parent, forked_at, {_LAST} FROM runs WHERE id = ?
+                UNION ALL SELECT runs.id, runs.parent, runs.forked_at, line.forked_at FROM line JOIN runs ON runs.id = line.parent)
+            SELECT id, last FROM line ORDER BY last
+        """
+        return [(str(ancestor), int(last)) for ancestor, last in self._read(sql, (run_id,))]
 
     def run(self, run_id: str) -> RunRow:
         """The row of one run; raises `UsageError` with the nearest id when there is none."""
@@ -214,7 +259,7 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:
-    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, created_at, owner) = row
+    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner) = row
     return RunRow(
         id=run_id,
         goal=goal,
@@ -225,6 +270,7 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
         scenario=scenario,
         status=RunStatus(status),
         parent=parent,
+        forked_at=forked_at,
         created_at=created_at,
         owner=owner,
     )

@@ -18,6 +18,7 @@ from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
 from kestrel_lab.views.wording import args_line, args_pairs, duration, shown, usage_line, visible_json
 
+_GIVEN = "given by hand"
 _OPEN = {"asked", "waiting", "running", "thinking", "streaming"}
 
 
@@ -32,6 +33,8 @@ class RunView:
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     usage: Usage = field(default_factory=Usage)
+    forks: int = 0
+    """How often the run's history parted from another's."""
 
     @property
     def answer(self) -> str:
@@ -70,6 +73,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return [_started(view, event, at)]
         case e.RunResumed():
             return _resumed(view, event)
+        case e.RunForked():
+            return _forked(view, event, at)
         case e.StateTransition():
             return _moved(view, event, at)
         case e.PlanProposed():
@@ -77,7 +82,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.StepStarted() | e.StepFinished():
             return [_stepped(view, event)]
         case e.ModelCalled():
-            text = view.rows[f"t:{event.call}"] = TextRow(id=f"t:{event.call}", step=event.step)
+            name = _text_id(view, event.call)
+            text = view.rows[name] = TextRow(id=name, step=event.step)
             return [text.whole()]
         case e.ModelDelta():
             return _streamed(view, event)
@@ -117,10 +123,23 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
+    notice = _notice(view, "info", f"resumed by {event.by}" if event.by else "resumed")
+    return [_joined_by(view, event.model, event.model_kind), *_stop_open_texts(view), notice]
+
+
+def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
+    head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
+    withdrawn = [change for call in list(view.asks) for change in _withdraw(view, call)]
+    given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
+    stopped = _stop_open_texts(view)
+    view.forks += 1
+    return [*head, *stopped, *withdrawn, _notice(view, "info", f"forked from {event.parent} at {event.at}{given}")]
+
+
+def _joined_by(view: RunView, model: str, kind: str) -> Change:
     # A run of which any part was scripted stays labelled so.
-    kind = view.head.model_kind if event.model_kind == "real" and view.head.model_kind else event.model_kind
-    head = view.head.change(model=plain(event.model) or view.head.model, model_kind=kind)
-    return [head, *_stop_open_texts(view), _notice(view, "info", f"resumed by {event.by}" if event.by else "resumed")]
+    kept = view.head.model_kind if kind == "real" and view.head.model_kind else kind
+    return view.head.change(model=plain(model) or view.head.model, model_kind=kept)
 
 
 def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
@@ -171,18 +190,24 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
 
 
 def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
-    known = f"t:{event.call}" in view.rows
+    known = _text_id(view, event.call) in view.rows
     row = _text_row(view, event.call)
+    if not known:
+        row.step = event.step
     text = plain(event.text)
     if event.error:
         text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
     took = "cached" if event.cached else duration(event.seconds)
-    note = f"{plain(event.model)} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
+    note = _GIVEN if event.given else f"{plain(event.model)} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     unpriced = event.cost_usd is None and event.error is None
     view.usage += Usage(
-        tokens_in=event.tokens_in, tokens_out=event.tokens_out, cost_usd=event.cost_usd or 0.0, unpriced=int(unpriced), model_calls=1
+        tokens_in=event.tokens_in,
+        tokens_out=event.tokens_out,
+        cost_usd=event.cost_usd or 0.0,
+        unpriced=int(unpriced),
+        model_calls=int(not event.given),
     )
     changes = [settled if known else row.whole(), view.head.change(usage=usage_line(view.usage))]
     return changes + [_requested(view, event.step, call) for call in event.calls]
@@ -207,7 +232,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     row = _call_row(view, event.call, event.tool)
     kind = str(event.error.get("kind")) if event.error else ""
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
-    note = "cached" if event.cached else row.note
+    note = _GIVEN if event.given else "cached" if event.cached else row.note
     row.change(state=state, result=shown(event.text), preview=one_line(event.text[:2_000], 160), note=note)
     row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
     view.usage += Usage(tool_calls=1)
@@ -276,8 +301,13 @@ def _withdraw(view: RunView, call: str) -> list[Change]:
 
 
 def _text_row(view: RunView, call: str) -> TextRow:
-    row = view.rows.setdefault(f"t:{call}", TextRow(id=f"t:{call}"))
-    return cast("TextRow", row)
+    name = _text_id(view, call)
+    return cast("TextRow", view.rows.setdefault(name, TextRow(id=name)))
+
+
+def _text_id(view: RunView, call: str) -> str:
+    """A model that is asked anew in a fork answers in a row of its own, behind the notice of the fork."""
+    return f"t:{call}~{view.forks}" if view.forks else f"t:{call}"
 
 
 def _call_row(view: RunView, call: str, tool: str) -> CallRow:

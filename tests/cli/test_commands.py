@@ -243,3 +243,25 @@ scenarios:
     assert columns[0].split(",") == list(frame.columns)
     assert len(columns) == 1 + len(frame) == 5
     assert len(stored) == 8
+
+
+def test_a_run_is_forked_and_compared(kestrel: Kestrel, folder: Path) -> None:
+    """`kestrel fork` goes on in a new run and exits as `run` does; `kestrel diff` shows where the two part; mistakes exit 2."""
+    kestrel("run", "ask", "--model", "scripted:script.yaml")
+    parent = newest(folder)
+    code, out, _ = kestrel("fork", parent, "--answer", "something [bold]else[/bold]")
+    child = newest(folder)
+    assert code == 0
+    assert child != parent
+    assert f"forked from {parent} at" in out
+    assert "something [bold]else[/bold]" in out
+    code, out, _ = kestrel("diff", parent, child)
+    assert code == 0
+    assert "events, then part" in out
+    assert "there is nothing" in out
+    assert "something [bold]else[/bold]" in out
+    code, _, err = kestrel("fork", parent, "--at", "99")
+    assert code == 2
+    assert "has no event 99: its events are 1 to" in err
+    assert kestrel("fork", parent, "--at", "1", "--result", "x")[0] == 2
+    assert kestrel("diff", parent, "nothing")[0] == 2

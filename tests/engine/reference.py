@@ -6,7 +6,7 @@ Each side effect is one line handed to `effect`, so that whoever runs the sessio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record, RunResumed, StateTransition, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record, RunForked, RunResumed, StateTransition, ToolAnswered, ToolCalled
 from kestrel_lab.core.states import TRANSITIONS, RunStatus
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
@@ -85,7 +85,7 @@ def unreported(records: list[Record]) -> list[str]:
                 begun[event.call] = event
             case ToolAnswered() as event:
                 begun.pop(event.call, None)
-            case RunResumed():
+            case RunResumed() | RunForked():
                 doubtful |= {f"{call}#{event.attempt + 1}" for call, event in begun.items() if event.effect == "opaque"}
             case ApprovalAsked() as event if event.why == "unknown_outcome":
                 asked.add(event.question)

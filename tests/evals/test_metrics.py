@@ -12,6 +12,7 @@ from kestrel_lab.core.events import (
     ModelCalled,
     Record,
     RunFinished,
+    RunForked,
     RunResumed,
     RunStarted,
     ToolAnswered,
@@ -91,6 +92,19 @@ def test_a_pause_between_sessions_is_not_work():
         (3602.0, RunFinished(outcome="complete")),
     )
     assert (waiting_time(records), working_time(records)) == (3600.0, 2.0)
+
+
+def test_what_was_given_by_hand_is_no_models_work():
+    """In a fork the time since the shared event, a question left open there and an answer given by hand are not counted."""
+    records = log(
+        (0.0, RunStarted(goal="g", workspace="w", model="m")),
+        (1.0, asked("t")),
+        (3600.0, RunForked(parent="r", at=2, model="m")),
+        (3600.0, ModelAnswered(call="m1", step="s", model="(given)", text="42", cost_usd=0.0, given=True)),
+        (3602.0, RunFinished(outcome="complete")),
+    )
+    assert (waiting_time(records), working_time(records)) == (3599.0, 3.0)
+    assert (measure(records)["model_calls"], measure(records)["unpriced_calls"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("cut", range(len(RUN)))

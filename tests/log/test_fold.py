@@ -14,6 +14,7 @@ from kestrel_lab.core.events import (
     Progress,
     Record,
     RunFinished,
+    RunForked,
     RunResumed,
     RunStarted,
     StateTransition,
@@ -34,6 +35,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(RunStarted, goal=names, workspace=names, model=names, system=names),
     st.builds(StateTransition, source=statuses, target=statuses),
     st.builds(RunResumed),
+    st.builds(RunForked, parent=names, at=st.just(1), model=names),
     st.builds(PlanProposed, plan=st.just({"steps": []})),
     st.builds(StepStarted, step=names, goal=names),
     st.builds(StepFinished, step=names, ok=st.booleans()),
@@ -104,7 +106,7 @@ def test_time_is_either_worked_or_waited(records: list[Record]) -> None:
     state = fold(records)
     passed, last = 0.0, None
     for record in records:
-        begin = record.at if last is None or isinstance(record.event, RunResumed) else last
+        begin = record.at if last is None or isinstance(record.event, RunResumed | RunForked) else last
         last = max(begin, record.at)
         passed += last - begin
     assert abs(state.working_s + state.waiting_s - passed) < 1e-6

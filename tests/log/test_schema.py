@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import IllegalTransition
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Progress, RunStarted, StateTransition
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Progress, RunForked, RunStarted, StateTransition
 from kestrel_lab.core.states import TRANSITIONS, RunStatus
 from kestrel_lab.log.connection import connect
 from kestrel_lab.log.fold import fold
 from kestrel_lab.log.schema import MIGRATIONS
 from kestrel_lab.log.store import EvalRow, SessionStore
 
-# The prepared log: run "live" is EXECUTING with last number 5, question "q" decided, question "open" not; run "done" is COMPLETE.
+# The prepared log: run "live" is EXECUTING with last number 5, question "q" decided, question "open" not; run "done" is COMPLETE;
+# run "fork" shares the first 3 events of "live" and has a fourth.
 EVENT = "INSERT INTO events(run_id, seq, eid, at, type, ref, body) VALUES"
 RUN = "INSERT {} INTO runs(id, goal, workspace, model, model_kind, status, last_seq, created_at) VALUES"
+FORK = "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, created_at) VALUES"
 TRIAL = "eval_runs(id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key) VALUES"
 
 CHANGES = (
@@ -87,6 +89,36 @@ CHANGES = (
     # an ended run is ended
     EVENT + "('done', 4, 'e', 0, 'progress', NULL, '{}')",
     EVENT + """('done', 4, 'e', 0, 'state_transition', NULL, '{"source":"COMPLETE","target":"EXECUTING"}')""",
+    # a fork begins behind an event of its parent, where the parent was then
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'live', 6, 6, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', 'live', 0, 0, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'live', 2.5, 2.5, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'nowhere', 5, 5, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'fork', 3, 3, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', 'new', 1, 1, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', 'live', NULL, 0, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', NULL, 5, 5, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'live', 5, 4, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'live', 5, 0, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', 'live', 5, 5, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'live', 1, 1, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', 'fork', 4, 4, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'COMPLETE', 'live', 5, 5, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'EXECUTING', 'live', 5, 5, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', NULL, NULL, 0, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', NULL, NULL, 'live', 5, 5, 0)",
+    FORK + "('new', 'g', 'w', 'm', 'real', 'COMPLETE', 'COMPLETE', 'done', 3, 3, 0)",
+    "UPDATE runs SET began = 'PLANNING' WHERE id = 'fork'",
+    "UPDATE runs SET forked_at = 2 WHERE id = 'fork'",
+    "UPDATE runs SET parent = NULL, forked_at = NULL WHERE id = 'fork'",
+    "UPDATE runs SET last_seq = 3 WHERE id = 'fork'",
+    "UPDATE runs SET status = 'COMPLETE' WHERE id = 'fork'",
+    EVENT + "('fork', 3, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "('fork', 4, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "('fork', 6, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + """('fork', 5, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
+    EVENT + """('fork', 5, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
+    EVENT + """('fork', 5, 'e', 0, 'approval_given', 'open', '{"granted":true}')""",
     # a question is decided once, and only if it was asked
     EVENT + """('live', 6, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
     EVENT + """('live', 6, 'e', 0, 'approval_given', 'never', '{"granted":true}')""",
@@ -134,7 +166,7 @@ MEANS = (
 
 
 def prepare(path: Path) -> None:
-    """A log with a run in progress, an ended run, a decided and an open question, and a trial."""
+    """A log with a run in progress, an ended run, a decided and an open question, a fork, and a trial."""
     store = SessionStore(path)
     started = RunStarted(goal="g", workspace="/w", model="m")
     store.create_run("live", started)
@@ -145,6 +177,7 @@ def prepare(path: Path) -> None:
     store.create_run("done", started)
     store.append("done", StateTransition(source="PLANNING", target="EXECUTING"))
     store.append("done", StateTransition(source="EXECUTING", target="COMPLETE"))
+    store.fork_run("fork", RunForked(parent="live", at=3, model="m"), RunStatus.EXECUTING)
     row = EvalRow(id="t", scenario="s", result={}, metrics={}, git_sha="a", created_at=0, suite="u", config="c", epoch=1, key="k")
     store.add_eval_run(row).result()
     store.close()
@@ -259,4 +292,33 @@ def test_the_database_follows_the_map_of_transitions(
     records = store.records("r")
     assert [record.seq for record in records] == list(range(1, count + 1))
     assert fold(records).status is status
+    store.close()
+
+
+@settings(max_examples=60)
+@given(steps=st.lists(st.sampled_from(list(RunStatus)), max_size=5), at=st.integers(0, 9), claimed=st.sampled_from(list(RunStatus)))
+def test_a_fork_begins_where_its_parent_was(
+    steps: list[RunStatus], at: int, claimed: RunStatus, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The log accepts a fork exactly if the parent has that event, had not ended, and was in the state claimed; also a fork of a fork."""
+    store = SessionStore(tmp_path_factory.mktemp("fork") / "k.db")
+    store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
+    states = [RunStatus.PLANNING]
+    for target in steps:
+        if target in TRANSITIONS[states[-1]]:
+            store.transition("r", target, source=states[-1]).result()
+            states.append(target)
+    right = 1 <= at <= len(states) and states[at - 1] is claimed and not claimed.terminal
+    store.fork_run("f", RunForked(parent="r", at=at, model="m"), claimed)
+    more = store.append("f", Progress(text="on"), urgent=True)
+    if right:
+        assert more.result() == at + 2
+        assert store.run("f").status is claimed is fold(store.records("f")).status
+        assert [record.seq for record in store.records("f")] == list(range(1, at + 3))
+        store.fork_run("ff", RunForked(parent="f", at=at + 1, model="m"), claimed)
+        assert store.append("ff", Progress(text="on"), urgent=True).result() == at + 3
+        assert [store.origin("ff", seq) for seq in (at, at + 1, at + 2)] == ["r", "f", "ff"]
+    else:
+        assert more.exception() is not None
+        assert [row.id for row in store.runs()] == ["r"]
     store.close()

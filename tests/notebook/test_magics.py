@@ -105,6 +105,17 @@ def test_mistakes_are_explained_on_one_line(shell: InteractiveShell, line: str, 
     assert message in str(raised.value)
 
 
+def test_forks_and_diffs_are_values(shell: InteractiveShell) -> None:
+    """`%kestrel fork` gives the new run, `%kestrel diff` something with a frame."""
+    parent = run(shell, '%kestrel run "write" --approve auto')
+    fork = run(shell, f'%kestrel fork {parent.id} --answer "no need"')
+    found = run(shell, f"%kestrel diff {parent.id} {fork.id}")
+
+    assert (fork.id != parent.id, fork.answer) == (True, "no need")
+    assert (found.a.id, found.b.id, found.first_a.event.text, found.first_b.event.text) == (parent.id, fork.id, "done", "no need")
+    assert list(found.frame.columns) == ["a_seq", "b_seq", "type", "same", "a", "b"]
+
+
 def test_help_and_tables(shell: InteractiveShell) -> None:
     """Help is printed for the whole and for a command; lists are values."""
     run(shell, '%kestrel run "write" --approve deny')

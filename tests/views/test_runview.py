@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core import events as e
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.views.html import run_html
 from kestrel_lab.views.rows import Change
-from kestrel_lab.views.runview import RunView
+from kestrel_lab.views.runview import RunView, view_of
+from kestrel_lab.views.text import run_text
 
 
 def patch(state: dict[str, dict[str, dict[str, Any]]], changes: list[Change]) -> None:
@@ -44,6 +46,7 @@ EVENTS = st.one_of(
     st.builds(e.RunStarted, goal=TEXTS, workspace=st.just("."), model=st.just("m"), model_kind=st.sampled_from(["real", "scripted"])),
     st.builds(e.StateTransition, source=st.just(""), target=st.sampled_from(["EXECUTING", "WAITING_APPROVAL", "COMPLETE", "FAILED"])),
     st.builds(e.RunResumed, by=TEXTS, model_kind=st.sampled_from(["real", "replay"])),
+    st.builds(e.RunForked, parent=st.just("p"), at=st.just(3), model=TEXTS, given=st.sampled_from(["", "answer", "result"])),
     st.builds(e.PlanProposed, plan=st.just({"steps": [{"id": "s1", "goal": "x"}, {"id": "s2", "goal": "y", "depends_on": ["s1"]}]})),
     st.builds(e.StepStarted, step=st.sampled_from(["s1", "s3"]), goal=TEXTS),
     st.builds(e.StepFinished, step=st.sampled_from(["s1", "s3"]), ok=st.booleans()),
@@ -180,3 +183,24 @@ def test_a_record_names_its_run() -> None:
     view.apply(e.Record(run_id="r1", seq=1, eid="e", at=5.0, event=e.RunStarted(goal="g", workspace=".", model="m")))
 
     assert (view.head.run, view.head.started) == ("r1", 5.0)
+
+
+def test_a_fork_says_where_it_comes_from() -> None:
+    """A forked run has its own id and start, the fork's model, no question of its parent's, and a notice that names parent and event."""
+    asked = e.ApprovalAsked(call="c", step="s", tool="bash", args={}, danger="HIGH", key="k")
+    forked = e.RunForked(parent="r<b>", at=4, model="echo", model_kind="real", given="result")
+    history: list[e.Event] = [
+        e.RunStarted(goal="g", workspace=".", model="m", model_kind="scripted"),
+        e.ModelCalled(call="m1", step="s", model="m", cycle=1, messages=1),
+        e.ModelAnswered(call="m1", step="s", model="m", calls=[{"id": "c", "name": "bash", "args": {}}]),
+        asked,
+        forked,
+        e.ToolAnswered(call="c", step="s", tool="bash", text="ok", given=True),
+    ]
+    view = view_of([e.Record(run_id="f", seq=seq, eid=str(seq), at=10.0 * seq, event=event) for seq, event in enumerate(history, 1)])
+
+    assert (view.head.run, view.head.model, view.head.model_kind, view.head.started) == ("f", "echo", "scripted", 50.0)
+    assert view.asks == {}
+    assert "info: forked from r<b> at 4 with a result given by hand" in run_text(view)
+    assert "given by hand" in run_text(view).split("bash")[1]
+    assert "forked from r&lt;b&gt; at 4" in run_html(view)

@@ -1,0 +1,89 @@
+"""Where a run is forked: at which event, in which state, and what is put there by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.log.fold import RunState, fold
+from kestrel_lab.tools.registry import Tool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Branch:
+    """The beginning that a fork shares with its parent."""
+
+    at: int
+    """The last event it shares."""
+    state: RunState
+    """What the parent was then."""
+    given: Event | None = None
+    """What was said by hand in place of the model or the tool."""
+
+    @property
+    def began(self) -> RunStarted:
+        """How the run was set up at that point."""
+        assert self.state.started is not None  # the first event, which every branch has
+        return self.state.started
+
+    @property
+    def word(self) -> str:
+        """`answer`, `result`, or empty when nothing was given."""
+        return "" if self.given is None else "answer" if isinstance(self.given, ModelAnswered) else "result"
+
+
+def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str | None, result: str | None) -> Branch:
+    """The beginning of a fork of the run that `records` tell of; see `Session.start_fork` for the arguments.
+
+    Raises `UsageError` when the run has no such event, had ended by then, or has something there that an
+    answer or a result cannot follow.
+    """
+    if answer is not None and result is not None:
+        msg = "give an answer or a result, not both: a fork changes one thing"
+        raise UsageError(msg)
+    if answer is not None and not answer.strip():
+        msg = "the answer is empty: say what the model is to have answered"
+        raise UsageError(msg)
+    ended = next((record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1)
+    usable = records[: ended - 1]
+    wanted = ToolCalled if result is not None else ModelCalled
+    places = [record.seq for record in usable if isinstance(record.event, wanted)]
+    if at is None:
+        if not places:
+            msg = f"run {run_id} has no {wanted.type} to fork at: say at which event, with at=1 to at={len(usable)}"
+            raise UsageError(msg)
+        at = places[-1]
+    if not 1 <= at <= len(records):
+        msg = f"run {run_id} has no event {at}: its events are 1 to {len(records)}, and it can be forked at 1 to {len(usable)}"
+        raise UsageError(msg)
+    if at > len(usable):
+        msg = f"run {run_id} had ended by event {at}: it can be forked at 1 to {len(usable)}"
+        raise UsageError(msg)
+    return Branch(at=at, state=fold(records[:at]), given=_given(run_id, records[at - 1], places, answer=answer, result=result))
+
+
+def offered(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
+    """The tools as an event names them."""
+    return [{"name": tool.name, "version": tool.version, "danger": tool.danger.name, "effect": tool.effect} for tool in toolbox]
+
+
+def _given(run_id: str, record: Record, places: list[int], *, answer: str | None, result: str | None) -> Event | None:
+    event = record.event
+    if answer is not None:
+        if isinstance(event, ModelCalled):
+            return ModelAnswered(call=event.call, step=event.step, model="(given)", text=answer, cost_usd=0.0, given=True)
+        raise _wrong_place(run_id, record, "an answer takes the place of a model's", "model_called", places)
+    if result is not None:
+        if isinstance(event, ToolCalled):
+            return ToolAnswered(call=event.call, step=event.step, tool=event.tool, text=result, given=True)
+        raise _wrong_place(run_id, record, "a result takes the place of a tool's", "tool_called", places)
+    return None
+
+
+def _wrong_place(run_id: str, record: Record, rule: str, kind: str, places: list[int]) -> UsageError:
+    near = ", ".join(map(str, sorted(sorted(places, key=lambda seq: abs(seq - record.seq))[:5])))
+    where = f"the nearest {kind} events are {near}" if near else f"the run has no {kind}"
+    return UsageError(f"event {record.seq} of run {run_id} is {record.event.type}: {rule}, so fork at a {kind}; {where}")
