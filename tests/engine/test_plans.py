@@ -245,3 +245,33 @@ def test_an_artifact_cannot_pretend_to_end(session: Session, workspace: Path) ->
     assert len(closing) == 2
     assert told.count(closing[1]) == 1
     assert not any(isinstance(event, ApprovalAsked) for event in run.events())
+
+
+def test_a_fork_of_a_plan_follows_the_plan(tmp_path: Path) -> None:
+    """A run of several steps can be forked at every event before its end; each fork completes with the same answer."""
+
+    @tool(effect="pure")
+    def doubled(n: int) -> int:
+        """Double a number."""
+        return 2 * n
+
+    plan = Plan(
+        steps=(
+            Step(id="a", tool="doubled", args={"n": 2}, produces=("four",)),
+            Step(id="b", goal="Say hi", produces=("greeting",)),
+            Step(id="c", goal="Join", consumes=("four", "greeting")),
+        )
+    )
+    model = ScriptedModel(lambda request: f"seen {len(request.messages)}")
+    session = Session(tmp_path, model=model, tools=[doubled])
+
+    async def forks() -> tuple[Run, list[Run]]:
+        run = await session.run("all", plan=plan)
+        ended = next(record.seq for record in run.records() if record.event.type == "run_finished")
+        return run, [await session.fork(run.id, at=at) for at in range(1, ended)]
+
+    run, children = asyncio.run(forks())
+    assert run.status == "COMPLETE"
+    assert len(children) > 10
+    assert [child.id for child in children if (child.status, child.answer, child.plan) != (run.status, run.answer, run.plan)] == []
+    session.close()
