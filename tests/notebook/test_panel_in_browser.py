@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(240),
 ]
-SCREENS = Path(os.environ.get("KESTREL_ARTIFACTS") or Path(__file__).parent.parent / "artifacts-out" / "out")
+SCREENS = Path(os.environ.get("KESTREL_ARTIFACTS") or Path(__file__).parents[2] / "out" / "tests")
 WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
 ENDED = 10_000
 
