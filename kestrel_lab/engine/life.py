@@ -33,8 +33,9 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         end_cancelled(ctx)
         await asyncio.shield(ctx.on_disk())
         raise
-    except TimeoutError:
-        if not ctx.clock.expired:
+    except TimeoutError as error:
+        if not ctx.clock.expired:  # somebody else's, an approver's for example
+            await _defect(ctx, error)
             raise
         reason = f"the limit of {ctx.limits.seconds:g} s of work is reached"
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit="seconds", answer=_so_far(ctx), reason=reason))
@@ -48,12 +49,16 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     except StoreError:
         raise
     except Exception as error:
-        reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"
-        _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
-        await ctx.on_disk()
+        await _defect(ctx, error)
         raise
     else:
         _end(ctx, RunStatus.COMPLETE, RunFinished(outcome="complete", answer=answer))
+    await ctx.on_disk()
+
+
+async def _defect(ctx: RunContext, error: Exception) -> None:
+    reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"
+    _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
     await ctx.on_disk()
 
 

@@ -4,8 +4,10 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.core.events import Event, ModelAnswered, ToolAnswered
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ToolAnswered
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
@@ -66,3 +68,23 @@ def test_listeners_hear_a_run_from_its_first_event_to_its_last(tmp_path: Path) -
         assert any(isinstance(event, ModelAnswered) for event in told)
     assert [event.type for _, event in heard].count("model_delta") == 2
     session.close()
+
+
+def test_an_approver_that_times_out_ends_the_run(tmp_path: Path) -> None:
+    """A `TimeoutError` that is not the run's own limit reaches the caller and leaves the run FAILED, not at work for ever."""
+
+    async def absent(_: ApprovalAsked) -> ApprovalGiven:
+        raise TimeoutError
+
+    session = Session(tmp_path / "home", model=ScriptedModel([[("write_file", {"path": "a", "content": "b"})], "done"]))
+
+    async def go() -> Run:
+        run = session.start("go", workspace=tmp_path, approver=absent)
+        with pytest.raises(TimeoutError):
+            await run.wait()
+        return run
+
+    run = asyncio.run(go())
+    session.close()
+    assert (run.status, run.outcome) == ("FAILED", "error")
+    assert "TimeoutError" in run.reason
