@@ -87,6 +87,45 @@ class PlanProposed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlanExtended:
+    """A step grew more steps; whatever waits for it waits for them too."""
+
+    type: ClassVar[str] = "plan_extended"
+    step: str
+    steps: list[dict[str, Json]]
+    """As in the plan's JSON form, each with `step` as its parent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageStarted:
+    """The first step of a stage is about to begin, or the stage is tried again."""
+
+    type: ClassVar[str] = "stage_started"
+    stage: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageFinished:
+    """A step of a stage ended: a row of the view `stage_checkpoints`, which is these events and nothing else."""
+
+    type: ClassVar[str] = "stage_finished"
+    stage: str
+    task: str
+    """The step."""
+    status: str
+    """`done`, `skipped`, `retrying` or `failed`."""
+    attempt: int = 1
+    inputs_hash: str = ""
+    """Hash of everything the step was given: equal for equal inputs."""
+    outputs_ref: str = ""
+    """Where its output is in the log: a step of the run, or a call."""
+    error_class: str = ""
+    """`transient`, `dependency`, `logic` or `budget`; empty when nothing went wrong."""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepStarted:
     """A step of the plan began."""
 
@@ -96,6 +135,32 @@ class StepStarted:
     """Empty when the step is a call of a tool."""
     context: str = ""
     """What an agent is told beside the goal: the artifacts it consumes."""
+    model: str = ""
+    """The model of this step; empty for the run's."""
+    system: str | None = None
+    """The system message of this step; `None` for the run's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompted:
+    """A step told its model something more: what was wrong with its answer, or the next question."""
+
+    type: ClassVar[str] = "prompted"
+    step: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRetried:
+    """A step failed in a way that may pass and is tried again; what its call answered no longer counts."""
+
+    type: ClassVar[str] = "step_retried"
+    step: str
+    attempt: int
+    """Number of the attempt that begins, from 2."""
+    error_class: str
+    reason: str
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +171,10 @@ class StepFinished:
     step: str
     ok: bool
     reason: str = ""
+    skipped: bool = False
+    """It was not carried out: its condition did not hold, or something it needs failed (then not `ok`)."""
+    output: Json = None
+    """What an operation gave; answers of agents and calls are in events of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +262,8 @@ class ToolAnswered:
     truncated: bool = False
     given: bool = False
     """Written by whoever forked the run; the tool did not say it."""
+    value: Json = None
+    """The answer as JSON where a step of the plan made the call: what others consume keeps its type."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,6 +326,122 @@ class BudgetWarned:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MacroStarted:
+    """A macro was called by `macro_run`; its calls follow under ids that begin with `call`."""
+
+    type: ClassVar[str] = "macro_started"
+    call: str
+    step: str
+    macro: str
+    version: int
+    args: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MacroFinished:
+    """A macro ended."""
+
+    type: ClassVar[str] = "macro_finished"
+    call: str
+    step: str
+    macro: str
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifierStarted:
+    """An answer is put to a verifier."""
+
+    type: ClassVar[str] = "verifier_started"
+    step: str
+    verifier: str
+    criteria: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifierFinished:
+    """A verifier has judged."""
+
+    type: ClassVar[str] = "verifier_finished"
+    step: str
+    verifier: str
+    passed: bool
+    confidence: float | None = None
+    """From 0 to 1; `None` where the verifier gives none."""
+    issues: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BranchScored:
+    """A candidate of a search over approaches was judged."""
+
+    type: ClassVar[str] = "branch_scored"
+    step: str
+    candidate: str
+    text: str
+    score: float
+    """From 0 to 1."""
+    parent: str = ""
+    """The candidate it goes on from; empty at the root."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRecalled:
+    """Notes of earlier runs were given to this one."""
+
+    type: ClassVar[str] = "memory_recalled"
+    step: str
+    notes: list[dict[str, Json]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryStored:
+    """A note was kept for later runs."""
+
+    type: ClassVar[str] = "memory_stored"
+    step: str
+    note: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelEscalated:
+    """Another model takes over, because one failed or was not sure enough."""
+
+    type: ClassVar[str] = "model_escalated"
+    step: str
+    source: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthChanged:
+    """Something that runs depend on went from one state of health to another."""
+
+    type: ClassVar[str] = "health_changed"
+    dependency: str
+    kind: str
+    """`model`, `mcp`, or another word for what it is."""
+    source: str
+    target: str
+    """`starting`, `ready`, `degraded`, `recovering` or `failed`."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointSaved:
+    """A snapshot of the run was stored; resuming starts from the newest and reads on from there."""
+
+    type: ClassVar[str] = "checkpoint_saved"
+    seq: int
+    """The last event in it."""
+    reason: str
+    """`cycles`, `interrupt`, `error` or `asked`."""
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
     """A tool or step tells how far it is."""
 
@@ -282,7 +469,12 @@ Event = (
     | RunResumed
     | RunForked
     | PlanProposed
+    | PlanExtended
+    | StageStarted
+    | StageFinished
     | StepStarted
+    | Prompted
+    | StepRetried
     | StepFinished
     | SchedulerParallelBatch
     | ModelCalled
@@ -294,6 +486,16 @@ Event = (
     | ApprovalAsked
     | ApprovalGiven
     | BudgetWarned
+    | MacroStarted
+    | MacroFinished
+    | VerifierStarted
+    | VerifierFinished
+    | BranchScored
+    | MemoryRecalled
+    | MemoryStored
+    | ModelEscalated
+    | HealthChanged
+    | CheckpointSaved
     | Progress
     | RunFinished
 )

@@ -122,5 +122,26 @@ CREATE TRIGGER eval_runs_update BEFORE UPDATE ON eval_runs BEGIN SELECT RAISE(AB
 CREATE TRIGGER eval_runs_delete BEFORE DELETE ON eval_runs BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_SECOND = """
+CREATE INDEX stage_events ON events(run_id, seq) WHERE type = 'stage_finished';
+CREATE VIEW stage_checkpoints(run_id, task_id, stage, status, attempt, inputs_hash, outputs_ref, error_class, error_message, timestamp) AS
+  SELECT run_id, body ->> 'task', body ->> 'stage', body ->> 'status', body ->> 'attempt', body ->> 'inputs_hash', body ->> 'outputs_ref',
+    body ->> 'error_class', body ->> 'error_message', at FROM events WHERE type = 'stage_finished' ORDER BY run_id, seq;
+
+CREATE TABLE macros(
+  id TEXT PRIMARY KEY NOT NULL,
+  workspace_id TEXT NOT NULL,
+  name TEXT NOT NULL,
+  description TEXT NOT NULL,
+  schema_json TEXT NOT NULL CHECK(json_valid(schema_json)),
+  steps_json TEXT NOT NULL CHECK(json_valid(steps_json)),
+  version INTEGER NOT NULL,
+  enabled INTEGER NOT NULL DEFAULT 1 CHECK(enabled IN (0, 1)),
+  created_at REAL NOT NULL,
+  updated_at REAL NOT NULL,
+  UNIQUE(workspace_id, name, version)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -38,6 +38,8 @@ values = st.recursive(
 objects = st.dictionaries(st.text(characters, max_size=8), values, max_size=4)
 BY_ANNOTATION: dict[str, st.SearchStrategy[Any]] = {
     "str": texts,
+    "str | None": st.none() | texts,
+    "Json": values,
     "bool": st.booleans(),
     "int": st.integers(),
     "float": numbers,
