@@ -137,6 +137,7 @@ class StepStarted:
     """What an agent is told beside the goal: the artifacts it consumes."""
     model: str = ""
     """The model of this step; empty for the run's."""
+    model_kind: str = "real"
     system: str | None = None
     """The system message of this step; `None` for the run's."""
 
@@ -148,6 +149,8 @@ class Prompted:
     type: ClassVar[str] = "prompted"
     step: str
     text: str
+    system: str | None = None
+    """The system message, if this is the first thing said and it is not the run's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

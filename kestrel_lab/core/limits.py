@@ -9,7 +9,8 @@ from kestrel_lab.core.jsontypes import Json
 MAX_TOOL_CALLS_PER_TURN = 5
 """Tool calls of one model turn that are carried out; further ones are answered with an error."""
 
-_COUNTED = ("cycles", "tokens", "calls_per_turn")
+_COUNTED = ("cycles", "tokens", "calls_per_turn", "steps_at_once")
+_ALWAYS = ("calls_per_turn", "steps_at_once")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,11 +28,13 @@ class Limits:
     tokens: int | None = None
     """Tokens read and written."""
     calls_per_turn: int = MAX_TOOL_CALLS_PER_TURN
+    steps_at_once: int = 8
+    """Steps of a plan that are worked on together."""
 
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():
             kind, wanted = (int, "whole number") if name in _COUNTED else (int | float, "number")
-            if value is None and name != "calls_per_turn":
+            if value is None and name not in _ALWAYS:
                 continue
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
                 msg = f"limit {name!r} must be a positive {wanted}{' or None' if name != 'calls_per_turn' else ''}, not {value!r}"

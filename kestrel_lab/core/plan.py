@@ -1,80 +1,22 @@
-"""A plan: a directed acyclic graph of steps, valid by construction."""
+"""A plan: a directed acyclic graph of steps, valid by construction. It may grow, and never jumps back."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.step import START_STEP, STEPS, Step
 from kestrel_lab.core.text import plain
 
 if TYPE_CHECKING:
     import networkx as nx
 
-START_STEP = "start_step"
-"""Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
-_REFERENCE = re.compile(r"\{\{([^{}\s]+)\}\}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One piece of work: a goal for an agent, or one call of a tool.
-
-    Raises `UsageError` that names the step unless it has exactly one of `goal` and `tool`.
-    """
-
-    id: str
-    goal: str = ""
-    tool: str = ""
-    """Name of the tool to call, with `args`."""
-    args: dict[str, Json] = field(default_factory=dict)
-    """Arguments of the call. A value that is all of `"{{name}}"` stands for the consumed artifact of that name."""
-    depends_on: tuple[str, ...] = ()
-    produces: tuple[str, ...] = ()
-    """Names under which others may consume what this step answers."""
-    consumes: tuple[str, ...] = ()
-    parallelizable: bool = True
-    """Whether it may run beside other steps; those that may not run one at a time, in a fixed order."""
-    needs_approval: bool = False
-    """Whether it is put to the approval policy before it begins, as a call of danger HIGH."""
-    stage: str = ""
-    """A heading for readers; it orders nothing."""
-
-    def __post_init__(self) -> None:
-        if not self.id.strip():
-            msg = "a step has an empty id: name it"
-            raise UsageError(msg)
-        if bool(self.goal.strip()) == bool(self.tool):
-            msg = f"step {self.id!r} has {'both a goal and a tool' if self.tool else 'neither a goal nor a tool'}: give exactly one"
-            raise UsageError(msg)
-        if self.args and not self.tool:
-            msg = f"step {self.id!r} has args without a tool"
-            raise UsageError(msg)
-        for name in _MANY:
-            value = getattr(self, name)
-            if isinstance(value, str):
-                msg = f"{name} of step {self.id!r} must be a list, not the text {value!r}"
-                raise UsageError(msg)
-            object.__setattr__(self, name, tuple(value))
-        if unknown := [name for name in self.references.values() if name not in self.consumes]:
-            msg = f"step {self.id!r} refers to {unknown[0]!r}, which it does not consume"
-            raise UsageError(msg)
-
-    @property
-    def references(self) -> dict[str, str]:
-        """Arguments that stand for an artifact, with its name."""
-        found = {key: _REFERENCE.fullmatch(value) for key, value in self.args.items() if isinstance(value, str)}
-        return {key: match[1] for key, match in found.items() if match}
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether it never runs beside another step of this kind."""
-        return self.needs_approval or not self.parallelizable
+__all__ = ["START_STEP", "Plan", "Step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +26,17 @@ class Plan:
     Raises `UsageError` that names the steps for: no step, a step id used twice, an unknown dependency, a
     cycle, an artifact produced twice, an artifact consumed that nothing produces, values that are not JSON.
     Consuming an artifact depends on its producer, written or not.
+
+    A step that is done may have grown more steps (`grown`). Whatever waits for it waits for these as well, and an
+    artifact it produces is the one that they produce, if they do. Grown steps may produce an artifact anew: who
+    comes later in the plan is given the last version before it.
     """
 
     steps: tuple[Step, ...]
     artifacts: dict[str, Json] = field(default_factory=dict)
     """Artifacts that exist before the first step."""
     acceptance_criteria: tuple[str, ...] = ()
-    """For readers; no check is made from them."""
+    """What the answer must meet: the operations `plan` and `verify` hold it to these."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -102,13 +48,14 @@ class Plan:
             msg = f"step ids used twice: {', '.join(repeated)}"
             raise UsageError(msg)
         self._check_json()
-        if not any(step.depends_on or step.consumes for step in self.steps):
+        self._check_conditions()
+        producers = self._producers()
+        if not any(step.depends_on or step.consumes or step.parent for step in self.steps):
             # Nothing waits for anything: the library for graphs, 40 MB with what it loads, is not needed.
-            self._producers()
             return
         import networkx as nx
 
-        graph = self.graph()
+        graph = self._graph(producers)
         if unknown := sorted(set(graph) - {step.id for step in self.steps}):
             msg = f"steps depend on steps that are not in the plan: {', '.join(unknown)}"
             raise UsageError(msg)
@@ -118,28 +65,34 @@ class Plan:
             raise UsageError(msg)
 
     def needs(self) -> dict[str, tuple[str, ...]]:
-        """For each step, in the order written, the steps it waits for: named ones and producers of what it consumes."""
-        producer = self._producers()
-        found: dict[str, tuple[str, ...]] = {}
-        for step in self.steps:
-            waits = list(step.depends_on)
-            for name in step.consumes:
-                if name in producer:
-                    waits.append(producer[name])
-                elif name not in self.artifacts:
-                    msg = f"step {step.id!r} consumes {name!r}, which no step produces"
-                    raise UsageError(msg)
-            found[step.id] = tuple(dict.fromkeys(waits))
-        return found
+        """For each step, in the order written, the steps it waits for: named ones, producers of what it consumes, and what these grew."""
+        return self._needs(self._producers())
+
+    def growth(self) -> dict[str, tuple[str, ...]]:
+        """For each step that grew others, all that came of it, in the order of the plan."""
+        parents = {step.id: step.parent for step in self.steps if step.parent}
+        found: dict[str, list[str]] = {}
+        for name in parents:
+            above, seen = parents.get(name), {name}
+            while above is not None and above not in seen:
+                found.setdefault(above, []).append(name)
+                seen.add(above)
+                above = parents.get(above)
+        return {name: tuple(steps) for name, steps in found.items()}
+
+    def source(self, step: Step, name: str) -> str | None:
+        """Which step gives `step` the artifact `name`; `None` for one that is there before the first step."""
+        return self._source(
+            step, self._producers().get(name, ()), {other.id: place for place, other in enumerate(self.steps)}, self.growth()
+        )
+
+    def grown(self, by: str, steps: Iterable[Step]) -> Plan:
+        """The plan with `steps` added, as grown by the step `by`; raises `UsageError` like the constructor."""
+        return replace(self, steps=(*self.steps, *(replace(step, parent=by) for step in steps)))
 
     def graph(self) -> nx.DiGraph[str]:
         """Steps as nodes, an edge from each step to those that need it."""
-        import networkx as nx  # a tenth of a second: not at import
-
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        graph.add_nodes_from(step.id for step in self.steps)
-        graph.add_edges_from((need, step) for step, needs in self.needs().items() for need in needs)
-        return graph
+        return self._graph(self._producers())
 
     def order(self) -> tuple[Step, ...]:
         """The steps, each after those it needs and otherwise as they are written: always the same order."""
@@ -150,23 +103,72 @@ class Plan:
         place = {step.id: number for number, step in enumerate(self.steps)}
         return tuple(self.steps[place[name]] for name in nx.lexicographical_topological_sort(self.graph(), key=place.__getitem__))
 
-    def ends(self) -> tuple[Step, ...]:
-        """The steps that nothing waits for: their answers are the run's."""
-        needed = {need for needs in self.needs().values() for need in needs}
-        return tuple(step for step in self.steps if step.id not in needed)
+    def ends(self, among: Collection[str] | None = None) -> tuple[Step, ...]:
+        """The steps that nothing waits for, of all or `among` some: of all, their answers are the run's."""
+        needed = {need for name, needs in self.needs().items() if among is None or name in among for need in needs}
+        return tuple(step for step in self.steps if step.id not in needed and (among is None or step.id in among))
 
-    def _producers(self) -> dict[str, str]:
-        producer: dict[str, str] = {}
+    def _needs(self, producers: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        growth = self.growth()
+        within = {name: frozenset(steps) for name, steps in growth.items()}
+        place = {step.id: number for number, step in enumerate(self.steps)}
+        found: dict[str, tuple[str, ...]] = {}
+        for step in self.steps:
+            waits = [step.parent, *step.depends_on] if step.parent else list(step.depends_on)
+            for name in step.consumes:
+                source = self._source(step, producers.get(name, ()), place, growth)
+                if source is not None:
+                    waits.append(source)
+                elif name not in self.artifacts:
+                    only = f"in a circle: step {step.id!r} consumes {name!r}, which only it produces"
+                    msg = only if name in step.produces else f"step {step.id!r} consumes {name!r}, which no step produces"
+                    raise UsageError(msg)
+            if growth:
+                waits = [name for need in waits for name in (need, *(() if step.id in within.get(need, ()) else growth.get(need, ())))]
+            found[step.id] = tuple(dict.fromkeys(waits))
+        return found
+
+    def _source(
+        self, step: Step, producers: tuple[str, ...], place: Mapping[str, int], growth: Mapping[str, tuple[str, ...]]
+    ) -> str | None:
+        """The last producer written before `step`, else the first one; a step that was given is not told of grown ones."""
+        others = [
+            name
+            for name in producers
+            if name != step.id and step.id not in growth.get(name, ()) and (step.parent or not self.steps[place[name]].parent)
+        ]
+        before = [name for name in others if place[name] < place[step.id]]
+        return before[-1] if before else others[0] if others else None
+
+    def _graph(self, producers: Mapping[str, tuple[str, ...]]) -> nx.DiGraph[str]:
+        import networkx as nx  # a tenth of a second: not at import
+
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(step.id for step in self.steps)
+        graph.add_edges_from((need, step) for step, needs in self._needs(producers).items() for need in needs)
+        return graph
+
+    def _producers(self) -> dict[str, tuple[str, ...]]:
+        producers: dict[str, tuple[str, ...]] = {}
         for step in self.steps:
             for name in step.produces:
-                if name in producer:
-                    msg = f"steps {producer[name]!r} and {step.id!r} both produce {name!r}"
+                earlier = producers.get(name, ())
+                if step.parent or name in step.consumes:
+                    pass  # it is the next version
+                elif earlier:
+                    msg = f"steps {earlier[0]!r} and {step.id!r} both produce {name!r}"
                     raise UsageError(msg)
-                if name in self.artifacts:
+                elif name in self.artifacts:
                     msg = f"step {step.id!r} produces {name!r}, which is there before the first step"
                     raise UsageError(msg)
-                producer[name] = step.id
-        return producer
+                producers[name] = (*earlier, step.id)
+        return producers
+
+    def _check_conditions(self) -> None:
+        for step in self.steps:
+            if (condition := step.condition) and (unknown := sorted(condition.names - {*step.consumes, STEPS})):
+                msg = f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does not consume"
+                raise UsageError(msg)
 
     def _check_json(self) -> None:
         for whose, value in (("the artifacts", self.artifacts), *((f"the args of step {step.id!r}", step.args) for step in self.steps)):
@@ -188,32 +190,22 @@ class Plan:
 
         Raises `UsageError` for anything that is no valid plan.
         """
-        steps = body.get("steps")
-        if not isinstance(steps, list) or not all(isinstance(step, dict) and isinstance(step.get("id"), str) for step in steps):
+        steps, artifacts, criteria = body.get("steps"), body.get("artifacts") or {}, body.get("acceptance_criteria") or []
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             msg = "a plan needs a list of steps, each with an id"
             raise UsageError(msg)
-        specs = cast("list[dict[str, Any]]", steps)
-        artifacts, criteria = body.get("artifacts") or {}, body.get("acceptance_criteria") or []
         if not isinstance(artifacts, dict) or not isinstance(criteria, list):
             msg = "a plan's artifacts are an object and its acceptance_criteria a list"
             raise UsageError(msg)
-        for step in specs:
-            for name, kind in _KINDS.items():
-                if name in step and not isinstance(step[name], kind):
-                    msg = f"{name} of step {step['id']!r} cannot be {step[name]!r}"
-                    raise UsageError(msg)
         return cls(
-            steps=tuple(Step(**{name: step[name] for name in _STEP if name in step}) for step in specs),
+            steps=tuple(Step.from_json(step) for step in steps if isinstance(step, dict)),
             artifacts=artifacts,
             acceptance_criteria=tuple(map(str, criteria)),
         )
 
     def as_json(self) -> dict[str, Json]:
         """The same as a JSON object."""
-        steps: list[Json] = [
-            {name: list(value) if isinstance(value, tuple) else value for name, value in ((name, getattr(step, name)) for name in _STEP)}
-            for step in self.steps
-        ]
+        steps: list[Json] = [step.as_json() for step in self.steps]
         return {"steps": steps, "artifacts": self.artifacts, "acceptance_criteria": list(self.acceptance_criteria)}
 
     def _repr_html_(self) -> str:
@@ -222,17 +214,6 @@ class Plan:
         rows = "".join(
             "<tr>" + "".join(f'<td style="text-align:left">{escape(plain(text))}</td>' for text in cells) + "</tr>"
             for step in self.steps
-            for cells in [(step.id, step.stage, step.goal or f"call {step.tool}", ", ".join(needs[step.id]), ", ".join(step.produces))]
+            for cells in [(step.id, step.stage, step.work, ", ".join(needs[step.id]), ", ".join(step.produces))]
         )
         return f"<table><caption>Plan</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-_STEP = tuple(Step.__dataclass_fields__)
-_MANY = ("depends_on", "produces", "consumes")
-_KINDS: dict[str, type] = {
-    **dict.fromkeys(("goal", "tool", "stage"), str),
-    **dict.fromkeys(_MANY, list),
-    **dict.fromkeys(("parallelizable", "needs_approval"), bool),
-    "args": dict,
-}
-"""What the fields of a step are in JSON."""

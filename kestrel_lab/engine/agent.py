@@ -33,32 +33,32 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
             await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
             return _answer(talk)
-        ctx.check_limits()
+        ctx.check_limits(step)
         await _think(step, talk, ctx)
 
 
 async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
-    cycle = talk.cycles + 1
+    cycle, model = talk.cycles + 1, ctx.model_of(step)
     call = Call(
         id=f"{step.id}.m{cycle}",
         kind="model",
-        target=ctx.model.name,
-        request=ModelRequest(messages=talk.messages, tools=ctx.specs, stream=bool(ctx.listeners)),
+        target=model.name,
+        request=ModelRequest(messages=talk.messages, tools=ctx.specs_of(step), schema=step.schema, stream=bool(ctx.listeners)),
         step=step.id,
         effect="pure",
     )
 
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
-        with boundary(ModelError, f"model {ctx.model.name!r}"):
-            answer = await ctx.model(asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text)))
+        with boundary(ModelError, f"model {model.name!r}"):
+            answer = await model(asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text)))
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
         calls = tuple(replace(request, id=f"{step.id}.{cycle}.{place}") for place, request in enumerate(answer.calls, 1))
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.usage.unpriced
     result = await compose(ask, RecordModel(ctx.emit, cycle), *ctx.middleware)(call)
-    ctx.warn_unpriced(unpriced)
+    ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from kestrel_lab.core.errors import LimitError
+from kestrel_lab.core.errors import LimitError, RunError
 from kestrel_lab.core.events import BudgetWarned, Event, ModelDelta, StateTransition
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.core.step import Step
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.models.textloop import TextToolModel
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.workspace import Workspace
 
@@ -35,20 +38,22 @@ class RunContext:
     limits: Limits
     policy: Policy
     approver: Approver | None
+    resolve: Callable[[str], Model]
+    """The model of a name, for steps that have one of their own."""
     cache: Shelf | None = None
     """Where answers of pure tools are kept; `None` for nowhere."""
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
     clock: WorkClock = field(init=False)
-    specs: tuple[ToolSpec, ...] = field(init=False)
+    _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
     _last: Future[int] | None = None
     _failure: BaseException | None = None
 
     def __post_init__(self) -> None:
         left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - self.state.working_s)
         self.clock = WorkClock(left)
-        self.specs = tuple(self.toolbox.specs())
+        self._specs[None] = tuple(self.toolbox.specs())
 
     def emit(self, event: Event, *, urgent: bool = False) -> Future[int] | None:
         """Record `event`, take it into the state and tell the listeners; `model_delta` is only told."""
@@ -89,8 +94,33 @@ class RunContext:
         if self._failure is not None:
             raise self._failure
 
-    def check_limits(self) -> None:
-        """Raise `LimitError` if the next model turn, of whichever step, would pass a limit of the run."""
+    def model_of(self, step: Step) -> Model:
+        """The model that works on `step`."""
+        model = self.resolve(step.model) if step.model else self.model
+        return TextToolModel(model, thought=True) if step.react else model
+
+    def offered(self, step: Step) -> tuple[str, ...] | None:
+        """Names of the tools that `step` may ask for; `None` for all."""
+        return () if step.operation and step.tools is None else step.tools
+
+    def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
+        """The tools that the model of `step` is told of."""
+        names = self.offered(step)
+        if names not in self._specs:
+            self._specs[names] = self.toolbox.only(names or ()).specs()
+        return self._specs[names]
+
+    def system_of(self, step: Step) -> str | None:
+        """The system message of `step` where it is not the run's."""
+        if not step.instructions.strip() or self.state.started is None:
+            return None
+        return f"{self.state.started.system}\n\n{step.instructions.strip()}"
+
+    def check_limits(self, step: Step) -> None:
+        """Raise `LimitError` if the next model turn, of `step`, would pass a limit of the run; `RunError` for one of the step."""
+        if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
+            msg = f"step {step.id!r} has used its {step.turns} model turns without an answer"
+            raise RunError(msg)
         limits, usage = self.limits, self.state.usage
         if limits.cycles is not None and sum(talk.cycles for talk in self.state.conversations.values()) >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message
@@ -99,10 +129,12 @@ class RunContext:
         if limits.tokens is not None and usage.tokens >= limits.tokens:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")  # noqa: EM101  # the limit and the message
 
-    def warn_unpriced(self, before: int) -> None:
+    def warn_unpriced(self, model: Model, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""
         if before == 0 < self.state.usage.unpriced and self.limits.cost_usd is not None:
-            text = f"the price of {self.model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
+            text = (
+                f"the price of {model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
+            )
             self.emit(BudgetWarned(limit="cost_usd", message=text))
 
     def _note(self, done: Future[int]) -> None:

@@ -10,11 +10,9 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.scheduler import StepScheduler
-from kestrel_lab.engine.steps import output, run_step
-
-STEPS_AT_ONCE = 8
-"""How many steps of one run are worked on together."""
+from kestrel_lab.engine.steps import StepRunner
 
 
 async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
@@ -69,9 +67,10 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         ctx.go(RunStatus.EXECUTING)
     if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
         ctx.go(RunStatus.EXECUTING, "decided")
-    scheduler = StepScheduler(plan, lambda step: run_step(step, plan, ctx, desk), emit=ctx.emit, finished=ctx.state.finished_steps)
-    await scheduler.run_parallel(STEPS_AT_ONCE)
-    return "\n\n".join(output(step, ctx.state) for step in plan.ends())
+    runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
+    scheduler = StepScheduler(plan, runner, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps)
+    await scheduler.run_parallel(ctx.limits.steps_at_once)
+    return runner.answer()
 
 
 def end_cancelled(ctx: RunContext) -> None:

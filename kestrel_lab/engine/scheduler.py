@@ -6,14 +6,30 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kestrel_lab.core.errors import LimitError, RunError, Signal, UsageError
-from kestrel_lab.core.events import Event, StepFinished
+from kestrel_lab.core.events import Event, PlanExtended, StepFinished
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import Plan, Step
 
-RunStep = Callable[[Step], Awaitable[None]]
-"""Does the work of one step; raises a `RunError` when it fails."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How the work of a step ended well."""
+
+    output: Json = None
+    """What an operation gave."""
+    skipped: bool = False
+    """Its condition did not hold, so nothing was done."""
+    grown: Plan | None = None
+    """The plan with the steps that it grew, if it grew any."""
+
+
+RunStep = Callable[[Step], Awaitable["Outcome | None"]]
+"""Does the work of one step; `None` is a plain `Outcome`. Raises a `RunError` when it fails."""
+_PLAIN = Outcome()
 
 
 def _unheard(_: Event) -> None:
@@ -25,37 +41,58 @@ class StepScheduler:
 
     A step starts when all it needs are done and there is room; there are no layers. Exclusive steps
     (`parallelizable=False` or `needs_approval`) never run beside each other and always in the order of
-    `Plan.order`; other steps may run beside them.
+    `Plan.order`; other steps may run beside them. Steps that a step grows are carried out like all others.
     """
 
     def __init__(
-        self, plan: Plan, run_step: RunStep, *, emit: Callable[[Event], Any] = _unheard, finished: Mapping[str, bool] | None = None
+        self,
+        plan: Plan,
+        run_step: RunStep,
+        *,
+        emit: Callable[[Event], Any] = _unheard,
+        finished: Mapping[str, bool] | None = None,
+        skipped: Collection[str] = (),
     ) -> None:
         """Prepare.
 
         Args:
             plan: What to carry out.
             run_step: Does the work of one step.
-            emit: Told a `step_finished` for each step that ended or was skipped.
+            emit: Told a `step_finished` for each step that ended or was skipped, and a `plan_extended` before it.
             finished: Steps an earlier session finished: those with `True` are not run again.
+            skipped: Which of them were skipped because their condition did not hold.
         """
-        self._plan = plan
         self._run_step = run_step
         self._emit = emit
         self._done = {name for name, ok in (finished or {}).items() if ok}
+        self._idle = set(skipped)
+        self._running: dict[asyncio.Task[Outcome | None], Step] = {}
+        self._errors: dict[str, RunError] = {}
+        self._skipped: set[str] = set()
+        self._handlers: dict[str, set[str]] = {}
+        self._stops: list[BaseException] = []
+        self._arrange(plan)
+
+    def _arrange(self, plan: Plan) -> None:
+        """Take `plan` as the one to carry out, with what is done so far."""
+        self._plan = plan
         self._steps = {step.id: step for step in plan.steps}
         self._place = {name: place for place, name in enumerate(self._steps)}
-        self._waits = {name: {need for need in needs if need not in self._done} for name, needs in plan.needs().items()}
+        ended = self._done | self._skipped | self._errors.keys()
+        self._waits = {
+            name: {need for need in needs if need not in (ended if self._steps[name].after_failure else self._done)}
+            for name, needs in plan.needs().items()
+        }
         self._dependants: dict[str, list[str]] = {name: [] for name in self._steps}
         for name, needs in self._waits.items():
             for need in needs:
                 self._dependants[need].append(name)
-        self._ready: list[int] = []  # a heap of places, of steps that may run beside any other
-        self._exclusive = deque(step.id for step in plan.order() if step.exclusive and step.id not in self._done)
-        self._running: dict[asyncio.Task[None], Step] = {}
-        self._errors: dict[str, RunError] = {}
-        self._skipped: set[str] = set()
-        self._stops: list[BaseException] = []
+        begun = ended | {step.id for step in self._running.values()}
+        self._exclusive = deque(step.id for step in plan.order() if step.exclusive and step.id not in begun)
+        # A heap of places, of steps that may run beside any other.
+        self._ready = [
+            place for name, place in self._place.items() if not self._waits[name] and not self._steps[name].exclusive and name not in begun
+        ]
 
     @staticmethod
     def get_ready_steps(plan: Plan, finished: Collection[str] = ()) -> tuple[Step, ...]:
@@ -67,18 +104,16 @@ class StepScheduler:
         """Run everything that is not finished, at most `limit` steps at once.
 
         A step that raises a `RunError` has failed: what depends on it, however far, is skipped, and the rest
-        goes on; at the end a `RunError` names what failed and what was skipped (a plan of one step raises
-        the step's own error). Any other error, a reached limit or `ApprovalRequired` starts nothing more:
-        steps under way are finished, then it is raised, an error before a wish for approval. Cancellation
-        cancels every step under way, waits for them and goes on.
+        goes on. A dependant with `after_failure` is not skipped; it starts when all it needs have ended, and if it
+        ends well the failure counts as dealt with. At the end a `RunError` names what failed and what was skipped (a
+        plan of one step raises the step's own error). Any other error, a reached limit or `ApprovalRequired` starts
+        nothing more: steps under way are finished, then it is raised, an error before a wish for approval.
+        Cancellation cancels every step under way, waits for them and goes on.
         """
         if limit < 1:
             msg = f"at least one step must be allowed at once, not {limit}"
             raise UsageError(msg)
-        ended: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
-        for step in self._plan.steps:
-            if not self._waits[step.id] and not step.exclusive and step.id not in self._done:
-                heapq.heappush(self._ready, self._place[step.id])
+        ended: asyncio.Queue[asyncio.Task[Outcome | None]] = asyncio.Queue()
         try:
             self._start(limit, ended)
             while self._running:
@@ -90,17 +125,17 @@ class StepScheduler:
             await asyncio.gather(*self._running, return_exceptions=True)
         if self._stops:
             raise min(self._stops, key=lambda error: isinstance(error, Signal))
-        if self._errors:
-            raise self._failure()
+        if unsettled := [name for name in self._errors if not self._handlers.get(name, set()) & (self._done - self._idle)]:
+            raise self._failure(unsettled)
 
-    def _start(self, limit: int, ended: asyncio.Queue[asyncio.Task[None]]) -> None:
+    def _start(self, limit: int, ended: asyncio.Queue[asyncio.Task[Outcome | None]]) -> None:
         while not self._stops and len(self._running) < limit and (step := self._next()) is not None:
             task = asyncio.create_task(self._one(step), name=f"step {step.id}")
             self._running[task] = step
             task.add_done_callback(ended.put_nowait)
 
-    async def _one(self, step: Step) -> None:
-        await self._run_step(step)
+    async def _one(self, step: Step) -> Outcome | None:
+        return await self._run_step(step)
 
     def _next(self) -> Step | None:
         """The first step, as written, that may start now; it is taken off its queue."""
@@ -112,17 +147,13 @@ class StepScheduler:
             return self._steps[self._exclusive.popleft()]
         return self._plan.steps[heapq.heappop(self._ready)] if self._ready else None
 
-    def _settle(self, task: asyncio.Task[None]) -> None:
+    def _settle(self, task: asyncio.Task[Outcome | None]) -> None:
         step = self._running.pop(task)
         if task.cancelled():  # by what it does, not by us: whoever stops a step stops the run
             raise asyncio.CancelledError
         error = task.exception()
         if error is None:
-            self._emit(StepFinished(step=step.id, ok=True))
-            for name in self._dependants[step.id]:
-                self._waits[name].discard(step.id)
-                if not self._waits[name] and not self._steps[name].exclusive:
-                    heapq.heappush(self._ready, self._place[name])
+            self._finish(step, task.result() or _PLAIN)
         elif isinstance(error, RunError) and not isinstance(error, LimitError):
             self._errors[step.id] = error
             self._emit(StepFinished(step=step.id, ok=False, reason=str(error)))
@@ -130,22 +161,50 @@ class StepScheduler:
         else:
             self._stops.append(error)
 
+    def _finish(self, step: Step, outcome: Outcome) -> None:
+        self._done.add(step.id)
+        if outcome.skipped:
+            self._idle.add(step.id)
+        if outcome.grown is not None:
+            new = [other for other in outcome.grown.steps if other.id not in self._steps]
+            self._emit(PlanExtended(step=step.id, steps=[other.as_json() for other in new]))
+        self._emit(StepFinished(step=step.id, ok=True, skipped=outcome.skipped, output=outcome.output))
+        if outcome.grown is not None:
+            self._arrange(outcome.grown)
+            return
+        for name in self._dependants[step.id]:
+            self._waited_for(name, step.id)
+
+    def _waited_for(self, name: str, need: str) -> None:
+        """`name` need not wait for `need` any more."""
+        self._waits[name].discard(need)
+        if not self._waits[name] and not self._steps[name].exclusive and name not in self._skipped:
+            heapq.heappush(self._ready, self._place[name])
+
     def _skip_after(self, failed: str) -> None:
         """Skip all that depends on the failed step and was not skipped before, in the order written."""
-        found: set[str] = set()
+        found: dict[str, None] = {}
         todo = [failed]
         while todo:
-            new = [name for name in self._dependants[todo.pop()] if name not in found and name not in self._skipped]
-            found.update(new)
-            todo += new
-        self._skipped |= found
+            need = todo.pop()
+            for name in self._dependants[need]:
+                if self._steps[name].after_failure:
+                    self._handlers.setdefault(failed, set()).add(name)
+                elif name not in found and name not in self._skipped:
+                    found[name] = None
+                    todo.append(name)
+        self._skipped.update(found)
         for name in sorted(found, key=self._place.__getitem__):
-            self._emit(StepFinished(step=name, ok=False, reason=f"skipped: step {failed!r} failed"))
+            self._emit(StepFinished(step=name, ok=False, skipped=True, reason=f"skipped: step {failed!r} failed"))
+        for need in (failed, *found):
+            for name in self._dependants[need]:
+                if self._steps[name].after_failure and need in self._waits[name]:
+                    self._waited_for(name, need)
 
-    def _failure(self) -> RunError:
+    def _failure(self, unsettled: list[str]) -> RunError:
         if len(self._steps) == 1:
             return next(iter(self._errors.values()))
-        failed = sorted(self._errors, key=self._place.__getitem__)
+        failed = sorted(unsettled, key=self._place.__getitem__)
         told = "; ".join(f"step {name!r} failed: {self._errors[name]}" for name in failed)
         skipped = sorted(self._skipped, key=self._place.__getitem__)
         return RunError(f"{told}; skipped: {', '.join(skipped)}" if skipped else told)

@@ -22,11 +22,12 @@ from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
+from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.steps import check_calls
+from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
@@ -56,6 +57,7 @@ class Session:
         approve: str = "ask",
         *,
         tools: Tools = (),
+        models: Mapping[str, Model] | None = None,
         middleware: Iterable[Middleware] = (),
         listeners: Iterable[RunListener] = (),
         limits: Limits | None = None,
@@ -70,6 +72,7 @@ class Session:
             model: What runs use unless told otherwise; `None` finds one (see `kestrel doctor`).
             approve: Approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`.
             tools: Offered to every run beside the native tools.
+            models: Models by names of your own, for runs and for single steps of plans.
             middleware: Put around every call, of models and of tools: hooks before and after thinking and
                 acting. It sees a tool call before it is asked about; what it answers is what is recorded.
             listeners: Told of every event of every run, from `run_started` to the last state transition:
@@ -91,7 +94,7 @@ class Session:
         self.env = os.environ if env is None else env
         self.toolbox = native_tools() + [_tool(item) for item in tools]
         self.store = SessionStore(self.home / "kestrel.db")
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -141,7 +144,7 @@ class Session:
         policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         if plan is not None:
-            check_calls(plan, toolbox)
+            check_steps(plan.steps, toolbox, OPERATIONS, self.resolve_model)
         run_id = new_run_id()
         started = RunStarted(
             goal=goal,
@@ -336,6 +339,7 @@ class Session:
             limits=limits,
             policy=policy,
             approver=approver,
+            resolve=self.resolve_model,
             cache=self._cache,
             middleware=self.middleware,
         )

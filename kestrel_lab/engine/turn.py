@@ -41,7 +41,9 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
 
 async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     """Answer `requests`; those whose id is not `allowed` with an error. Contract: `run_turn`."""
-    record = RecordAnswer(ctx.emit, render, lambda call: _max_chars(ctx, call), lambda call: call.id in ctx.state.begun)
+    record = RecordAnswer(
+        ctx.emit, render, lambda call: _max_chars(ctx, call), lambda call: call.id in ctx.state.begun, keep_value=bool(step.tool)
+    )
     calls: list[Call] = []
     for request in requests:
         prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
@@ -103,8 +105,10 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
     """The call that `request` means, or what is wrong with it."""
     if request.problem:
         return Problem(kind="invalid_arguments", message=f"the arguments of {request.name} could not be read: {request.problem}")
-    if request.name not in ctx.toolbox:
-        return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, ctx.toolbox.names)}")
+    offered = ctx.offered(step) if not step.tool else None
+    names = ctx.toolbox.names if offered is None else offered
+    if request.name not in ctx.toolbox or (offered is not None and request.name not in offered):
+        return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, names)}")
     tool = ctx.toolbox.get(request.name)
     begun = ctx.state.begun.get(request.id)
     try:

@@ -18,14 +18,18 @@ from kestrel_lab.core.events import (
     Event,
     ModelAnswered,
     ModelCalled,
+    PlanExtended,
     PlanProposed,
+    Prompted,
     Record,
     RunFinished,
     RunForked,
     RunResumed,
     RunStarted,
+    StageStarted,
     StateTransition,
     StepFinished,
+    StepRetried,
     StepStarted,
     ToolAnswered,
     ToolCalled,
@@ -54,6 +58,14 @@ class Conversation:
     """What the assistant said last."""
     error: str = ""
     """Why the call failed, when the step is a call of a tool."""
+    value: Json = None
+    """What it answered, as JSON, when the step is a call of a tool."""
+    prompts: int = 0
+    """How often the step has asked its model for an answer, its goal being the first."""
+    replies: list[str] = field(default_factory=list)
+    """The answers to these, in order."""
+    attempt: int = 1
+    """Which attempt of the step this is."""
 
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:
@@ -73,6 +85,14 @@ class RunState:
     plan: dict[str, Json] = field(default_factory=dict)
     conversations: dict[str, Conversation] = field(default_factory=dict)
     finished_steps: dict[str, bool] = field(default_factory=dict)
+    skipped_steps: set[str] = field(default_factory=set)
+    """Those of them that were not carried out."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why steps failed or were skipped."""
+    outputs: dict[str, Json] = field(default_factory=dict)
+    """What finished operations gave, by step."""
+    stages: dict[str, int] = field(default_factory=dict)
+    """Stages that began, with the number of their attempt."""
     begun: dict[str, ToolCalled] = field(default_factory=dict)
     """Calls that were started and have no answer: after a crash their outcome is unknown."""
     questions: dict[str, ApprovalAsked] = field(default_factory=dict)
@@ -133,10 +153,19 @@ class RunState:
                 self._forked(event)
             case PlanProposed():
                 self.plan = event.plan
+            case PlanExtended():
+                steps = cast("list[Json]", (self.plan or {}).get("steps", []))
+                self.plan = {**self.plan, "steps": [*steps, *event.steps]}
+            case StageStarted():
+                self.stages[event.stage] = event.attempt
             case StepStarted():
                 self._step_started(event)
+            case Prompted():
+                self._prompted(event)
+            case StepRetried():
+                self._retried(event)
             case StepFinished():
-                self.finished_steps[event.step] = event.ok
+                self._step_finished(event)
             case RunFinished():
                 self.finished, self.answer = event, event.answer
             case _:
@@ -166,12 +195,37 @@ class RunState:
 
     def _step_started(self, event: StepStarted) -> None:
         self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
+        self.skipped_steps.discard(event.step)
+        if event.model:
+            self._joined_by(event.model_kind)
+        if not self.conversation(event.step).messages and event.goal:
+            self._say(event.step, f"{event.goal}\n\n{event.context}" if event.context else event.goal, event.system)
+
+    def _say(self, step: str, text: str, system: str | None) -> None:
+        conversation = self.conversation(step)
+        if not conversation.messages:
+            said = system if system is not None else self.started.system if self.started is not None else ""
+            if said:
+                conversation.messages.append(Message(role="system", text=said))
+        conversation.messages.append(Message(role="user", text=text))
+        conversation.prompts += 1
+
+    def _prompted(self, event: Prompted) -> None:
+        self._say(event.step, event.text, event.system)
+
+    def _retried(self, event: StepRetried) -> None:
         conversation = self.conversation(event.step)
-        if conversation.messages or not event.goal:
-            return
-        if self.started is not None and self.started.system:
-            conversation.messages.append(Message(role="system", text=self.started.system))
-        conversation.messages.append(Message(role="user", text=f"{event.goal}\n\n{event.context}" if event.context else event.goal))
+        conversation.attempt, conversation.error = event.attempt, ""
+        conversation.asked = False
+
+    def _step_finished(self, event: StepFinished) -> None:
+        self.finished_steps[event.step] = event.ok
+        if event.skipped:
+            self.skipped_steps.add(event.step)
+        if event.reason:
+            self.reasons[event.step] = event.reason
+        if event.output is not None:
+            self.outputs[event.step] = event.output
 
     def _model_answered(self, event: ModelAnswered) -> None:
         self.usage += Usage(
@@ -189,14 +243,18 @@ class RunState:
         conversation.requests = tuple(_request(call) for call in event.calls)
         conversation.answers = {}
         conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests))
+        if not conversation.requests:
+            conversation.replies.append(event.text)
 
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)
         self.usage += Usage(tool_calls=1)
         conversation = self.conversation(event.step)
         conversation.answers[event.call] = event.text
-        if not conversation.requests and event.error is not None:
-            conversation.error = str(event.error.get("message", event.text))
+        if not conversation.requests:
+            conversation.value = event.value
+            if event.error is not None:
+                conversation.error = str(event.error.get("message", event.text))
         if conversation.requests and not conversation.open_requests:
             conversation.messages.extend(
                 Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)

@@ -26,6 +26,8 @@ class RecordAnswer:
     max_chars: Callable[[Call], int]
     begun: Callable[[Call], bool]
     """Whether the tool was started."""
+    keep_value: bool = False
+    """Whether the event also has the answer as JSON."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed and record the answer; a signal or an error of the log leaves the call open."""
@@ -52,6 +54,7 @@ class RecordAnswer:
                 queued=result.queued,
                 cached=result.cached,
                 truncated=cut or result.truncated,
+                value=result.value if self.keep_value else None,
             )
         )
 

@@ -83,8 +83,8 @@ def test_what_is_there_already_may_be_consumed() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "step 'a' has neither a goal nor a tool: give exactly one"),
-        ({"goal": "  "}, "step 'a' has neither a goal nor a tool: give exactly one"),
+        ({}, "step 'a' has neither a goal nor a tool nor an operation: give exactly one"),
+        ({"goal": "  "}, "step 'a' has neither a goal nor a tool nor an operation: give exactly one"),
         ({"goal": "go", "tool": "grep"}, "step 'a' has both a goal and a tool: give exactly one"),
         ({"goal": "go", "args": {"x": 1}}, "step 'a' has args without a tool"),
         ({"goal": "go", "depends_on": "b"}, "depends_on of step 'a' must be a list, not the text 'b'"),

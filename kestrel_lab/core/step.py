@@ -1,0 +1,154 @@
+"""One piece of a plan's work, and how it is written as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kestrel_lab.core.conditions import Condition, parse
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.template import references
+
+START_STEP = "start_step"
+"""Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
+STEPS = "steps"
+"""In a condition: how the steps went that are waited for, `steps.NAME.ok`, `.skipped` and `.answer`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One piece of work: a goal for an agent, one call of a tool, or an operation of the engine.
+
+    Raises `UsageError` that names the step unless it has exactly one of `goal`, `tool` and `operation`, or when
+    something in it cannot be read.
+    """
+
+    id: str
+    goal: str = ""
+    tool: str = ""
+    """Name of the tool to call, with `args`."""
+    operation: str = ""
+    """Name of an operation to carry out, with `args`; one may grow more steps, see `Plan.grown`."""
+    args: dict[str, Json] = field(default_factory=dict)
+    """Arguments of the call or the operation; `{{name}}` in them stands for an artifact, see `core.template`."""
+    depends_on: tuple[str, ...] = ()
+    produces: tuple[str, ...] = ()
+    """Names under which others may consume what this step answers."""
+    consumes: tuple[str, ...] = ()
+    """Artifacts it is given; one that it also produces is brought up to date by it."""
+    parallelizable: bool = True
+    """Whether it may run beside other steps; those that may not run one at a time, in a fixed order."""
+    needs_approval: bool = False
+    """Whether it is put to the approval policy before it begins, as a call of danger HIGH."""
+    stage: str = ""
+    """A phase of the run. It orders nothing; steps of a stage are checkpointed, and tried again if that is harmless."""
+    when: str = ""
+    """Condition on artifacts and on `steps`; if it does not hold the step is skipped, which is no failure."""
+    after_failure: bool = False
+    """Whether it starts also when something that it waits for failed; if it then ends well, the failure is dealt with."""
+    parent: str = ""
+    """The step that grew this one; empty in a plan as it was given."""
+    model: str = ""
+    """Model of an agent or operation; the run's if empty."""
+    instructions: str = ""
+    """Added to the system message of an agent or operation."""
+    tools: tuple[str, ...] | None = None
+    """What an agent is offered: all tools of the run unless named. An operation is offered those named."""
+    turns: int | None = None
+    """Most model turns of the step; the run's limit holds as well."""
+    react: bool = False
+    """Thought, action and observation are written as text, which works with models that have no tool calling."""
+    schema: dict[str, Json] | None = None
+    """JSON Schema of the answer; the artifact is then its value, and an answer that does not fit goes back to the model."""
+
+    def __post_init__(self) -> None:
+        if not self.id.strip():
+            msg = "a step has an empty id: name it"
+            raise UsageError(msg)
+        kinds = [word for word, value in (("a goal", self.goal.strip()), ("a tool", self.tool), ("an operation", self.operation)) if value]
+        if len(kinds) != 1:
+            found = f"both {' and '.join(kinds)}" if kinds else "neither a goal nor a tool nor an operation"
+            msg = f"step {self.id!r} has {found}: give exactly one"
+            raise UsageError(msg)
+        if self.args and self.goal:
+            msg = f"step {self.id!r} has args without a tool"
+            raise UsageError(msg)
+        for name in _MANY:
+            value = getattr(self, name)
+            if isinstance(value, str):
+                msg = f"{name} of step {self.id!r} must be a list, not the text {value!r}"
+                raise UsageError(msg)
+            object.__setattr__(self, name, value if value is None else tuple(value))
+        if self.turns is not None and self.turns < 1:
+            msg = f"step {self.id!r} has {self.turns} turns: at least one is needed"
+            raise UsageError(msg)
+        try:
+            self.condition  # noqa: B018  # raises if it cannot be read
+            unknown = sorted(self.references - set(self.consumes))
+        except UsageError as error:
+            msg = f"step {self.id!r}: {error}"
+            raise UsageError(msg) from error
+        if unknown:
+            msg = f"step {self.id!r} refers to {unknown[0]!r}, which it does not consume"
+            raise UsageError(msg)
+
+    @property
+    def references(self) -> frozenset[str]:
+        """The artifacts that its arguments refer to."""
+        return references(self.args)
+
+    @property
+    def condition(self) -> Condition | None:
+        """`when`, read."""
+        return parse(self.when) if self.when.strip() else None
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it never runs beside another step of this kind."""
+        return self.needs_approval or not self.parallelizable
+
+    @property
+    def work(self) -> str:
+        """What it does, in words."""
+        return self.goal or (f"call {self.tool}" if self.tool else self.operation)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Json]) -> Step:
+        """Rebuild what `as_json` gave; fields this version does not know are ignored. Raises `UsageError`."""
+        name = body.get("id")
+        if not isinstance(name, str):
+            msg = "a plan needs a list of steps, each with an id"
+            raise UsageError(msg)
+        for key, kind in _KINDS.items():
+            if key in body and not isinstance(body[key], kind):
+                msg = f"{key} of step {name!r} cannot be {body[key]!r}"
+                raise UsageError(msg)
+        given: dict[str, Any] = {key: body[key] for key in _FIELDS if key in body}
+        return cls(**given)
+
+    def as_json(self) -> dict[str, Json]:
+        """The same as a JSON object, without what is as it is by default."""
+        pairs = ((key, getattr(self, key)) for key in _FIELDS)
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs if value != _DEFAULTS.get(key, ())}
+
+
+_FIELDS = tuple(Step.__dataclass_fields__)
+_MANY = ("depends_on", "produces", "consumes", "tools")
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("goal", "tool", "operation", "stage", "when", "parent", "model", "instructions"), str),
+    **dict.fromkeys(("depends_on", "produces", "consumes"), list),
+    **dict.fromkeys(("parallelizable", "needs_approval", "after_failure", "react"), bool),
+    "args": dict,
+    "tools": (list, type(None)),
+    "turns": (int, type(None)),
+    "schema": (dict, type(None)),
+}
+"""What the fields of a step are in JSON."""
+_PLAIN = Step(id="a", goal="b")
+_DEFAULTS = {key: getattr(_PLAIN, key) for key in _FIELDS if key not in ("id", "goal", "tool", "operation")} | {
+    "goal": "",
+    "tool": "",
+    "operation": "",
+}
