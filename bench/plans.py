@@ -89,7 +89,7 @@ async def _measure(carry_out: Callable[[Plan], Awaitable[int]], *, runs: int) ->
 
 
 async def _scheduler(plan: Plan) -> int:
-    from kestrel_lab.engine.life import STEPS_AT_ONCE
+    from kestrel_lab.core.limits import Limits
     from kestrel_lab.engine.scheduler import StepScheduler
 
     ran = 0
@@ -101,7 +101,7 @@ async def _scheduler(plan: Plan) -> int:
             await asyncio.sleep(seconds)
         ran += 1
 
-    await StepScheduler(plan, nap).run_parallel(STEPS_AT_ONCE)
+    await StepScheduler(plan, nap).run_parallel(Limits().steps_at_once)
     return ran
 
 
