@@ -144,7 +144,7 @@ def test_the_nearest_word_is_named() -> None:
 @pytest.mark.parametrize("text", ["NaN", '{"a": [Infinity]}', "-Infinity", "1e999", "[" * 100_000, "{'a': 1}", "", "1 2"])
 def test_only_json_is_read(text: str) -> None:
     """What the log could not keep is refused when it is read: no numbers that are none, nothing too deep."""
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"\w"):
         loads(text)
 
 
