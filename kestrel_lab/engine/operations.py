@@ -6,5 +6,6 @@ from collections.abc import Mapping
 
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
+from kestrel_lab.engine.verifying import verify
 
-OPERATIONS: Mapping[str, Operation] = {"plan": plan}
+OPERATIONS: Mapping[str, Operation] = {"plan": plan, "verify": verify}

@@ -63,7 +63,7 @@ class StepRunner:
         Raises `ToolError` when its call fails or it is not approved, and what `run_agent` or the operation raises.
         """
         ctx = self._ctx
-        inputs = {name: artifact(self.plan, step, name, ctx.state) for name in step.consumes}
+        inputs = {**step.given, **{name: artifact(self.plan, step, name, ctx.state) for name in step.consumes}}
         if not self._wanted(step, inputs):
             return Outcome(skipped=True)
         model = ctx.model_of(step)
