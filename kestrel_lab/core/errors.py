@@ -20,11 +20,17 @@ Tools and checks raise plain Python errors and need not import this module; `bou
 decides which of these an escaping error becomes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from kestrel_lab.core.jsontypes import Json
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.calls import Problem
 
 
 class KestrelError(Exception):
@@ -72,6 +78,11 @@ class ModelError(RunError):
 
 class ToolError(RunError):
     """A tool failed."""
+
+    def __init__(self, message: str, problem: Problem | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+        """What its call ended with, when there was one."""
 
 
 class CheckError(RunError):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kestrel_lab.engine.bootstrap import bootstrap
+from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
+from kestrel_lab.engine.remembering import commit
 
-OPERATIONS: Mapping[str, Operation] = {"plan": plan}
+OPERATIONS: Mapping[str, Operation] = {"bootstrap": bootstrap, "gather": gather, "plan": plan, "commit": commit}
