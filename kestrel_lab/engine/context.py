@@ -14,6 +14,7 @@ from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.clock import WorkClock
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
@@ -40,6 +41,8 @@ class RunContext:
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
+    supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
+    """Health of what runs of the session depend on."""
     clock: WorkClock = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
     _last: Future[int] | None = None

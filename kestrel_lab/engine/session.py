@@ -27,6 +27,7 @@ from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_calls
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
@@ -90,6 +91,7 @@ class Session:
         self.api_base = api_base
         self.env = os.environ if env is None else env
         self.toolbox = native_tools() + [_tool(item) for item in tools]
+        self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
         self._models: dict[str, Model] = {}
         self._runs: dict[str, Run] = {}
@@ -338,6 +340,7 @@ class Session:
             approver=approver,
             cache=self._cache,
             middleware=self.middleware,
+            supervisor=self.supervisor,
         )
         run = Run(self.store, run_id, state)
         ctx.listeners.extend(partial(listener, run) for listener in self.listeners)
