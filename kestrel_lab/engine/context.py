@@ -17,6 +17,7 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.ports import Ports
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
@@ -48,6 +49,8 @@ class RunContext:
     listeners: list[Listener] = field(default_factory=list)
     ports: Ports = field(default_factory=Ports)
     """What operations ask for that is neither a model nor a tool."""
+    supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
+    """Health of what runs of the session depend on."""
     clock: WorkClock = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
     _last: Future[int] | None = None

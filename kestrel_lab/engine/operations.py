@@ -11,3 +11,5 @@ from kestrel_lab.engine.planning import plan
 from kestrel_lab.engine.remembering import commit
 
 OPERATIONS: Mapping[str, Operation] = {"bootstrap": bootstrap, "gather": gather, "plan": plan, "commit": commit}
+WITHOUT_MODEL = frozenset({"bootstrap", "gather"})
+"""Those that never ask a model."""

@@ -30,6 +30,7 @@ from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_steps
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
@@ -95,6 +96,7 @@ class Session:
         self.api_base = api_base
         self.env = os.environ if env is None else env
         self.toolbox = native_tools() + [_tool(item) for item in tools]
+        self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=LogMemory(self.store))
         """Memory, search, clock and patience of the runs to come."""
@@ -347,6 +349,7 @@ class Session:
             cache=self._cache,
             middleware=self.middleware,
             ports=self.ports,
+            supervisor=self.supervisor,
         )
         run = Run(self.store, run_id, state)
         ctx.listeners.extend(partial(listener, run) for listener in self.listeners)

@@ -31,6 +31,8 @@ class RetryBudget:
     longest_wait_s: float = 30.0
     total_wait_s: float = 120.0
     """All waits of one step together; a wait that does not fit in is not begun."""
+    gate_s: float = 10.0
+    """How long an attempt waits for what the step needs to be in order."""
 
     def wait(self, error: RunError, attempt: int) -> float:
         """Seconds to wait after `attempt` failed."""
