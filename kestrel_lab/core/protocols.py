@@ -142,6 +142,51 @@ class Check(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What a tool answered in a run."""
+
+    call: str
+    tool: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """An answer of which somebody says that it reaches a goal."""
+
+    goal: str
+    answer: str
+    criteria: tuple[str, ...]
+    """What must hold of the answer; never empty."""
+    evidence: tuple[Evidence, ...] = ()
+    """In the order in which the calls were answered, as far as that is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What a verifier found."""
+
+    passed: bool
+    confidence: float | None = None
+    """From 0 to 1; `None` where the verifier gives none."""
+    issues: tuple[str, ...] = ()
+    """What is wrong, each written for whoever puts it right; empty if it passed."""
+
+
+class Verifier(Protocol):
+    """Judges an answer while the run goes on."""
+
+    @property
+    def name(self) -> str:
+        """What its verdicts are filed under."""
+        ...
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge; raises a `RunError` if no verdict can be had."""
+        ...
+
+
 class Reporter(Protocol):
     """Told how far a long job is: a progress bar in a terminal or a notebook."""
 

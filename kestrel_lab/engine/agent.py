@@ -44,7 +44,13 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
         id=f"{step.id}.m{cycle}",
         kind="model",
         target=model.name,
-        request=ModelRequest(messages=talk.messages, tools=ctx.specs_of(step), schema=step.schema, stream=bool(ctx.listeners)),
+        request=ModelRequest(
+            messages=talk.messages,
+            tools=ctx.specs_of(step),
+            schema=step.schema,
+            temperature=step.temperature,
+            stream=bool(ctx.listeners),
+        ),
         step=step.id,
         effect="pure",
     )

@@ -18,9 +18,9 @@ def artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
     if source is None:
         return plan.artifacts[name]
     steps = {other.id: other for other in plan.steps}
-    makers = [grown for grown in plan.growth().get(source, ()) if name in steps[grown].produces and _done(grown, state)]
-    if makers:
-        return own_output(steps[makers[-1]], state)
+    if makers := [grown for grown in plan.growth().get(source, ()) if name in steps[grown].produces]:
+        done = [maker for maker in makers if _done(maker, state)]
+        return own_output(steps[done[-1]], state) if done else None
     return output(plan, steps[source], state) if _done(source, state) else None
 
 

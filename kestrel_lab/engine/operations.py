@@ -9,7 +9,8 @@ from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
 from kestrel_lab.engine.remembering import commit
+from kestrel_lab.engine.verifying import verify
 
-OPERATIONS: Mapping[str, Operation] = {"bootstrap": bootstrap, "gather": gather, "plan": plan, "commit": commit}
+OPERATIONS: Mapping[str, Operation] = {"bootstrap": bootstrap, "gather": gather, "plan": plan, "verify": verify, "commit": commit}
 WITHOUT_MODEL = frozenset({"bootstrap", "gather"})
 """Those that never ask a model."""

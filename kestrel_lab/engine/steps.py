@@ -89,7 +89,7 @@ class StepRunner:
 
     def inputs(self, step: Step) -> dict[str, Json]:
         """The artifacts that `step` is given, by name."""
-        return {name: artifact(self.plan, step, name, self._ctx.state) for name in step.consumes}
+        return {**step.given} | {name: artifact(self.plan, step, name, self._ctx.state) for name in step.consumes}
 
     def answer(self) -> str:
         """What the run answers: the outputs of the steps that nothing waits for."""
