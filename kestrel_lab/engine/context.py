@@ -16,6 +16,8 @@ from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.clock import WorkClock
+from kestrel_lab.engine.ports import Ports
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
@@ -45,6 +47,10 @@ class RunContext:
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
+    ports: Ports = field(default_factory=Ports)
+    """What operations ask for that is neither a model nor a tool."""
+    supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
+    """Health of what runs of the session depend on."""
     clock: WorkClock = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
     _last: Future[int] | None = None

@@ -23,13 +23,16 @@ from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
+from kestrel_lab.engine.memory import LogMemory
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.engine.plans import plan_for
+from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_steps
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
@@ -95,7 +98,10 @@ class Session:
         self.api_base = api_base
         self.env = os.environ if env is None else env
         self.toolbox = native_tools() + [_tool(item) for item in tools]
+        self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
+        self.ports = Ports(memory=LogMemory(self.store))
+        """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -338,6 +344,8 @@ class Session:
             resolve=self.resolve_model,
             cache=self._cache,
             middleware=self.middleware,
+            ports=self.ports,
+            supervisor=self.supervisor,
         )
         run = Run(self.store, run_id, state)
         ctx.listeners.extend(partial(listener, run) for listener in self.listeners)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence, Set
 from typing import Any
 
-from kestrel_lab.core.calls import Call, Danger, Problem, Result
+from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, StoreError, nearest
 from kestrel_lab.core.events import Progress, SchedulerParallelBatch
 from kestrel_lab.core.jsontypes import Json, content_key
@@ -15,6 +15,7 @@ from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.failures import RECOVERABLE, classify
 from kestrel_lab.log.fold import Conversation
 from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.cache import ToolCache
@@ -115,7 +116,9 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
         args = tool.validate(request.args if begun is None else begun.args)
     except ToolArgumentsError as error:
         return Problem(kind="invalid_arguments", message=str(error))
-    return _call(request.id, tool, args, step, attempt=1 if begun is None else begun.attempt + 1)
+    # A step's call that failed may have had its effect: made anew, it is asked about like one of unknown outcome.
+    tries = ctx.state.conversation(step.id).attempt if step.tool and tool.effect not in REPEATABLE else 1
+    return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
 
 
 def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
@@ -169,8 +172,9 @@ def _tool_handler(ctx: RunContext) -> Handler:
         except StoreError:
             raise
         except KestrelError as error:
-            return Result(error=Problem(kind="failed", message=str(error)))
+            return Result(error=Problem(kind="failed", message=str(error), transient=classify(error) in RECOVERABLE))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
-            return Result(error=Problem(kind="failed", message=f"{type(error).__name__}: {error}"))
+            passes = classify(error) in RECOVERABLE
+            return Result(error=Problem(kind="failed", message=f"{type(error).__name__}: {error}", transient=passes))
 
     return run

@@ -26,6 +26,7 @@ from kestrel_lab.core.events import (
     RunForked,
     RunResumed,
     RunStarted,
+    StageFinished,
     StageStarted,
     StateTransition,
     StepFinished,
@@ -66,6 +67,14 @@ class Conversation:
     """The answers to these, in order."""
     attempt: int = 1
     """Which attempt of the step this is."""
+    earlier: int = 0
+    """How many of the attempts belong to an earlier try, which ended in failure before the run was resumed."""
+    waited_s: float = 0.0
+    """Seconds this try has been made to wait between its attempts."""
+    problem: str = ""
+    """The kind of that failure, when the step is a call of a tool; see `Problem.kind`."""
+    passing: bool = False
+    """Whether it is one that may pass."""
 
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:
@@ -93,6 +102,8 @@ class RunState:
     """What finished operations gave, by step."""
     stages: dict[str, int] = field(default_factory=dict)
     """Stages that began, with the number of their attempt."""
+    checkpoints: dict[str, StageFinished] = field(default_factory=dict)
+    """The last checkpoint of each step of a stage."""
     begun: dict[str, ToolCalled] = field(default_factory=dict)
     """Calls that were started and have no answer: after a crash their outcome is unknown."""
     questions: dict[str, ApprovalAsked] = field(default_factory=dict)
@@ -158,6 +169,8 @@ class RunState:
                 self.plan = {**self.plan, "steps": [*steps, *event.steps]}
             case StageStarted():
                 self.stages[event.stage] = event.attempt
+            case StageFinished():
+                self.checkpoints[event.task] = event
             case StepStarted():
                 self._step_started(event)
             case Prompted():
@@ -215,7 +228,10 @@ class RunState:
 
     def _retried(self, event: StepRetried) -> None:
         conversation = self.conversation(event.step)
+        if (last := self.checkpoints.get(event.step)) is not None and last.status == "failed":  # a new try
+            conversation.earlier, conversation.waited_s = event.attempt - 1, 0.0
         conversation.attempt, conversation.error = event.attempt, ""
+        conversation.waited_s += event.wait_s
         conversation.asked = False
 
     def _step_finished(self, event: StepFinished) -> None:
@@ -255,6 +271,8 @@ class RunState:
             conversation.value = event.value
             if event.error is not None:
                 conversation.error = str(event.error.get("message", event.text))
+                conversation.problem = str(event.error.get("kind", ""))
+                conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and not conversation.open_requests:
             conversation.messages.extend(
                 Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)
