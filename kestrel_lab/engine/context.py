@@ -90,7 +90,12 @@ class RunContext:
             raise self._failure
 
     def check_limits(self) -> None:
-        """Raise `LimitError` if the next model turn, of whichever step, would pass a limit of the run."""
+        """Raise `LimitError` if the next model turn, of whichever step, would pass a limit of the run.
+
+        Raises the store's error if an event was refused: nothing the model says would be kept.
+        """
+        if self._failure is not None:
+            raise self._failure
         limits, usage = self.limits, self.state.usage
         if limits.cycles is not None and sum(talk.cycles for talk in self.state.conversations.values()) >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message

@@ -17,18 +17,19 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
 from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
+from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
-from kestrel_lab.engine.options import ResumeOptions, RunListener, RunOptions, Tools
-from kestrel_lab.engine.owner import alive_elsewhere
+from kestrel_lab.engine.options import RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_calls
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState, fold
+from kestrel_lab.log.owner import Owner
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
@@ -177,12 +178,17 @@ class Session:
         tools: Tools | Toolbox | None = None,
         approve: str | None = None,
         approver: Approver | None = None,
+        take_over: bool = False,
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
         A run that has ended is returned as it is. Calls whose outcome the last session left unknown are
-        repeated only if that is harmless, otherwise they are asked about. Raises `UsageError` when there
-        is no such run, when another process works on it, or when its model or tools cannot be had again.
+        repeated only if that is harmless, otherwise they are asked about. A run that this session works on is
+        returned as it is. One that another session works on, of this process or another, is taken from it only
+        with `take_over`: nothing the other one does is written any more, and it ends with `Fenced` when it
+        notices, at the latest before its next tool call with an effect. Only of a call that it is in the middle of
+        the effect may still come, which is why that call is asked about. Raises `UsageError` when there is no such
+        run, when another session works on it, or when its model or tools cannot be had again.
         """
         self.store.flush()
         row = self.store.run(run_id)
@@ -192,16 +198,20 @@ class Session:
         state = fold(self.store.records(run_id))
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
-        if alive_elsewhere(row.owner):
+        if not take_over and owner.at_work(row.owner, run_id):
             raise _taken(run_id, row.owner)
-        began, plan = state.started, state.planned
+        began = state.started
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, model)
         bounds = Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
         place = Workspace(Path(began.workspace))
-        if not self.store.claim(run_id, row.owner):
+        if not self.store.claim(row):
             raise _taken(run_id, self.store.run(run_id).owner)
+        for record in self.store.records(run_id, after=state.events):  # written until the claim
+            state.apply(record.event, record.at)
+        if state.status.terminal:
+            return Run(self.store, run_id, state)
         return self._launch(
             run_id,
             state,
@@ -211,11 +221,11 @@ class Session:
             bounds,
             policy,
             approver,
-            plan,
+            state.planned,
             RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind),
         )
 
-    async def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> Run:
+    async def resume(self, run_id: str, **options: Unpack[RestartOptions]) -> Run:
         """`restart` and wait for the end; takes the same options."""
         return await self.restart(run_id, **options).wait()
 
@@ -351,10 +361,12 @@ class Session:
         self._tasks.add(task)
         run.attach(ctx, desk, task)
         self._runs[run_id] = run
+        owner.began(self.store.session, run_id)
 
         def forget(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             self._runs.pop(run_id, None)
+            owner.ended(self.store.session, run_id)
             if done.cancelled() and not state.status.terminal:  # before its first step
                 end_cancelled(ctx)
 
@@ -426,8 +438,13 @@ def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
     return item if isinstance(item, Tool) else as_tool(item)
 
 
-def _taken(run_id: str, owner: str) -> UsageError:
-    return UsageError(f"run {run_id} is being worked on by process {owner}; stop that one first, or approve with: kestrel approve {run_id}")
+def _taken(run_id: str, by: str) -> UsageError:
+    named = Owner.parse(by)
+    who = "another session of this process" if named.same_process else f"process {named.process}"
+    return UsageError(
+        f"run {run_id} is being worked on by {who}; stop that one first, approve with: kestrel approve {run_id}, "
+        f"or take the run from it: kestrel resume {run_id} --take-over (lab.resume({run_id!r}, take_over=True))"
+    )
 
 
 def _label(model: str, kind: str) -> str:
