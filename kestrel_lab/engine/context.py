@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from kestrel_lab.core.errors import LimitError
-from kestrel_lab.core.events import BudgetWarned, Event, ModelDelta, StateTransition
+from kestrel_lab.core.errors import LimitError, StoreError
+from kestrel_lab.core.events import BudgetWarned, Event, ModelAnswered, ModelDelta, StateTransition
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
@@ -40,14 +41,18 @@ class RunContext:
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
+    checkpoint_every: int | None = None
+    """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     clock: WorkClock = field(init=False)
     specs: tuple[ToolSpec, ...] = field(init=False)
+    _turns_kept: int = field(init=False)
     _last: Future[int] | None = None
     _failure: BaseException | None = None
 
     def __post_init__(self) -> None:
         left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - self.state.working_s)
         self.clock = WorkClock(left)
+        self._turns_kept = self.state.usage.model_calls
         self.specs = tuple(self.toolbox.specs())
 
     def emit(self, event: Event, *, urgent: bool = False) -> Future[int] | None:
@@ -57,8 +62,25 @@ class RunContext:
             self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
             self._last.add_done_callback(self._note)
             self.state.apply(event, at)
+        last = self._last
         self.tell(event)
-        return self._last
+        if isinstance(event, ModelAnswered) and self._due():
+            self.checkpoint("cycles")
+        return last
+
+    def _due(self) -> bool:
+        """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the run does, not as its square."""
+        turns = self.state.usage.model_calls
+        due = self.checkpoint_every is not None and turns - self._turns_kept >= max(self.checkpoint_every, turns // 20)
+        if due:
+            self._turns_kept = turns
+        return due
+
+    def checkpoint(self, reason: str) -> None:
+        """Keep a snapshot of what is on disk of the run; a log that cannot be read is left to whoever needs it."""
+        with suppress(StoreError):
+            if (saved := self.store.checkpoint(self.run_id, reason)) is not None:
+                self.emit(saved)
 
     def adopt(self, event: Event, at: float) -> None:
         """Take in an event that is in the log already."""

@@ -1,5 +1,6 @@
 """Whether somebody is at work on a run."""
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.log.owner import Owner
 
 _AT_WORK: set[tuple[str, str]] = set()
@@ -26,3 +27,13 @@ def alive_elsewhere(owner: str) -> bool:
     """Whether `owner` is another live process of this machine; of other machines nothing is known."""
     named = Owner.parse(owner)
     return named.alive and not named.same_process
+
+
+def taken(run_id: str, by: str) -> UsageError:
+    """What is said to whoever wants a run that `by` works on."""
+    named = Owner.parse(by)
+    who = "another session of this process" if named.same_process else f"process {named.process}"
+    return UsageError(
+        f"run {run_id} is being worked on by {who}; stop that one first, approve with: kestrel approve {run_id}, "
+        f"or take the run from it: kestrel resume {run_id} --take-over (lab.resume({run_id!r}, take_over=True))"
+    )

@@ -15,21 +15,20 @@ from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
-from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
+from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.options import RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_calls
 from kestrel_lab.log.connection import process_name
-from kestrel_lab.log.fold import RunState, fold
-from kestrel_lab.log.owner import Owner
+from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
@@ -60,6 +59,7 @@ class Session:
         middleware: Iterable[Middleware] = (),
         listeners: Iterable[RunListener] = (),
         limits: Limits | None = None,
+        checkpoint_every: int | None = 10,
         provider: str | None = None,
         api_base: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -76,6 +76,8 @@ class Session:
             listeners: Told of every event of every run, from `run_started` to the last state transition:
                 called with the run and the event on the run's event loop; must not block.
             limits: Bounds of runs that bring none of their own.
+            checkpoint_every: After so many model turns of a run a snapshot of it is kept (past twenty times as many,
+                after a twentieth more turns); `None` for only when it waits for approval, is stopped or fails.
             provider: Provider of model names that do not say theirs.
             api_base: Address of an OpenAI-compatible server.
             env: Environment variables to read; the process's by default.
@@ -87,6 +89,7 @@ class Session:
         self.middleware = tuple(middleware)
         self.listeners = tuple(listeners)
         self.limits = limits or Limits()
+        self.checkpoint_every = checkpoint_every
         self.provider = provider
         self.api_base = api_base
         self.env = os.environ if env is None else env
@@ -195,11 +198,11 @@ class Session:
         known = self._runs.get(run_id)
         if known is not None and known.working:
             return known
-        state = fold(self.store.records(run_id))
+        state = self.store.state(run_id)
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
         if not take_over and owner.at_work(row.owner, run_id):
-            raise _taken(run_id, row.owner)
+            raise owner.taken(run_id, row.owner)
         began = state.started
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, model)
@@ -207,7 +210,7 @@ class Session:
         policy = Policy.parse(approve or began.policy)
         place = Workspace(Path(began.workspace))
         if not self.store.claim(row):
-            raise _taken(run_id, self.store.run(run_id).owner)
+            raise owner.taken(run_id, self.store.run(run_id).owner)
         for record in self.store.records(run_id, after=state.events):  # written until the claim
             state.apply(record.event, record.at)
         if state.status.terminal:
@@ -255,25 +258,18 @@ class Session:
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
-        import pandas as pd
-
         self.store.flush()
-        rows = self.store.runs(limit=limit, trials=trials)
-        frame = pd.DataFrame(
-            [
-                {
-                    "run": r.id,
-                    "status": str(r.status),
-                    "goal": one_line(r.goal, 60),
-                    "model": _label(r.model, r.model_kind),
-                    "started": r.created_at,
-                }
-                for r in rows
-            ],
-            columns=["run", "status", "goal", "model", "started"],
-        )
-        frame["started"] = pd.to_datetime(frame["started"], unit="s", utc=True)
-        return frame.set_index("run")
+        return runs_frame(self.store.runs(limit=limit, trials=trials))
+
+    def checkpoints(self, run_id: str) -> pd.DataFrame:
+        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
+
+        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
+        damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
+        """
+        self.store.flush()
+        self.store.run(run_id)
+        return checkpoints_frame(self.store.checkpoints(run_id))
 
     def run_sync(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`run` for scripts; inside a running event loop (a notebook) it works too and blocks it."""
@@ -348,6 +344,7 @@ class Session:
             approver=approver,
             cache=self._cache,
             middleware=self.middleware,
+            checkpoint_every=self.checkpoint_every,
         )
         run = Run(self.store, run_id, state)
         ctx.listeners.extend(partial(listener, run) for listener in self.listeners)
@@ -436,19 +433,6 @@ def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
         msg = f"{item!r} is a name: give the tool or function itself"
         raise UsageError(msg)
     return item if isinstance(item, Tool) else as_tool(item)
-
-
-def _taken(run_id: str, by: str) -> UsageError:
-    named = Owner.parse(by)
-    who = "another session of this process" if named.same_process else f"process {named.process}"
-    return UsageError(
-        f"run {run_id} is being worked on by {who}; stop that one first, approve with: kestrel approve {run_id}, "
-        f"or take the run from it: kestrel resume {run_id} --take-over (lab.resume({run_id!r}, take_over=True))"
-    )
-
-
-def _label(model: str, kind: str) -> str:
-    return model if kind == "real" else f"{model} ({kind})"
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:

@@ -147,6 +147,21 @@ CREATE TABLE macros(
 ALTER TABLE runs ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE events ADD COLUMN epoch INTEGER;
 
+CREATE TABLE checkpoints(
+  run_id TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  form TEXT NOT NULL,
+  state BLOB NOT NULL,
+  created_at REAL NOT NULL,
+  PRIMARY KEY(run_id, seq)
+);
+CREATE TRIGGER checkpoints_insert BEFORE INSERT ON checkpoints BEGIN
+  SELECT RAISE(ABORT, 'E_NO_EVENT: a checkpoint is of an event of its run')
+    WHERE NOT EXISTS (SELECT 1 FROM events WHERE run_id = NEW.run_id AND seq = NEW.seq);
+END;
+CREATE TRIGGER checkpoints_update BEFORE UPDATE ON checkpoints BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+
 CREATE TRIGGER runs_epoch BEFORE INSERT ON runs WHEN NEW.epoch IS NOT 0 BEGIN
   SELECT RAISE(ABORT, 'E_EPOCH: a run begins in epoch 0');
 END;

@@ -16,11 +16,25 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.errors import StoreError, UsageError, nearest
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, RunForked, RunStarted, StateTransition, from_json, to_json
+from kestrel_lab.core.events import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CheckpointSaved,
+    Event,
+    Record,
+    RunForked,
+    RunStarted,
+    StateTransition,
+    from_json,
+    to_json,
+)
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.log.checkpoints import KEPT, SAVE, Checkpoint, newest_state, stored
 from kestrel_lab.log.connection import connect, translate
+from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.owner import Owner
+from kestrel_lab.log.snapshot import form, snapshot
 from kestrel_lab.log.writer import Append, Execute, Writer
 
 
@@ -201,6 +215,34 @@ class SessionStore:
         """
         sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
         return [_record(run_id, row) for ancestor, last in self._lineage(run_id) for row in self._read(sql, (ancestor, after, last))]
+
+    def state(self, run_id: str) -> RunState:
+        """What the run's events make it: the newest usable snapshot, and the events behind it.
+
+        The same as `fold(records(run_id))`, sooner. A damaged snapshot is passed over with a warning.
+        """
+        state = newest_state(stored(self._read, self._lineage(run_id)))
+        for record in self.records(run_id, after=state.events):
+            state.apply(record.event, record.at)
+        return state
+
+    def checkpoint(self, run_id: str, reason: str) -> CheckpointSaved | None:
+        """Queue a snapshot of the run as it is on disk now; the oldest beyond `KEPT` go.
+
+        Returns the event that tells of it, for the caller to append; `None` when no event of the run's own is on disk.
+        """
+        state = self.state(run_id)
+        found = self._read("SELECT eid FROM events WHERE run_id = ? AND seq = ?", (run_id, state.events))
+        if not found:
+            return None
+        content = snapshot(state, run=run_id, seq=state.events, eid=found[0][0])
+        row = (run_id, state.events, reason, form(), content, time.time())
+        self._writer.put(Execute(SAVE, (*row, run_id, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False)
+        return CheckpointSaved(seq=state.events, reason=reason, bytes=len(content))
+
+    def checkpoints(self, run_id: str) -> list[Checkpoint]:
+        """The snapshots that the run can be taken up from, newest first."""
+        return list(stored(self._read, self._lineage(run_id)))
 
     def _lineage(self, run_id: str) -> list[tuple[str, int]]:
         """The runs that a run's events are taken from, eldest first, each with the last number that counts."""

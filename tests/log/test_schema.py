@@ -140,6 +140,13 @@ CHANGES = (
     "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, 1)",
     "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, -1)",
     "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, 'x')",
+    # a checkpoint is of an event of its run, and stays as it is
+    "UPDATE checkpoints SET seq = 99",
+    "UPDATE checkpoints SET state = x'00'",
+    "INSERT INTO checkpoints VALUES('live', 6, 'cycles', 'f', x'00', 0)",
+    "INSERT INTO checkpoints VALUES('live', 0, 'cycles', 'f', x'00', 0)",
+    "INSERT INTO checkpoints VALUES('fork', 3, 'cycles', 'f', x'00', 0)",
+    "INSERT OR REPLACE INTO checkpoints VALUES('nowhere', 1, 'cycles', 'f', x'00', 0)",
     # and only whoever claimed it last adds to it; a decision without an epoch is anybody's
     EVENT + "(0, 'taken', 3, 'e', 0, 'progress', NULL, '{}')",
     EVENT + "(2, 'taken', 3, 'e', 0, 'progress', NULL, '{}')",
@@ -209,6 +216,7 @@ def prepare(path: Path) -> None:
     store.create_run("taken", started)
     store.append("taken", ApprovalAsked(call="asked", step="s", tool="t", args={}, danger="HIGH", key="k", question="asked")).result()
     assert store.claim(store.run("taken"))
+    store.checkpoint("live", "cycles")
     row = EvalRow(id="t", scenario="s", result={}, metrics={}, git_sha="a", created_at=0, suite="u", config="c", epoch=1, key="k")
     store.add_eval_run(row).result()
     store.close()
