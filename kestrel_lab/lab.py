@@ -51,6 +51,7 @@ class Lab(Session):
             middleware=middleware,
             listeners=listeners,
             limits=self.settings.limits,
+            checkpoint_every=self.settings["checkpoint_every"],
             provider=self.settings["provider"],
             api_base=self.settings["api_base"],
             env=env,
