@@ -105,7 +105,7 @@ def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ())
         counted = sorted(((len(field_.free(kinds)), kinds) for kinds in field_.sequences(length)), key=lambda pair: (-pair[0], pair[1]))
         for _, kinds in counted:
             places = field_.free(kinds)  # again: others of this length may have taken some
-            if len(places) < MIN_OCCURRENCES:
+            if len(places) < MIN_OCCURRENCES or field_.is_repetition(kinds):
                 continue
             times = [talks[talk][start : start + length] for talk, start in places]
             macro = _generalise(times, taken)
@@ -127,37 +127,40 @@ class _Field:
     def __init__(self, talks: list[list[tuple[str, ...]]]) -> None:
         self._talks = talks
         self._claimed: set[tuple[int, int]] = set()
+        self._places: dict[int, dict[Kinds, list[tuple[int, int]]]] = {}
 
-    def sequences(self, length: int) -> set[Kinds]:
+    def sequences(self, length: int) -> Iterator[Kinds]:
         """Every sequence of that length that occurs often enough to be looked at."""
-        times: dict[Kinds, int] = defaultdict(int)
-        for talk in self._talks:
-            for start in range(len(talk) - length + 1):
-                times[tuple(talk[start : start + length])] += 1
-        return {kinds for kinds, count in times.items() if count >= MIN_OCCURRENCES and not _repeats(kinds)}
+        return (kinds for kinds, places in self._all(length).items() if len(places) >= MIN_OCCURRENCES)
 
     def free(self, kinds: Kinds) -> list[tuple[int, int]]:
         """Where the sequence occurs, from left to right, no call claimed or used twice."""
-        found = []
-        for number, talk in enumerate(self._talks):
-            start = 0
-            while start <= len(talk) - len(kinds):
-                span = {(number, start + offset) for offset in range(len(kinds))}
-                if tuple(talk[start : start + len(kinds)]) == kinds and not span & self._claimed:
-                    found.append((number, start))
-                    start += len(kinds)
-                else:
-                    start += 1
+        found: list[tuple[int, int]] = []
+        end = (-1, 0)
+        for talk, start in self._all(len(kinds)).get(kinds, []):
+            behind = talk > end[0] or start >= end[1]
+            if behind and not any((talk, start + offset) in self._claimed for offset in range(len(kinds))):
+                found.append((talk, start))
+                end = (talk, start + len(kinds))
         return found
 
     def claim(self, places: Iterable[tuple[int, int]], length: int) -> None:
         """Let the calls at `places` count for nothing else."""
         self._claimed.update((talk, start + offset) for talk, start in places for offset in range(length))
 
+    def is_repetition(self, kinds: Kinds) -> bool:
+        """Whether it is a shorter sequence over and over, the last time perhaps in part, and that one accounts for as many calls."""
+        periods = [period for period in range(1, len(kinds)) if kinds[period:] == kinds[:-period]]
+        covered = len(self.free(kinds)) * len(kinds)
+        return any(len(self.free(kinds[:period])) * period >= covered for period in periods)
 
-def _repeats(kinds: Kinds) -> bool:
-    """Whether it is a shorter sequence over and over, the last time perhaps in part."""
-    return any(kinds[period:] == kinds[:-period] for period in range(1, len(kinds) // 2 + 1))
+    def _all(self, length: int) -> dict[Kinds, list[tuple[int, int]]]:
+        if length not in self._places:
+            found = self._places[length] = defaultdict(list)
+            for number, talk in enumerate(self._talks):
+                for start in range(len(talk) - length + 1):
+                    found[tuple(talk[start : start + length])].append((number, start))
+        return self._places[length]
 
 
 @dataclass(slots=True)
