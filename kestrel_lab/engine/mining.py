@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, Record, ToolAnswered
@@ -17,6 +18,7 @@ from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroStep
 LENGTHS = range(8, 1, -1)
 """How many calls a proposed macro may have, the most first."""
 MIN_OCCURRENCES = 3
+MAX_PROPOSALS = 20
 _MAX_NODES = 2_000
 """Values of one result that arguments are compared with."""
 
@@ -88,34 +90,41 @@ def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]
 
 
 def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()) -> list[MacroProposal]:
-    """Macros for sequences of 2 to 8 calls that occur at least 3 times, the longest and most frequent first.
+    """Macros for sequences of 2 to 8 calls that occur at least 3 times: the 20 that would have saved most calls, best first.
 
     A sequence is given by its tools and the names of their arguments. An argument that is always the same
     becomes a constant, one that is always found in the result of an earlier call a reference to it, any
     other a parameter. No call counts for two proposals, nor for one and an existing macro; the same call
-    made again and again is no sequence.
+    made again and again is no sequence. The longest and most frequent sequences are looked at first, so that
+    a part of one is proposed only for calls outside it.
     """
     known = list(existing)
     taken = {macro.name for macro in known}
-    field_ = _Field([[call.kind for call in talk] for talk in talks])
-    for kept in known:
-        field_.claim(field_.free(tuple((step.tool, *sorted(step.args)) for step in kept.steps)), len(kept.steps))
     found: list[MacroProposal] = []
-    for length in LENGTHS:
-        counted = sorted(((len(field_.free(kinds)), kinds) for kinds in field_.sequences(length)), key=lambda pair: (-pair[0], pair[1]))
-        for _, kinds in counted:
-            places = field_.free(kinds)  # again: others of this length may have taken some
-            if len(places) < MIN_OCCURRENCES or field_.is_repetition(kinds):
-                continue
-            times = [talks[talk][start : start + length] for talk, start in places]
-            macro = _generalise(times, taken)
-            if macro is None:
-                continue
-            field_.claim(places, length)
+    chosen = _chosen(_Field([[call.kind for call in talk] for talk in talks]), known)
+    for places, length in sorted(chosen, key=lambda choice: -len(choice[0]) * (choice[1] - 1)):
+        times = [talks[talk][start : start + length] for talk, start in places]
+        macro = _generalise(times, taken)
+        if macro is not None:
             taken.add(macro.name)
             runs = tuple(dict.fromkeys(calls[0].run for calls in times))
             found.append(MacroProposal(macro=macro, occurrences=len(times), runs=runs, saved_calls=len(times) * (length - 1)))
+        if len(found) == MAX_PROPOSALS:
+            break
     return found
+
+
+def _chosen(calls: _Field, known: list[Macro]) -> Iterator[tuple[list[tuple[int, int]], int]]:
+    """Where each sequence that could be a macro occurs, and its length; no call is in two of them."""
+    for macro in known:
+        calls.claim(calls.free(tuple((step.tool, *sorted(step.args)) for step in macro.steps)), len(macro.steps))
+    for length in LENGTHS:
+        counted = sorted(((len(calls.free(kinds)), kinds) for kinds in calls.sequences(length)), key=lambda pair: (-pair[0], pair[1]))
+        for _, kinds in counted:
+            places = calls.free(kinds)  # again: others of this length may have taken some
+            if len(places) >= MIN_OCCURRENCES and not calls.is_repetition(kinds):
+                calls.claim(places, length)
+                yield places, length
 
 
 Kinds = tuple[tuple[str, ...], ...]
@@ -191,7 +200,7 @@ def _generalise(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | Non
         tools = [step.tool for step in steps]
         return Macro(
             name=_fresh("_".join(dict.fromkeys(re.sub(r"\W", "_", tool) for tool in tools))[:60].lstrip("0123456789_") or "macro", taken),
-            description=f"Does in one call what agents did here {len(times)} times: {', then '.join(tools)}.",
+            description=f"What agents did here {len(times)} times, call by call.",
             schema={
                 "type": "object",
                 "properties": parameters.schemas,
@@ -210,7 +219,9 @@ def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters
     if len({dumps(value) for value in values}) == 1:
         return escape(values[0])
     for earlier in reversed(range(place)):
-        common = set.intersection(*(_places(calls[earlier].result, calls[place].args[name]) for calls in times))
+        common = _places(times[0][earlier].result, values[0])
+        for calls, value in zip(times, values, strict=True):
+            common = common and common & _places(calls[earlier].result, value)
         if common:
             return f"{{{{steps[{earlier}].content{min(common, key=lambda path: (len(path), path))}}}}}"
     return f"{{{{{parameters.name(name, times[0][place].tool, values)}}}}}"
@@ -221,16 +232,15 @@ def _places(result: Json, value: Json) -> set[str]:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return set()
     wanted = dumps(value)
+    if wanted not in dumps(result):  # the text of a whole has that of each part in it, and is quickly made
+        return set()
     return {path for path, part in _parts(result) if type(part) is type(value) and dumps(part) == wanted}
 
 
 def _parts(result: Json) -> Iterator[tuple[str, Json]]:
     """A result and what is in it, each with its path."""
     todo: list[tuple[str, Json]] = [("", result)]
-    for _ in range(_MAX_NODES):
-        if not todo:
-            return
-        path, value = todo.pop(0)
+    for path, value in islice(todo, _MAX_NODES):  # grows behind what is being looked at
         yield path, value
         if isinstance(value, list):
             todo += [(f"{path}[{place}]", item) for place, item in enumerate(value)]

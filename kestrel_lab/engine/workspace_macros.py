@@ -77,7 +77,7 @@ class WorkspaceMacros:
         return run_blocking(self.run(name, args, **options))
 
     def proposals(self) -> list[MacroProposal]:
-        """Macros for what agents did here at least three times, the longest and most frequent first; existing ones are not among them."""
+        """Macros for what agents did here at least three times, those that save most calls first; existing ones are not among them."""
         store = self._session.store
         store.flush()
         rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]

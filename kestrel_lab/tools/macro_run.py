@@ -114,13 +114,9 @@ def _stopped(macro: Macro, place: int, reason: str, parts: Parts) -> ToolError:
 
 def _told(macros: Iterable[Macro]) -> str:
     """What the model is told: every macro with its parameters and the tools it saves calling."""
-    lines = [
-        "Run a macro: a tried sequence of tool calls in one call. Prefer a macro that fits to calling its tools one by one.",
-        "",
-        "Macros:",
-    ]
+    lines = ["Do several tool calls in one: prefer a macro that fits to its tools. Macros:"]
     for macro in macros:
-        lines.append(f"- {macro.name}: {one_line(macro.description, 300)} Calls {', '.join(step.tool for step in macro.steps)}.")
+        lines.append(f"- {macro.signature}: {one_line(macro.description, 300)} Calls {', '.join(step.tool for step in macro.steps)}.")
         required = cast("list[str]", macro.schema.get("required") or [])
         for name, about in macro.parameters.items():
             kind = about.get("type", "any") if isinstance(about, dict) else "any"

@@ -263,7 +263,7 @@ def test_a_macro_is_offered_first_and_only_where_it_can_run(tmp_path: Path) -> N
 
     everything = list(session.toolbox.names)
     assert ask() == ["macro_run", *everything]
-    assert "- deploy: Looks, changes, dares and puts. Calls look, bump, risky, put.\n  - who (string)" in told[-1]
+    assert "- deploy(who): Looks, changes, dares and puts. Calls look, bump, risky, put.\n  - who (string)" in told[-1]
     assert ask(workspace=elsewhere) == everything
     assert ask(tools=["look", "bump"]) == ["look", "bump"]
     MacroRegistry(session.store, str(tmp_path)).disable("deploy")

@@ -241,10 +241,8 @@ def test_the_model_is_told_every_macro() -> None:
     """Name, purpose, tools and parameters with type and meaning; the schema knows the names."""
     told = macro_tool({"survey": survey()})
     assert told.description.splitlines() == [
-        "Run a macro: a tried sequence of tool calls in one call. Prefer a macro that fits to calling its tools one by one.",
-        "",
-        "Macros:",
-        "- survey: Look around. Calls tree, grep, note.",
+        "Do several tool calls in one: prefer a macro that fits to its tools. Macros:",
+        "- survey(repo_root, query, depth?): Look around. Calls tree, grep, note.",
         "  - repo_root (string)",
         "  - query (string): What to look for.",
         "  - depth (integer, optional)",
