@@ -266,7 +266,7 @@ class ToolAnswered:
     given: bool = False
     """Written by whoever forked the run; the tool did not say it."""
     value: Json = None
-    """The answer as JSON where a step of the plan made the call: what others consume keeps its type."""
+    """The answer as JSON where something else in the run goes on with it, and where it is no text and not too long to show."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
