@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kestrel_lab.cli.face import Face
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.tools.macros import Macro
 
@@ -23,7 +24,12 @@ Place = Annotated[str, typer.Option(help="The workspace whose macros are meant."
 @macros.callback()
 def list_macros(ctx: typer.Context, *, workspace: Place = ".") -> WorkspaceMacros | None:
     """List macros, and sequences of calls that could become one; accept, disable, remove them."""
-    return None if ctx.invoked_subcommand else _macros(ctx, workspace)
+    if ctx.invoked_subcommand is None:
+        return _macros(ctx, workspace)
+    if workspace != ".":
+        msg = f"write --workspace behind {ctx.invoked_subcommand}: kestrel macros {ctx.invoked_subcommand} … --workspace {workspace}"
+        raise UsageError(msg)
+    return None
 
 
 @macros.command()

@@ -82,3 +82,6 @@ def test_macros_are_disabled_enabled_and_removed(kestrel: Kestrel) -> None:
     assert kestrel("macros", "remove", "copy")[1] == "removed copy\n"
     assert "proposed, 3 times" in kestrel("macros")[1]
     assert kestrel("macros", "accept", "nothing")[0] == 2
+    code, _, err = kestrel("macros", "--workspace", "src", "remove", "copy")
+    assert (code, "write --workspace behind remove" in err) == (2, True)
+    assert "no macros for" in kestrel("macros", "--workspace", "src")[1]
