@@ -15,7 +15,7 @@ from kestrel_lab.core.events import Event, HealthChanged, ModelAnswered, ModelCa
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.states import RunStatus
-from kestrel_lab.engine.guard import GuardedModel, guarded, watch_model
+from kestrel_lab.engine.guard import GuardedModel, guarded, preflight, watch_model
 from kestrel_lab.engine.health import HealthPolicy
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
@@ -400,6 +400,24 @@ def test_probes_that_cost_nothing(server: ServerProcess) -> None:
     server.start({"status": 503})
     assert asyncio.run(own.look()) is False
     assert own.health.reason == f"{server.api_base}/models answers with status 503"
+
+
+def test_the_preflight_of_a_stage(server: ServerProcess) -> None:
+    """It waits for a server that comes up, names one that does not, and is content with one of several that stand in."""
+    supervisor = RuntimeSupervisor(QUICK)
+    model, script = behind(server), ScriptedModel(["x"])
+
+    async def scene() -> None:
+        with pytest.raises(DependencyError, match=r"model openai/any at .* is (degraded|recovering): .*/models does not answer"):
+            await preflight(model, supervisor, timeout=0.5)
+        await preflight(EscalatingModel(models=(model, script)), supervisor, timeout=0.5)
+        await preflight(EscalatingModel(models=(script, model)), supervisor, timeout=0.5)
+        gate = asyncio.create_task(preflight(model, supervisor, timeout=20))
+        await asyncio.to_thread(server.start, {"text": "hi"})
+        await gate
+        await preflight(EscalatingModel(models=(model, Endpoint([BUSY]))), supervisor, timeout=0.5)
+
+    asyncio.run(scene())
 
 
 def test_the_guard_costs_little() -> None:
