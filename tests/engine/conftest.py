@@ -1,6 +1,7 @@
-"""Makes the reference session and its worker importable."""
+"""Makes the reference session, its worker and the simulated power cuts importable."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "log"))
