@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_KEPT = {"KESTREL_ARTIFACTS", "KESTREL_KILLS"}
+_KEPT = {"KESTREL_ARTIFACTS", "KESTREL_CUTS", "KESTREL_KILLS"}
 _SECRET_ENDINGS = ("_API_KEY", "_API_BASE", "_AUTH_TOKEN", "_ACCESS_KEY")
 
 

@@ -9,6 +9,7 @@ milliseconds instead of a second.
 
 import asyncio
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -106,6 +107,27 @@ class RepeatingDesk(ApprovalDesk):
         return None if call.attempt > 1 else await super().decide(call)
 
 
+class TearingWriter(Writer):
+    """A mutant: writes a transition in one transaction and the run's new state in the next."""
+
+    def __init__(self, path: Path, points: Points) -> None:
+        super().__init__(lambda: connect(path))
+        self._points = points
+        raw = apsw.Connection(str(path))
+        raw.execute(
+            "BEGIN IMMEDIATE; DROP TRIGGER events_after; CREATE TRIGGER events_after AFTER INSERT ON events"
+            " BEGIN UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id; END; COMMIT"
+        )
+        raw.close()
+
+    def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
+        for job in batch:
+            super()._commit(connection, [job])
+            if isinstance(job, Append) and job.type == "state_transition" and job.done.exception() is None:
+                self._points.passed()
+                connection.execute("UPDATE runs SET status = ? WHERE id = ?", (json.loads(job.body)["target"], job.run_id))
+
+
 def work(folder: Path, mutant: str, point: int, how: int) -> None:
     """Start the session, or go on with it."""
     points = Points(point, how)
@@ -121,17 +143,19 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
 
     if mutant == "repeat":
         vars(session_module)["ApprovalDesk"] = RepeatingDesk
-    session = Session(folder / "home", env={}, tools=reference.tools(effect))
+    session = Session(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)
     if mutant == "hasty":
         session.store._writer = HastyWriter(lambda: connect(session.store.path))
+    if mutant == "tear":
+        session.store._writer = TearingWriter(session.store.path, points)
     known = session.store.runs()
     options: dict[str, Any] = {"model": reference.model(), "approver": reference.HonestPerson(happened)}
     if known:
         asyncio.run(session.resume(known[0].id, **options))
     else:
-        asyncio.run(session.run(reference.GOAL, workspace=folder, **options))
+        asyncio.run(session.run(reference.GOAL, plan=reference.PLAN, workspace=folder, **options))
     session.close()
 
 
@@ -164,7 +188,10 @@ def thaw(pid: int) -> int:
 def main() -> None:
     """Serve orders until the input ends."""
     for tool in reference.tools(lambda _: None):
-        tool.validate({"name": "x"})  # loads what would otherwise be loaded in every fork
+        tool.validate({"name": "x"})  # loads what would otherwise be loaded in every fork, as the imports below do
+    for name in ("diskcache", "psutil", "watchfiles", "zstandard"):
+        importlib.import_module(name)
+    reference.PLAN.order()
     for line in sys.stdin:
         order = json.loads(line)
         print(thaw(order["thaw"]) if "thaw" in order else fork(order), flush=True)

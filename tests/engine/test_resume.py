@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from reference import ANSWER, GOAL, ONCE, REPEATABLE, HonestPerson, illegal_states, model, tools, unreported
+from reference import ANSWER, GOAL, ONCE, PLAN, REPEATABLE, HonestPerson, illegal_states, model, tools, unreported
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events import Record, RunResumed, RunStarted, ToolAnswered, ToolCalled
@@ -25,8 +25,8 @@ def completed(home: Path, workspace: Path) -> list[Record]:
     """The records of the reference session, run without interruption."""
     effects: list[str] = []
     session = Session(home, env={}, tools=tools(effects.append))
-    run = asyncio.run(session.run(GOAL, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)))
-    assert (run.status, run.answer, Counter(effects)) == (RunStatus.COMPLETE, ANSWER, Counter([*ONCE, REPEATABLE]))
+    run = asyncio.run(session.run(GOAL, plan=PLAN, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)))
+    assert (run.status, run.answer, Counter(effects)) == (RunStatus.COMPLETE, ANSWER, Counter([*ONCE, REPEATABLE, REPEATABLE]))
     records = run.records()
     session.close()
     return records
@@ -85,7 +85,7 @@ def test_the_live_state_is_what_the_log_says(session: Session, workspace: Path) 
     """After a run its handle knows exactly what folding its stored events gives."""
     effects: list[str] = []
     options = {"tools": tools(effects.append), "workspace": workspace, "approver": HonestPerson(effects.__contains__)}
-    run = asyncio.run(session.run(GOAL, model=model(), **options))
+    run = asyncio.run(session.run(GOAL, plan=PLAN, model=model(), **options))
     assert run._state == fold(run.records())
     assert session.get(run.id)._state == run._state
 
