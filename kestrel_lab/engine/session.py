@@ -16,6 +16,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
+from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine.approvals import ApprovalDesk
@@ -150,7 +151,7 @@ class Session:
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         planned = plan_for(plan, goal, inputs)
         if planned is not None:
-            check_steps(planned.steps, toolbox, OPERATIONS, self.resolve_model)
+            check_steps(foreseen(planned.steps), toolbox, OPERATIONS, self.resolve_model)
         run_id = new_run_id()
         started = RunStarted(
             goal=goal,
