@@ -16,6 +16,7 @@ from kestrel_lab.core.version import __version__
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from kestrel_lab.agents import GraphAgent, LLMAgent, ReActAgent
     from kestrel_lab.core.calls import Danger, Usage
     from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, RunFailed, UsageError
     from kestrel_lab.core.limits import Limits
@@ -33,10 +34,13 @@ __all__ = [
     "Comparison",
     "Danger",
     "EvalResult",
+    "GraphAgent",
     "KestrelError",
+    "LLMAgent",
     "Lab",
     "Limits",
     "Plan",
+    "ReActAgent",
     "Run",
     "RunCancelled",
     "RunFailed",
@@ -56,10 +60,13 @@ _HOMES = {
     "Comparison": "kestrel_lab.evals.compare",
     "Danger": "kestrel_lab.core.calls",
     "EvalResult": "kestrel_lab.evals.result",
+    "GraphAgent": "kestrel_lab.agents",
     "KestrelError": "kestrel_lab.core.errors",
+    "LLMAgent": "kestrel_lab.agents",
     "Lab": "kestrel_lab.lab",
     "Limits": "kestrel_lab.core.limits",
     "Plan": "kestrel_lab.core.plan",
+    "ReActAgent": "kestrel_lab.agents",
     "Run": "kestrel_lab.engine.run",
     "RunCancelled": "kestrel_lab.core.errors",
     "RunFailed": "kestrel_lab.core.errors",

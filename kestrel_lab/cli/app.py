@@ -11,8 +11,9 @@ from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import evals
 from kestrel_lab.cli.face import Face, Following
 from kestrel_lab.cli.macros import macros
+from kestrel_lab.cli.workflows import Inputs, workflows
+from kestrel_lab.cli.workflows import values as workflow_inputs
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.engine.diff import RunDiff
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
+app.add_typer(workflows)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 
@@ -56,9 +58,7 @@ def run(
     seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
     plan: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")] = None,
-    inputs: Annotated[
-        list[str] | None, typer.Option("--input", metavar="NAME=VALUE", help="Input of the workflow; may be repeated.")
-    ] = None,
+    inputs: Inputs = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run instead of starting one.")] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
@@ -75,7 +75,7 @@ def run(
             raise UsageError(msg)
         run_id = resume
         return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, tools=names, approve=approve, approver=who), how)
-    values = _inputs(inputs)
+    values = workflow_inputs(inputs)
     given = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
 
     def begin(lab: Lab, who: Approver | None) -> Run:
@@ -204,17 +204,6 @@ def wrong_usage(error: typer.TyperException) -> str:
     """What was wrong with the words of a command, as one sentence without its full stop."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     return str(text).strip().rstrip(".")
-
-
-def _inputs(given: list[str] | None) -> dict[str, Json]:
-    found: dict[str, Json] = {}
-    for text in given or ():
-        name, sign, value = text.partition("=")
-        if not sign or not name.strip():
-            msg = f"--input takes NAME=VALUE, not {text!r}"
-            raise UsageError(msg)
-        found[name.strip()] = value
-    return found
 
 
 def _face(ctx: typer.Context) -> Face:

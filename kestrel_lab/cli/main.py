@@ -22,6 +22,7 @@ from kestrel_lab.cli.doctor import Doctor
 from kestrel_lab.cli.face import Begin, Following
 from kestrel_lab.cli.terminal import TerminalApprover, TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
+from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import plain
@@ -146,6 +147,8 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             )
         case Path() | str():
             console.print(Text(str(result)))
+        case Plan():
+            console.print(_table(*result.table()))
         case EvalResult():
             console.print(Text(result.headline))
             console.print(_narrow(*result.table()))

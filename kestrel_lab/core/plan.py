@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.shapes import outlook
 from kestrel_lab.core.step import START_STEP, STEPS, Step
 from kestrel_lab.core.text import plain
 
@@ -213,12 +214,19 @@ class Plan:
         steps: list[Json] = [step.as_json() for step in self.steps]
         return {"steps": steps, "artifacts": self.artifacts, "acceptance_criteria": list(self.acceptance_criteria)}
 
-    def _repr_html_(self) -> str:
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and one row for each step in words; loops and graphs with their parts."""
         needs = self.needs()
-        heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in ("step", "stage", "work", "after", "produces"))
+        rows: list[tuple[str, ...]] = []
+        for step in self.steps:
+            plain_row = (step.id, step.stage, step.work, ", ".join(needs[step.id]), step.when, ", ".join(step.produces))
+            rows += outlook(step) or [plain_row]
+        return ("step", "stage", "work", "after", "if", "produces"), rows
+
+    def _repr_html_(self) -> str:
+        names, cells = self.table()
+        heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in names)
         rows = "".join(
-            "<tr>" + "".join(f'<td style="text-align:left">{escape(plain(text))}</td>' for text in cells) + "</tr>"
-            for step in self.steps
-            for cells in [(step.id, step.stage, step.work, ", ".join(needs[step.id]), ", ".join(step.produces))]
+            "<tr>" + "".join(f'<td style="text-align:left">{escape(plain(text))}</td>' for text in row) + "</tr>" for row in cells
         )
         return f"<table><caption>Plan</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"

@@ -77,7 +77,7 @@ class RunForked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetWarned:
-    """A limit is near, or cannot be watched (a model without a known price)."""
+    """A limit is near, cannot be watched (a model without a known price), or was reached where that ends only a loop."""
 
     type: ClassVar[str] = "budget_warned"
     limit: str

@@ -16,6 +16,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
+from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
@@ -161,7 +162,7 @@ class Session:
         toolbox = offer_macros(self.resolve_tools(tools), self.store, place)
         planned = plan_for(plan, goal, inputs)
         if planned is not None:
-            check_steps(planned.steps, toolbox, OPERATIONS, self.resolve_model)
+            check_steps(foreseen(planned.steps), toolbox, OPERATIONS, self.resolve_model)
         run_id = new_run_id()
         started = RunStarted(
             goal=goal,

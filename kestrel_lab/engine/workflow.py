@@ -1,25 +1,23 @@
-"""Workflows: plans as YAML files, shipped ones by name."""
+"""Workflows: plans as YAML files of five kinds, shipped ones by name."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
-from kestrel_lab.core.entries import attempt, checked, joined
+from kestrel_lab.agents import GOAL, with_goal
+from kestrel_lab.core.entries import checked
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.jsontypes import Json, loads
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.step import Step
-from kestrel_lab.core.template import references, render
 from kestrel_lab.core.yamlfile import YamlFile, read_yaml
-from kestrel_lab.engine.workflow_entries import InputEntry, PlanEntry, StepEntry
+from kestrel_lab.engine.agentfile import is_file_name, shown
+from kestrel_lab.engine.workflow_entries import KINDS, AnyWorkflow, InputEntry, PlanEntry
+from kestrel_lab.engine.workflow_parts import Reading, shape_of
 
 SHIPPED: Final = Path(__file__).parent / "workflows"
-GOAL: Final = "goal"
-"""The artifact that every workflow has: what the run was asked to do."""
 _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
     "string": str,
     "number": (int, float),
@@ -34,8 +32,8 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
     """The plan that a workflow file makes for `goal`.
 
     Args:
-        name_or_path: A shipped workflow by name (see `shipped_plans`), or a YAML file: a `Path`, or a text
-            with a folder or the ending `.yaml`.
+        name_or_path: A shipped workflow by name (see `shipped`), or a YAML file: a `Path`, or a text with a
+            folder or the ending `.yaml`.
         goal: What the run is asked to do: `{{goal}}` in the file, and an artifact.
         inputs: Values of the inputs that the file declares; artifacts too. A text for an input that is no
             text is read as JSON.
@@ -45,59 +43,51 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
             right spelling; an input that is not declared, is missing, or of another type.
     """
     path = find_workflow(name_or_path)
-    document = read_yaml(path, _shown(path))
-    entry = checked(document, PlanEntry)
-    given = _inputs(document, entry.inputs, inputs or {})
-    scope: dict[str, Json] = {GOAL: goal, **given}
-    problems: list[str] = []
-    steps = [attempt(document, ("steps", number), problems, partial(_step, step, scope)) for number, step in enumerate(entry.steps)]
+    document, entry = read_workflow(path)
+    scope: dict[str, Json] = {GOAL: goal, **_inputs(document, entry.inputs, inputs or {})}
+    reading = Reading(document=document, folder=path.parent, entry=entry, scope=scope)
     criteria = [
-        attempt(document, ("acceptance_criteria", number), problems, partial(_filled, text, scope))
-        for number, text in enumerate(entry.acceptance_criteria)
+        reading.tried(("acceptance_criteria", place), partial(with_goal, text, scope))
+        for place, text in enumerate(entry.acceptance_criteria)
     ]
-    if problems:
-        raise UsageError(joined(problems))
-    made = attempt(
-        document,
-        ("steps",),
-        problems,
-        lambda: Plan(steps=tuple(filter(None, steps)), artifacts=scope, acceptance_criteria=tuple(map(str, criteria))),
-    )
-    if made is None:
-        raise UsageError(joined(problems))
-    return made
+    shape = shape_of(reading)
+    artifacts = {**scope, **shape.artifacts}
+    made = reading.tried((), lambda: Plan(steps=shape.steps, artifacts=artifacts, acceptance_criteria=tuple(map(str, criteria))))
+    reading.stop_at_problems()
+    return cast("Plan", made)
 
 
 def find_workflow(name_or_path: str | Path) -> Path:
     """The file of a workflow; raises `UsageError` when there is none, with the nearest shipped name."""
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.endswith((".yaml", ".yml")):
+    if isinstance(name_or_path, Path) or is_file_name(text):
         path = Path(name_or_path)
         if not path.is_file():
             msg = f"there is no workflow file {text!r}"
             raise UsageError(msg)
         return path
-    known = {path.stem: path for path in SHIPPED.glob("*.yaml")}
+    known = shipped()
     if text not in known:
         msg = f"there is no shipped workflow {text!r}; {nearest(text, known)} (a file is named with its ending, {text}.yaml)"
         raise UsageError(msg)
     return known[text]
 
 
-def _step(entry: StepEntry, scope: Mapping[str, Json]) -> Step:
-    given: dict[str, Any] = entry.model_dump(by_alias=True, exclude_unset=True)
-    if entry.goal:
-        given["goal"] = _filled(entry.goal, scope)
-    return Step.from_json(given)
+def shipped() -> dict[str, Path]:
+    """The files of the workflows that come with the package, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
 
 
-def _filled(text: str, scope: Mapping[str, Json]) -> str:
-    """A text with the goal and the inputs put in: only what a person gave may become part of what agents are told to do."""
-    if unknown := sorted(references(text) - set(scope)):
-        msg = f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; {nearest(unknown[0], scope)}. What steps answer is consumed, not put in"
+def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
+    """A workflow file as it is written; raises `UsageError` for mistakes that show without a goal."""
+    document = read_yaml(path, shown(path))
+    value = document.value
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if isinstance(value, dict) and kind not in KINDS:
+        found = "is missing" if kind is None else f"there is no kind {kind!r}"
+        msg = f"{document.place(('kind',))}: {found}; {nearest(str(kind), KINDS)}"
         raise UsageError(msg)
-    found = render(text, scope)
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    return document, checked(document, KINDS.get(str(kind), PlanEntry))
 
 
 def _inputs(document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]) -> dict[str, Json]:
@@ -107,6 +97,9 @@ def _inputs(document: YamlFile, declared: Mapping[str, InputEntry], given: Mappi
             raise UsageError(msg)
     found: dict[str, Json] = {}
     for name, entry in declared.items():
+        if name == GOAL:
+            msg = f"{document.place(('inputs', name))}: {GOAL!r} is what the run is asked to do: choose another name"
+            raise UsageError(msg)
         if name not in given and "default" not in entry.model_fields_set:
             msg = f"{document.name} needs the input {name!r}" + (f": {entry.description}" if entry.description else "")
             raise UsageError(msg)
@@ -115,18 +108,13 @@ def _inputs(document: YamlFile, declared: Mapping[str, InputEntry], given: Mappi
 
 
 def _value(name: str, entry: InputEntry, given: Json) -> Json:
+    value = given
     if isinstance(given, str) and entry.type != "string":
         try:
-            given = cast("Json", json.loads(given))
+            value = loads(given)
         except ValueError:
-            pass
-    if not isinstance(given, _TYPES[entry.type]) or (isinstance(given, bool) and entry.type != "boolean"):
+            value = given
+    if not isinstance(value, _TYPES[entry.type]) or (isinstance(value, bool) and entry.type != "boolean"):
         msg = f"the input {name!r} must be of type {entry.type}, not {given!r}"
         raise UsageError(msg)
-    return given
-
-
-def _shown(path: Path) -> str:
-    """The path as people in this folder would write it."""
-    absolute = path.absolute()
-    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)
+    return value

@@ -1,0 +1,146 @@
+"""Agents with a name, to be used again: each makes a plan for a goal, and all of them run in the same loop.
+
+critic = LLMAgent("critic", "Find what is wrong.", tools=["read_file"])
+run = await lab.run("Is the README right?", plan=critic)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypedDict, Unpack
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.shapes import AtLimit, Edge, Part, along_edges
+from kestrel_lab.core.step import Step
+from kestrel_lab.core.template import references, render
+
+GOAL = "goal"
+"""The artifact that holds what a run was asked to do."""
+
+
+class Place(TypedDict, total=False):
+    """Where a step stands in a plan; see `Step`."""
+
+    depends_on: tuple[str, ...]
+    produces: tuple[str, ...]
+    consumes: tuple[str, ...]
+    when: str
+    after_failure: bool
+    parallelizable: bool
+    needs_approval: bool
+    stage: str
+
+
+@dataclass(frozen=True)
+class LLMAgent:
+    """A model with instructions and tools, in a loop of calls until it answers."""
+
+    react: ClassVar[bool] = False
+
+    name: str
+    instructions: str = ""
+    """Added to the system message."""
+    tools: Sequence[str] | None = field(default=None, kw_only=True)
+    """Names of the tools it is offered; all of the run by default."""
+    model: str = field(default="", kw_only=True)
+    """The run's by default."""
+    turns: int | None = field(default=None, kw_only=True)
+    """Most model turns for one goal; the run's limit holds as well."""
+    schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
+    """JSON Schema of the answer, which is then a value; one that does not fit goes back to the model."""
+    description: str = field(default="", kw_only=True)
+
+    def step(self, goal: str, id: str = "", **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
+        """A step of a plan in which this agent works on `goal`; its id is the agent's name by default.
+
+        Raises `UsageError` like `Step`.
+        """
+        if isinstance(self.tools, str):
+            msg = f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}"
+            raise UsageError(msg)
+        return Step(
+            id=id or self.name,
+            goal=goal,
+            instructions=self.instructions,
+            tools=None if self.tools is None else tuple(self.tools),
+            model=self.model,
+            turns=self.turns,
+            react=self.react,
+            schema=None if self.schema is None else dict(self.schema),
+            **place,
+        )
+
+    def plan(self, goal: str) -> Plan:
+        """The plan in which it works on `goal` alone."""
+        return Plan(steps=(self.step(goal),), artifacts={GOAL: goal})
+
+
+@dataclass(frozen=True)
+class ReActAgent(LLMAgent):
+    """An agent that writes thought, action and observation as text: to be read in the run, and with models that cannot call tools."""
+
+    react: ClassVar[bool] = True
+
+
+Node = LLMAgent | tuple[LLMAgent, str] | Step
+"""An agent that works on the run's goal, one with a goal of its own (`{{goal}}` stands for the run's), or any step."""
+Way = tuple[str, str] | tuple[str, str, str]
+"""From a node to another, perhaps with a condition on artifacts."""
+
+
+@dataclass(frozen=True)
+class GraphAgent:
+    """Agents and calls as nodes of a graph, with conditions on its edges and named state; see `core.shapes.along_edges`.
+
+    Each node makes an artifact of its own name, unless it is a step that says otherwise. An agent is given what the
+    nodes before it made.
+    """
+
+    name: str
+    nodes: Mapping[str, Node]
+    edges: Sequence[Way]
+    start: Sequence[str] = field(default=(), kw_only=True)
+    state: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
+    """Artifacts that are there before the first node."""
+    limit: int | None = field(default=None, kw_only=True)
+    """Most visits of all nodes together; needed where edges lead back."""
+    at_limit: AtLimit = field(default="fail", kw_only=True)
+    result: str = field(default="", kw_only=True)
+    """The artifact that is the answer, where edges lead back."""
+
+    def plan(self, goal: str) -> Plan:
+        """The plan that follows the graph; raises `UsageError` for a graph that is not in order."""
+        shape = along_edges(
+            [_part(name, node, goal) for name, node in self.nodes.items()],
+            [Edge(*way) for way in self.edges],
+            start=(self.start,) if isinstance(self.start, str) else self.start,
+            state=self.state,
+            limit=self.limit,
+            at_limit=self.at_limit,
+            result=self.result,
+            name=self.name,
+        )
+        return Plan(steps=shape.steps, artifacts={GOAL: goal, **shape.artifacts})
+
+
+def with_goal(text: str, scope: Mapping[str, Json]) -> str:
+    """A text with the goal and other values of `scope` put in; raises `UsageError` with the nearest name for others.
+
+    Only what a person gave may become part of what agents are told to do: what steps make is consumed, not put in.
+    """
+    if unknown := sorted(references(text) - set(scope)):
+        msg = f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; {nearest(unknown[0], scope)}. What steps make is consumed, not put in"
+        raise UsageError(msg)
+    found = render(f"{text} ", scope)  # the space, so that a text that is all reference stays text
+    return str(found)[:-1]
+
+
+def _part(name: str, node: Node, goal: str) -> Part:
+    if isinstance(node, Step):
+        step = replace(node, id=name, produces=node.produces or (name,))
+        return Part(step, fed=bool(node.goal) and not node.consumes)
+    agent, text = node if isinstance(node, tuple) else (node, f"{{{{{GOAL}}}}}")
+    return Part(agent.step(with_goal(text, {GOAL: goal}), name, produces=(name,)), fed=True)
