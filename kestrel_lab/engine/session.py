@@ -14,12 +14,14 @@ from kestrel_lab.core.events import ApprovalGiven, Event, RunForked, RunResumed,
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
-from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Approver, Middleware, Model
+from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
@@ -192,10 +194,14 @@ class Session:
         tools: Tools | Toolbox | None = None,
         approve: str | None = None,
         approver: Approver | None = None,
+        limits: Limits | None = None,
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
-        A run that has ended is returned as it is. Calls whose outcome the last session left unknown are
+        A run that ended FAILED or CANCELLED and has completed stages goes on in a new run, which shares what is
+        done by reference (see `continuation` and `start_fork`); `limits` are for that one and count what was used
+        before. Any other run that has ended is returned as it is. The plan is the one in the log, also if the file that it
+        came from has changed since; what it names must still exist, or the stage and step that name it are told. Calls whose outcome the last session left unknown are
         repeated only if that is harmless, otherwise they are asked about. Raises `UsageError` when there
         is no such run, when another process works on it, or when its model or tools cannot be had again.
         """
@@ -204,7 +210,11 @@ class Session:
         known = self._runs.get(run_id)
         if known is not None and known.working:
             return known
-        state = fold(self.store.records(run_id))
+        records = self.store.records(run_id)
+        state = fold(records)
+        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(records)) is not None:
+            given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
+            return self._begin_fork(run_id, found.at, given, limits=limits, stage=found.stage)
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
         if alive_elsewhere(row.owner):
@@ -215,14 +225,15 @@ class Session:
         bounds = Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
         place = Workspace(Path(began.workspace))
+        check_steps(_left(plan, state), toolbox, OPERATIONS, self.resolve_model)
         if not self.store.claim(run_id, row.owner):
             raise _taken(run_id, self.store.run(run_id).owner)
         resumed = RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
         return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, plan, resumed)
 
-    async def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> Run:
-        """`restart` and wait for the end; takes the same options."""
-        return await self.restart(run_id, **options).wait()
+    async def resume(self, run_id: str, *, limits: Limits | None = None, **options: Unpack[ResumeOptions]) -> Run:
+        """`restart` and wait for the end; takes the same options. The run that comes back may be a new one."""
+        return await self.restart(run_id, limits=limits, **options).wait()
 
     def get(self, run_id: str) -> Run:
         """A run of this log by its id; raises `UsageError` with the nearest id when there is none."""
@@ -247,6 +258,10 @@ class Session:
         for asked in questions:
             run.decide(ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=how, reason=reason, scope=scope))
         return [asked.tool for asked in questions]
+
+    def stages(self, run_id: str) -> pd.DataFrame:
+        """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
+        return self.get(run_id).stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
@@ -390,6 +405,19 @@ class Session:
             UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
                 a model or tools that cannot be had again.
         """
+        return self._begin_fork(run_id, at, options, answer=answer, result=result)
+
+    def _begin_fork(
+        self,
+        run_id: str,
+        at: int | None,
+        options: ResumeOptions,
+        *,
+        answer: str | None = None,
+        result: str | None = None,
+        limits: Limits | None = None,
+        stage: str = "",
+    ) -> Run:
         self.store.flush()
         self.store.run(run_id)
         branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
@@ -397,7 +425,8 @@ class Session:
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, options.get("model"))
         policy = Policy.parse(options.get("approve") or began.policy)
-        place, bounds = Workspace(Path(began.workspace)), Limits(**cast("dict[str, Any]", began.limits))
+        place, bounds = Workspace(Path(began.workspace)), limits or Limits(**cast("dict[str, Any]", began.limits))
+        check_steps(_left(state.planned, state), toolbox, OPERATIONS, self.resolve_model)
         forked = RunForked(
             parent=self.store.origin(run_id, branch.at),
             at=branch.at,
@@ -407,6 +436,8 @@ class Session:
             policy=policy.text,
             given=branch.word,
             by=process_name(),
+            stage=stage,
+            limits={} if limits is None else limits.as_json(),
         )
         fork_id = new_run_id()
         now = self.store.fork_run(fork_id, forked, state.status, branch.given)
@@ -432,6 +463,11 @@ def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
         msg = f"{item!r} is a name: give the tool or function itself"
         raise UsageError(msg)
     return item if isinstance(item, Tool) else as_tool(item)
+
+
+def _left(plan: Plan, state: RunState) -> list[Step]:
+    """The steps that are not done."""
+    return [step for step in plan.steps if not state.finished_steps.get(step.id)]
 
 
 def _taken(run_id: str, owner: str) -> UsageError:

@@ -200,7 +200,10 @@ class RunState:
         """Go on without what was asked in the parent and not answered there: the fork asks for itself."""
         self._joined_by(event.model_kind)
         if self.started is not None:
-            self.started = replace(self.started, model=event.model, model_kind=event.model_kind, tools=event.tools, policy=event.policy)
+            limits = event.limits or self.started.limits
+            self.started = replace(
+                self.started, model=event.model, model_kind=event.model_kind, tools=event.tools, policy=event.policy, limits=limits
+            )
         self.questions.clear()
         for conversation in self.conversations.values():
             conversation.cycles -= conversation.asked

@@ -139,7 +139,13 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
     stopped = _stop_open_texts(view)
     view.forks += 1
-    return [*head, *stopped, *withdrawn, _notice(view, "info", f"forked from {event.parent} at {event.at}{given}")]
+    return [*head, *stopped, *withdrawn, _notice(view, "info", f"{_parted(event)}{given}")]
+
+
+def _parted(event: e.RunForked) -> str:
+    if event.stage:
+        return f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
+    return f"forked from {event.parent} at {event.at}"
 
 
 def _joined_by(view: RunView, model: str, kind: str) -> Change:
