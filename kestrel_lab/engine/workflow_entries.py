@@ -57,6 +57,8 @@ class StepEntry(Entry):
     tools: list[str] | None = None
     turns: Annotated[int, Field(ge=1)] | None = None
     react: bool = False
+    temperature: float | None = None
+    given: dict[str, Any] = Field(default_factory=dict)
     answer: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
