@@ -6,6 +6,14 @@ from collections.abc import Mapping
 
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
+from kestrel_lab.engine.thinking import thoughts_expand, thoughts_score
+from kestrel_lab.engine.thoughts import thoughts
 from kestrel_lab.engine.verifying import verify
 
-OPERATIONS: Mapping[str, Operation] = {"plan": plan, "verify": verify}
+OPERATIONS: Mapping[str, Operation] = {
+    "plan": plan,
+    "verify": verify,
+    "thoughts": thoughts,
+    "thoughts_expand": thoughts_expand,
+    "thoughts_score": thoughts_score,
+}
