@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import random
 import resource
 import statistics
 import sys
@@ -25,6 +26,35 @@ ENTRY = ("an entry of no importance; " * 8)[:200]
 TRIALS = 500
 """Trials of the second job."""
 QUICK_TRIALS = 100
+
+
+STEPS, EDGES = 1_000, 3_000
+"""Of the plan whose steps do nothing."""
+IDEAL_S = 0.15
+"""The longest chain of the plans whose steps take time."""
+
+
+def wide() -> dict[str, list[str]]:
+    """What each of many steps waits for: random earlier ones, the same each time."""
+    draw, edges = random.Random(7), set[tuple[int, int]]()
+    while len(edges) < EDGES:
+        before, after = sorted(draw.sample(range(STEPS), 2))
+        edges.add((before, after))
+    needs: dict[str, list[str]] = {f"s{n}": [] for n in range(STEPS)}
+    for before, after in sorted(edges):
+        needs[f"s{after}"].append(f"s{before}")
+    return needs
+
+
+def naps(*, uneven: bool) -> dict[str, tuple[list[str], float]]:
+    """Four chains of three steps, what each waits for and its seconds: all equal, or long and short ones beside each other."""
+    equal = (0.05, 0.05, 0.05)
+    chains = ((0.01, 0.05, 0.09), (0.09, 0.01, 0.05), (0.05, 0.09, 0.01), (0.09, 0.05, 0.01)) if uneven else (equal,) * 4
+    return {
+        f"n{chain}.{place}": ([f"n{chain}.{place - 1}"] if place else [], seconds)
+        for chain, naps in enumerate(chains)
+        for place, seconds in enumerate(naps)
+    }
 
 
 def query(turn: int, place: int) -> dict[str, Any]:
@@ -154,3 +184,23 @@ def told(output: str) -> list[dict[str, float]] | None:
 def asked(arguments: Sequence[str]) -> tuple[Path, bool]:
     """The folder to work in and whether to be quick, as `bench.rounds` passes them."""
     return Path(arguments[-1]), "--quick" in arguments
+
+
+async def measure_plans(carry_out: Callable[[dict[str, tuple[list[str], float]]], Awaitable[int]], *, runs: int) -> dict[str, float]:
+    """Time the three plans; `carry_out` is given what each step waits for and its seconds, and returns how many really ran."""
+
+    async def once(steps: dict[str, tuple[list[str], float]]) -> None:
+        ran = await carry_out(steps)
+        if ran != len(steps):
+            sys.exit(f"{ran} steps ran, not {len(steps)}")
+
+    idle = {name: (needs, 0.0) for name, needs in wide().items()}
+    many = await timed(lambda: once(idle), runs=runs)
+    even = await timed(lambda: once(naps(uneven=False)), runs=runs)
+    uneven = await timed(lambda: once(naps(uneven=True)), runs=runs)
+    return {
+        "step_ms": many.wall * 1000 / STEPS,
+        "cpu_ms": many.cpu * 1000 / STEPS,
+        "to_ideal": even.wall / IDEAL_S,
+        "uneven": uneven.wall / IDEAL_S,
+    }

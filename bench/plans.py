@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.job import Timed, asked, tell, timed
+from bench.job import EDGES, IDEAL_S, STEPS, asked, measure_plans, tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
 
 if TYPE_CHECKING:
@@ -17,79 +16,54 @@ if TYPE_CHECKING:
 
 _SCHEDULER = "kestrel_lab, scheduler alone"
 _RUN = "kestrel_lab, whole run"
-_STEPS, _EDGES = 1_000, 3_000
-_NAPS, _CHAIN, _NAP_S = 12, 3, 0.05
 
 BENCHMARK = Benchmark(
     name="plans",
-    title=f"Plan of {_STEPS:,} no-op steps with {_EDGES:,} edges; plan of {_NAPS} steps of {_NAP_S * 1000:.0f} ms",
+    title=f"Plan of {STEPS:,} no-op steps with {EDGES:,} edges; plans of 12 steps in 4 chains of {IDEAL_S * 1000:.0f} ms",
     measures=(
         Measure(key="step_ms", heading="per no-op step", unit="ms", digits=3),
         Measure(key="cpu_ms", heading="CPU per no-op step", unit="ms", digits=3),
-        Measure(key="to_ideal", heading=f"{_NAPS} steps, to {_CHAIN} × {_NAP_S * 1000:.0f} ms"),
+        Measure(key="to_ideal", heading="equal steps, to the ideal"),
+        Measure(key="uneven", heading="uneven steps, to the ideal"),
     ),
     probes=(
         Probe(rows=(Row(name=_SCHEDULER, ours=True),), command=("-m", "bench.plans", "scheduler")),
         Probe(rows=(Row(name=_RUN, ours=True),), command=("-m", "bench.plans", "run")),
+        Probe(rows=(Row(name="LangGraph, nothing kept"),), command=("-m", "bench.peers.langgraph_plans", "none"), peer="langgraph"),
+        Probe(rows=(Row(name="LangGraph, SQLite"),), command=("-m", "bench.peers.langgraph_plans", "sqlite"), peer="langgraph"),
     ),
     targets=(
         Target(row=_SCHEDULER, measure="step_ms", at_most=0.25, meaning="a no-op step"),
         Target(row=_SCHEDULER, measure="to_ideal", at_most=1.1, meaning="steps that take time, against the longest chain"),
-        Target(row=_RUN, measure="to_ideal", at_most=1.1, meaning="the same in a whole run"),
+        Target(row=_SCHEDULER, measure="uneven", at_most=1.1, meaning="the same where long and short steps are mixed"),
+        Target(row=_RUN, measure="to_ideal", at_most=1.1, meaning="steps that take time, in a whole run"),
+        Target(row=_RUN, measure="uneven", at_most=1.1, meaning="the same where long and short steps are mixed"),
     ),
     rounds=5,
     notes=(
         "Building and checking the plan is counted. At most 8 steps run at once, as in every run.",
+        "LangGraph goes on in lockstep: a layer of steps begins when the one before has ended, hence the price of uneven steps.",
         "A step of the whole run is a call of a pure tool with all layers around it; all events are on disk (fsync) when the run ends.",
     ),
 )
 
 
-def _wide(call: Callable[..., Step]) -> Plan:
-    """Random edges from earlier to later steps, the same each time."""
-    from kestrel_lab.core.plan import Plan
+def _plan(steps: Mapping[str, tuple[Sequence[str], float]]) -> Plan:
+    """Calls of a tool that takes as long as it is told."""
+    from kestrel_lab.core.plan import Plan, Step
 
-    draw, edges = random.Random(7), set[tuple[int, int]]()
-    while len(edges) < _EDGES:
-        before, after = sorted(draw.sample(range(_STEPS), 2))
-        edges.add((before, after))
-    needs: dict[int, list[str]] = {n: [] for n in range(_STEPS)}
-    for before, after in sorted(edges):
-        needs[after].append(f"s{before}")
-    return Plan(steps=tuple(call(id=f"s{n}", args={"seconds": 0.0}, depends_on=tuple(needs[n])) for n in range(_STEPS)))
-
-
-def _naps(call: Callable[..., Step]) -> Plan:
-    """Chains of equal length beside each other."""
-    from kestrel_lab.core.plan import Plan
-
-    beside = _NAPS // _CHAIN
-    steps = (call(id=f"n{n}", args={"seconds": _NAP_S}, depends_on=(f"n{n - beside}",) if n >= beside else ()) for n in range(_NAPS))
-    return Plan(steps=tuple(steps))
+    return Plan(
+        steps=tuple(Step(id=name, tool="nap", args={"seconds": nap}, depends_on=tuple(needs)) for name, (needs, nap) in steps.items())
+    )
 
 
 async def _measure(carry_out: Callable[[Plan], Awaitable[int]], *, runs: int) -> dict[str, float]:
-    """Time both plans; `carry_out` returns how many steps really ran."""
-    from functools import partial
-
-    from kestrel_lab.core.plan import Step
-
-    async def once(make: Callable[[Callable[..., Step]], Plan], steps: int) -> None:
-        ran = await carry_out(make(partial(Step, tool="nap")))
-        if ran != steps:
-            sys.exit(f"{ran} steps ran, not {steps}")
-
-    wide: Timed = await timed(lambda: once(_wide, _STEPS), runs=runs)
-    naps = await timed(lambda: once(_naps, _NAPS), runs=runs)
-    return {
-        "step_ms": wide.wall * 1000 / _STEPS,
-        "cpu_ms": wide.cpu * 1000 / _STEPS,
-        "to_ideal": naps.wall / (_CHAIN * _NAP_S),
-    }
+    """Time the plans; `carry_out` returns how many steps really ran."""
+    return await measure_plans(lambda steps: carry_out(_plan(steps)), runs=runs)
 
 
 async def _scheduler(plan: Plan) -> int:
-    from kestrel_lab.engine.life import STEPS_AT_ONCE
+    from kestrel_lab.core.limits import Limits
     from kestrel_lab.engine.scheduler import StepScheduler
 
     ran = 0
@@ -101,7 +75,7 @@ async def _scheduler(plan: Plan) -> int:
             await asyncio.sleep(seconds)
         ran += 1
 
-    await StepScheduler(plan, nap).run_parallel(STEPS_AT_ONCE)
+    await StepScheduler(plan, nap).run_parallel(Limits().steps_at_once)
     return ran
 
 

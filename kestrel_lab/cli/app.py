@@ -11,6 +11,7 @@ from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import evals
 from kestrel_lab.cli.face import Face, Following
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.engine.diff import RunDiff
@@ -52,6 +53,10 @@ def run(
     cost: Annotated[float | None, typer.Option(help="Most US dollars.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
+    plan: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", metavar="NAME=VALUE", help="Input of the workflow; may be repeated.")
+    ] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run instead of starting one.")] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
@@ -68,11 +73,14 @@ def run(
             raise UsageError(msg)
         run_id = resume
         return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, tools=names, approve=approve, approver=who), how)
+    values = _inputs(inputs)
     given = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
 
     def begin(lab: Lab, who: Approver | None) -> Run:
         limits = Limits(**{**lab.limits.as_json(), **{key: value for key, value in given.items() if value is not None}})  # type: ignore[arg-type]  # the same fields
-        return lab.start(text, model=model, tools=names, limits=limits, workspace=workspace, approve=approve, approver=who)
+        return lab.start(
+            text, model=model, tools=names, limits=limits, workspace=workspace, approve=approve, approver=who, plan=plan, inputs=values
+        )
 
     return _face(ctx).follow(begin, how)
 
@@ -191,6 +199,17 @@ def wrong_usage(error: typer.TyperException) -> str:
     """What was wrong with the words of a command, as one sentence without its full stop."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     return str(text).strip().rstrip(".")
+
+
+def _inputs(given: list[str] | None) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for text in given or ():
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            msg = f"--input takes NAME=VALUE, not {text!r}"
+            raise UsageError(msg)
+        found[name.strip()] = value
+    return found
 
 
 def _face(ctx: typer.Context) -> Face:

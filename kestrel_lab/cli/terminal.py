@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.jsontypes import loads
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS
@@ -157,8 +157,8 @@ class TerminalApprover:
             if word in {"e", "edit"}:
                 text = await self._line("arguments as JSON: ")
                 try:
-                    args = json.loads(text)
-                except json.JSONDecodeError as error:
+                    args = loads(text)
+                except ValueError as error:
                     self._console.print(Text(f"not JSON: {error}", style="red"))
                     continue
                 if isinstance(args, dict):

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from math import isfinite
+from typing import NoReturn
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 """Any JSON value."""
@@ -16,6 +19,46 @@ def dumps(value: object) -> str:
     ASCII, because a lone surrogate (a model may send one) cannot be stored in any other way.
     """
     return _ENCODER.encode(value)
+
+
+def _no_number(word: str) -> NoReturn:
+    msg = f"{word} is not JSON"
+    raise ValueError(msg)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if isfinite(number) else _no_number(digits)
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float=_finite)
+_TRIES = 10_000
+"""Places in a text where JSON may begin that are tried: each may cost as much time as the text is long."""
+
+
+def loads(text: str) -> Json:
+    """The value of a JSON text; raises `ValueError` for anything else, for NaN and for what is nested too deeply to be read."""
+    try:
+        value: Json = _DECODER.decode(text)
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from error
+    return value
+
+
+def values_in(text: str, opening: str = "{") -> Iterator[Json]:
+    """The JSON values in `text` that begin with a character of `opening`, in order, whatever stands around them."""
+    at = -1
+    for _ in range(_TRIES):
+        at = min((place for sign in opening if (place := text.find(sign, at + 1)) >= 0), default=-1)
+        if at < 0:
+            return
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            continue
+        yield value
+        at = end - 1
 
 
 def content_key(*parts: object) -> str:

@@ -82,9 +82,8 @@ class Plan:
 
     def source(self, step: Step, name: str) -> str | None:
         """Which step gives `step` the artifact `name`; `None` for one that is there before the first step."""
-        return self._source(
-            step, self._producers().get(name, ()), {other.id: place for place, other in enumerate(self.steps)}, self.growth()
-        )
+        place = {other.id: number for number, other in enumerate(self.steps)}
+        return self._source(step, self._producers().get(name, ()), place, self.growth(), there=name in self.artifacts)
 
     def grown(self, by: str, steps: Iterable[Step]) -> Plan:
         """The plan with `steps` added, as grown by the step `by`; raises `UsageError` like the constructor."""
@@ -116,7 +115,7 @@ class Plan:
         for step in self.steps:
             waits = [step.parent, *step.depends_on] if step.parent else list(step.depends_on)
             for name in step.consumes:
-                source = self._source(step, producers.get(name, ()), place, growth)
+                source = self._source(step, producers.get(name, ()), place, growth, there=name in self.artifacts)
                 if source is not None:
                     waits.append(source)
                 elif name not in self.artifacts:
@@ -129,16 +128,21 @@ class Plan:
         return found
 
     def _source(
-        self, step: Step, producers: tuple[str, ...], place: Mapping[str, int], growth: Mapping[str, tuple[str, ...]]
+        self, step: Step, producers: tuple[str, ...], place: Mapping[str, int], growth: Mapping[str, tuple[str, ...]], *, there: bool
     ) -> str | None:
-        """The last producer written before `step`, else the first one; a step that was given is not told of grown ones."""
+        """The last producer written before `step`, else what was there before the first step, else the first producer.
+
+        A step that was given is not told of grown ones.
+        """
         others = [
             name
             for name in producers
             if name != step.id and step.id not in growth.get(name, ()) and (step.parent or not self.steps[place[name]].parent)
         ]
         before = [name for name in others if place[name] < place[step.id]]
-        return before[-1] if before else others[0] if others else None
+        if before:
+            return before[-1]
+        return others[0] if others and not there else None
 
     def _graph(self, producers: Mapping[str, tuple[str, ...]]) -> nx.DiGraph[str]:
         import networkx as nx  # a tenth of a second: not at import

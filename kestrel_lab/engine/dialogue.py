@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TypeVar
 
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events import Prompted
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.jsontypes import Json, dumps, loads, values_in
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.agent import run_agent
 from kestrel_lab.engine.approvals import ApprovalDesk
@@ -76,26 +75,11 @@ def _place(path: object) -> str:
 
 
 def _found(text: str) -> Json:
-    whole = text.strip()
     try:
-        value: Json = json.loads(whole)
+        return loads(text.strip())
     except ValueError:
-        pass
-    else:
-        return value
-    decoder = json.JSONDecoder()
-    best: tuple[int, Json] | None = None
-    place = 0
-    while (place := min((at for sign in "{[" if (at := whole.find(sign, place)) >= 0), default=-1)) >= 0:
-        try:
-            value, end = decoder.raw_decode(whole, place)
-        except (ValueError, RecursionError):
-            place += 1
-            continue
-        if best is None or end - place > best[0]:
-            best = (end - place, value)
-        place = end
-    if best is None:
+        found = list(values_in(text, "{["))
+    if not found:
         msg = "there is no JSON in it"
         raise UsageError(msg)
-    return best[1]
+    return max(found, key=lambda value: len(dumps(value)))

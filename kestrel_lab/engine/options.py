@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from kestrel_lab.core.events import Event
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Model
@@ -18,6 +19,14 @@ Tools = Iterable["str | Tool | Callable[..., Any]"]
 """Tools by name, as made by `@tool`, or as plain functions."""
 RunListener = Callable[[Run, Event], None]
 """Told of the events of many runs."""
+
+
+class MakesPlan(Protocol):
+    """Whatever makes a plan for a goal."""
+
+    def plan(self, goal: str) -> Plan:
+        """The plan."""
+        ...
 
 
 class ResumeOptions(TypedDict, total=False):
@@ -37,4 +46,5 @@ class RunOptions(ResumeOptions, total=False):
     instructions: str
     config: str
     scenario: str
-    plan: Plan | None
+    plan: Plan | MakesPlan | str | Path | None
+    inputs: Mapping[str, Json] | None

@@ -62,8 +62,9 @@ async def plan(scope: Scope) -> Done:
     """Propose a plan for `goal` and grow it: its steps run before anything that waits for this one.
 
     Arguments: `goal`; `context`, what else the model is to know; `max_steps`; `one_at_a_time`, whether the steps run
-    in order; `stage`, the label of the steps. Its last step produces what this one produces, the operation's own
-    output is `{steps, acceptance_criteria}`. An invalid proposal goes back to the model with what is wrong, twice at most.
+    in order; `stage`, the label of the steps; `answer`, which of the artifacts that this step produces the last grown
+    step makes. The other ones are the operation's own output, `{steps, acceptance_criteria}`. An invalid proposal goes
+    back to the model with what is wrong, twice at most.
     """
     args, toolbox = scope.args, scope.ctx.toolbox
     goal = as_text(args.get("goal")).strip()
@@ -74,6 +75,10 @@ async def plan(scope: Scope) -> Done:
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         msg = f"max_steps of the operation 'plan' must be a positive number, not {most!r}"
         raise UsageError(msg)
+    answer = as_text(args.get("answer"))
+    if answer and answer not in scope.step.produces:
+        msg = f"the step does not produce {answer!r}, which its plan is to answer with"
+        raise UsageError(msg)
     context = as_text(args.get("context")).strip()
     text = _TEXT.format(
         goal=goal,
@@ -82,8 +87,7 @@ async def plan(scope: Scope) -> Done:
         tools=", ".join(toolbox.names) or "none",
     )
     proposed = await Dialogue(scope.step, scope.ctx, scope.desk).ask(text, lambda answer: _proposal(answer, toolbox, most))
-    produces = tuple(name for name in scope.step.produces if name not in {made for step in proposed.steps for made in step.produces})
-    steps = _with_one_end(proposed, goal, produces)
+    steps = _with_one_end(proposed, goal, (answer,) if answer else ())
     grown = under(scope.step.id, steps, stage=str(args.get("stage") or scope.step.stage))
     if args.get("one_at_a_time"):
         grown = tuple(replace(step, parallelizable=False) for step in grown)
@@ -116,7 +120,8 @@ def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple
     """The proposed steps, with one more that answers the goal unless one agent's step ends the plan already."""
     ends = proposed.ends()
     if len(ends) == 1 and ends[0].goal:
-        return tuple(replace(step, produces=(*step.produces, *produces)) if step is ends[0] else step for step in proposed.steps)
+        more = tuple(name for name in produces if name not in ends[0].produces)
+        return tuple(replace(step, produces=(*step.produces, *more)) if step is ends[0] else step for step in proposed.steps)
     taken = {step.id for step in proposed.steps}
     names = {end.id: end.produces[0] if end.produces else f"result of {end.id}" for end in ends}
     steps = tuple(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalGiven, Event, RunForked, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
@@ -23,8 +24,9 @@ from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.operations import OPERATIONS
-from kestrel_lab.engine.options import ResumeOptions, RunListener, RunOptions, Tools
+from kestrel_lab.engine.options import MakesPlan, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.owner import alive_elsewhere
+from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_steps
@@ -111,7 +113,8 @@ class Session:
         instructions: str = "",
         config: str = "",
         scenario: str = "",
-        plan: Plan | None = None,
+        plan: Plan | MakesPlan | str | Path | None = None,
+        inputs: Mapping[str, Json] | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -128,12 +131,14 @@ class Session:
             config: Name of the model configuration, for suites.
             scenario: Id of the scenario, for suites.
             plan: Steps to carry out, each an agent's goal or a tool's call; `goal` then says what they are
-                for. Without it one agent works on the goal. All steps share the limits. The run's answer is
-                what the steps answer that no other step waits for.
+                for. Also the name of a shipped workflow, a workflow file, or whatever makes a plan for a goal,
+                such as an `LLMAgent`. Without it one agent works on the goal. All steps share the limits. The
+                run's answer is what the steps answer that no other step waits for.
+            inputs: Values for the inputs that a workflow declares.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
-                step of the plan with a tool or arguments that cannot be.
+                workflow that is not in order, a step of the plan with a tool or arguments that cannot be.
         """
         if not goal.strip():
             msg = "the goal is empty: say what the run should do"
@@ -143,8 +148,9 @@ class Session:
         bounds = limits or self.limits
         policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
-        if plan is not None:
-            check_steps(plan.steps, toolbox, OPERATIONS, self.resolve_model)
+        planned = plan_for(plan, goal, inputs)
+        if planned is not None:
+            check_steps(planned.steps, toolbox, OPERATIONS, self.resolve_model)
         run_id = new_run_id()
         started = RunStarted(
             goal=goal,
@@ -158,11 +164,11 @@ class Session:
             config=config,
             scenario=scenario,
             package=__version__,
-            plan={} if plan is None else plan.as_json(),
+            plan={} if planned is None else planned.as_json(),
         )
         state = RunState()
         state.apply(started, self.store.create_run(run_id, started))
-        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, plan or Plan.single(goal))
+        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, planned or Plan.single(goal))
 
     async def run(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`start` and wait for the end; takes the same options.
@@ -205,18 +211,8 @@ class Session:
         place = Workspace(Path(began.workspace))
         if not self.store.claim(run_id, row.owner):
             raise _taken(run_id, self.store.run(run_id).owner)
-        return self._launch(
-            run_id,
-            state,
-            chosen,
-            toolbox,
-            place,
-            bounds,
-            policy,
-            approver,
-            plan,
-            RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind),
-        )
+        resumed = RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
+        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, plan, resumed)
 
     async def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> Run:
         """`restart` and wait for the end; takes the same options."""

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, Field, model_validator
 
 from kestrel_lab.checks.parse import parse_check
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.entries import Entry, attempt, checked, joined
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Check
-from kestrel_lab.core.text import one_line
 from kestrel_lab.core.yamlfile import Where, YamlFile, read_yaml
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.middleware.policy import Policy
 
-MAX_REPORTED: Final = 10
-"""Mistakes told at once."""
-
-_T = TypeVar("_T")
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class LimitsEntry(_Strict):
+class LimitsEntry(Entry):
     """How far a run may go; `null` for no bound."""
 
     cycles: int | None = None
@@ -41,7 +31,7 @@ class LimitsEntry(_Strict):
     tokens: int | None = None
 
 
-class WorkspaceEntry(_Strict):
+class WorkspaceEntry(Entry):
     """One of three: files written here, a folder to copy, the source of an installed package."""
 
     files: dict[str, str] | None = None
@@ -49,7 +39,7 @@ class WorkspaceEntry(_Strict):
     package: str | None = None
 
 
-class DefaultsEntry(_Strict):
+class DefaultsEntry(Entry):
     """What scenarios have that do not say otherwise; limits are merged one by one."""
 
     family: str = ""
@@ -57,7 +47,7 @@ class DefaultsEntry(_Strict):
     tools: list[str] | None = None
     limits: LimitsEntry = LimitsEntry()
     approve: str = ""
-    tags: list[str] = []
+    tags: list[str] = Field(default_factory=list)
 
 
 class ScenarioEntry(DefaultsEntry):
@@ -70,14 +60,14 @@ class ScenarioEntry(DefaultsEntry):
     weight: Annotated[float, Field(gt=0)] = 1.0
 
 
-class ScenarioFileEntry(_Strict):
+class ScenarioFileEntry(Entry):
     """A file of scenarios that suites take in by `scenarios_from`."""
 
     defaults: DefaultsEntry = DefaultsEntry()
     scenarios: Annotated[list[ScenarioEntry], Field(min_length=1)]
 
 
-class ConfigEntry(_Strict):
+class ConfigEntry(Entry):
     """One way to run the scenarios. A text alone is the name of a model."""
 
     name: Name
@@ -93,7 +83,7 @@ class ConfigEntry(_Strict):
         return {"name": value, "model": value} if isinstance(value, str) else value
 
 
-class SuiteEntry(_Strict):
+class SuiteEntry(Entry):
     """A whole suite file."""
 
     name: str = ""
@@ -102,21 +92,11 @@ class SuiteEntry(_Strict):
     count_errors: Literal["fail", "exclude"] = "fail"
     instructions: str = ""
     instructions_from: str = ""
-    tools_from: list[str] = []
+    tools_from: list[str] = Field(default_factory=list)
     defaults: DefaultsEntry = DefaultsEntry()
-    configs: Annotated[list[ConfigEntry], Field(min_length=1)] = [ConfigEntry(name="default")]
-    scenarios: list[ScenarioEntry] = []
-    scenarios_from: list[str] = []
-
-
-_ENTRIES: Final[dict[str, type[BaseModel]]] = {
-    "": SuiteEntry,
-    "defaults": DefaultsEntry,
-    "scenarios": ScenarioEntry,
-    "configs": ConfigEntry,
-    "workspace": WorkspaceEntry,
-    "limits": LimitsEntry,
-}
+    configs: Annotated[list[ConfigEntry], Field(min_length=1)] = Field(default_factory=lambda: [ConfigEntry(name="default")])
+    scenarios: list[ScenarioEntry] = Field(default_factory=list)
+    scenarios_from: list[str] = Field(default_factory=list)
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
@@ -132,7 +112,7 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
     problems: list[str] = []
     scenarios = [_scenario(entry, index, document, problems) for index in range(len(entry.scenarios))]
     for number, name in enumerate(entry.scenarios_from):
-        found = _try(document, ("scenarios_from", number), problems, partial(_beside, path, name))
+        found = attempt(document, ("scenarios_from", number), problems, partial(_beside, path, name))
         if found is not None:
             scenarios += _scenarios_of(found, entry.defaults, problems)
     if not scenarios and not problems:
@@ -141,7 +121,7 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         )
     configs = [_config(entry, index, document, problems) for index in range(len(entry.configs))]
     if problems:
-        raise UsageError(_joined(problems))
+        raise UsageError(joined(problems))
     try:
         return Suite(
             name=entry.name or path.stem,
@@ -176,11 +156,7 @@ _Entry = TypeVar("_Entry", bound=BaseModel)
 
 def _read(path: Path, kind: type[_Entry]) -> tuple[YamlFile, _Entry]:
     document = read_yaml(path, _shown(path))
-    try:
-        return document, kind.model_validate(document.value)
-    except ValidationError as error:
-        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
-        raise UsageError(_joined(_told(document, detail) for detail in details)) from error
+    return document, checked(document, kind)
 
 
 def _beside(suite: Path, name: str) -> Path:
@@ -207,12 +183,12 @@ def _scenario(suite: SuiteEntry | ScenarioFileEntry, index: int, document: YamlF
     limits = _limits(document, (*where, "limits"), problems, defaults.limits, entry.limits)
     approve = entry.approve or defaults.approve
     if approve:
-        _try(document, (*where, "approve"), problems, lambda: _refuse_asking(approve))
+        attempt(document, (*where, "approve"), problems, lambda: _refuse_asking(approve))
     checks: list[Check] = []
     for number, item in enumerate(entry.checks):
-        if check := _try(document, (*where, "checks", number), problems, partial(parse_check, item)):
+        if check := attempt(document, (*where, "checks", number), problems, partial(parse_check, item)):
             checks.append(check)
-    place = _try(document, (*where, "workspace"), problems, lambda: _place(entry.workspace or defaults.workspace))
+    place = attempt(document, (*where, "workspace"), problems, lambda: _place(entry.workspace or defaults.workspace))
     return Scenario(
         id=entry.id,
         goal=entry.goal,
@@ -246,7 +222,7 @@ def _tools(names: list[str] | None) -> tuple[str, ...] | None:
 
 def _limits(document: YamlFile, where: Where, problems: list[str], *entries: LimitsEntry) -> dict[str, int | float | None]:
     merged = {key: value for entry in entries for key, value in entry.model_dump(exclude_unset=True).items()}
-    _try(document, where, problems, lambda: Limits(**merged))
+    attempt(document, where, problems, lambda: Limits(**merged))
     return merged
 
 
@@ -274,50 +250,6 @@ def _refuse_asking(approve: str) -> None:
     if approve.strip().lower() == "ask":
         msg = "nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"
         raise UsageError(msg)
-
-
-def _try(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
-    """What `make` returns; a `UsageError` of it becomes one more problem, with its place."""
-    try:
-        return make()
-    except UsageError as error:
-        problems.append(f"{document.place(where)}: {error}")
-        return None
-
-
-def _told(document: YamlFile, detail: ErrorDetails) -> str:
-    where = detail["loc"]
-    return f"{document.place(where)}: {_explained(where, detail)}"
-
-
-def _explained(where: Where, detail: ErrorDetails) -> str:
-    kind, value = detail["type"], detail["input"]
-    if kind == "extra_forbidden":
-        parent = next((part for part in reversed(where[:-1]) if isinstance(part, str)), "")
-        return f"unknown key; {nearest(str(where[-1]), _ENTRIES[parent].model_fields)}"
-    if kind == "missing":
-        return "is missing"
-    if kind in ("model_type", "dict_type", "model_attributes_type"):
-        return f"must be a mapping of keys to values, not {_quoted(value)}"
-    if kind == "string_type":
-        hint = "; put it in quotes" if isinstance(value, int | float) else ""
-        return f"must be text, not {_quoted(value)}{hint}"
-    words = {"int_type": "a whole number", "float_type": "a number", "list_type": "a list", "bool_type": "true or false"}
-    if kind in words:
-        return f"must be {words[kind]}, not {_quoted(value)}"
-    if kind in ("too_short", "string_too_short"):
-        return "must not be empty"
-    return f"{detail['msg'].replace('Input should', 'must')}, not {_quoted(value)}"
-
-
-def _quoted(value: object) -> str:
-    return "nothing" if value is None else one_line(repr(value), 60)
-
-
-def _joined(problems: Iterator[str] | list[str]) -> str:
-    lines = list(problems)
-    more = [f"… and {len(lines) - MAX_REPORTED} more"] if len(lines) > MAX_REPORTED else []
-    return "\n".join(lines[:MAX_REPORTED] + more)
 
 
 def _shown(path: Path) -> str:

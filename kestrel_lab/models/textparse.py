@@ -6,12 +6,12 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.jsontypes import Json, dumps, values_in
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kestrel_lab.core.protocols import OnDelta
 
@@ -21,12 +21,13 @@ _COMPLETE = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*', re.DOTALL
 )
 _CUT_OFF = re.compile(r'\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"tool"\s*:\s*"([^"]+)"', re.DOTALL)
-_DECODER = json.JSONDecoder(strict=False)
 
 
 def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
     """The text and the tool call in `said`; a call with unreadable arguments states its problem."""
-    for found in _objects(said):
+    for found in values_in(said):
+        if not isinstance(found, dict):
+            continue
         if (name := _tool_name(found, tools)) is not None:
             thought = found.get("thought")
             return thought if isinstance(thought, str) else "", (_request(found, name, call_id),)
@@ -40,19 +41,6 @@ def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tu
         complete = _COMPLETE.match(said, opening.end())
         return _decoded(complete[0]) if complete else "", ()
     return said.strip(), ()
-
-
-def _objects(said: str) -> Iterator[dict[str, Json]]:
-    """Every JSON object in `said`, in order, whatever text or code fence stands around it."""
-    at = said.find("{")
-    while at >= 0:
-        try:
-            found, end = _DECODER.raw_decode(said, at)
-        except (json.JSONDecodeError, RecursionError):
-            end = at + 1
-        else:
-            yield found
-        at = said.find("{", end)
 
 
 def _tool_name(found: dict[str, Json], tools: Sequence[str]) -> str | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.jsontypes import Json, dumps, loads
 from kestrel_lab.core.messages import Message, ToolRequest, ToolSpec
 from kestrel_lab.core.text import one_line
 
@@ -67,8 +66,8 @@ def read_args(name: str, text: str) -> tuple[dict[str, Json], str]:
     if not text.strip():
         return {}, ""
     try:
-        args = json.loads(text)
-    except json.JSONDecodeError as error:
+        args = loads(text)
+    except ValueError as error:
         return {}, f"the arguments of {name!r} are not JSON ({error}): {one_line(text, 200)}"
     if not isinstance(args, dict):
         return {}, f"the arguments of {name!r} must be a JSON object, not {one_line(text, 200)}"

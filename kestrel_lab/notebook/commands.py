@@ -71,6 +71,8 @@ def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str]
             for option, value in inner.params.items():
                 if isinstance(value, str):
                     inner.params[option] = fill(value)
+                elif isinstance(value, list) and option != "goal":
+                    inner.params[option] = [fill(text) for text in value]
             if name == "run":
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, fill)
             return command.invoke(inner)

@@ -19,7 +19,7 @@ from kestrel_lab.core.errors import (
     nearest,
 )
 from kestrel_lab.core.ids import counter, new_run_id
-from kestrel_lab.core.jsontypes import content_key, dumps
+from kestrel_lab.core.jsontypes import content_key, dumps, loads, values_in
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.states import TERMINAL, TRANSITIONS, RunStatus
 
@@ -139,3 +139,17 @@ def test_the_nearest_word_is_named() -> None:
     assert nearest("modle", ["model", "home"]) == "did you mean 'model'?"
     assert nearest("zzz", ["model", "home"]) == "known: home, model"
     assert nearest("zzz", []) == "known: none"
+
+
+@pytest.mark.parametrize("text", ["NaN", '{"a": [Infinity]}', "-Infinity", "1e999", "[" * 100_000, "{'a': 1}", "", "1 2"])
+def test_only_json_is_read(text: str) -> None:
+    """What the log could not keep is refused when it is read: no numbers that are none, nothing too deep."""
+    with pytest.raises(ValueError, match=r"\w"):
+        loads(text)
+
+
+def test_values_are_found_among_words() -> None:
+    """Each value that can be read is found, in order; what looks like one and is not is passed over."""
+    assert list(values_in('see {"a": 1} and {b} and {"x": NaN}: {"c": [{"d": 2}]}')) == [{"a": 1}, {"c": [{"d": 2}]}]
+    assert list(values_in("no [1, 2] {}", "{[")) == [[1, 2], {}]
+    assert list(values_in("{" * 50_000)) == []
