@@ -57,8 +57,7 @@ class StepEntry(Entry):
     tools: list[str] | None = None
     turns: Annotated[int, Field(ge=1)] | None = None
     react: bool = False
-    temperature: float | None = None
-    given: dict[str, Any] = Field(default_factory=dict)
+    temperature: Annotated[float, Field(ge=0)] | None = None
     answer: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
