@@ -6,11 +6,12 @@ import asyncio
 import html
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, StageFinished, to_json
+from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.states import RunStatus
@@ -69,6 +70,11 @@ class Run:
     def working(self) -> bool:
         """Whether a session in this process works on it."""
         return self._live is not None and not self._live.task.done()
+
+    @property
+    def limits(self) -> Limits:
+        """How far it may go."""
+        return Limits() if self._state.started is None else Limits(**cast("dict[str, Any]", self._state.started.limits))
 
     @property
     def usage(self) -> Usage:

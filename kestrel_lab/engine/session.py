@@ -199,8 +199,8 @@ class Session:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
         A run that ended FAILED or CANCELLED and has completed stages goes on in a new run, which shares what is
-        done by reference (see `continuation` and `start_fork`); `limits` are for that one and count what was used
-        before. Any other run that has ended is returned as it is. The plan is the one in the log, also if the file that it
+        done by reference (see `continuation` and `start_fork`); `limits` count what was
+        used before. Any other run that has ended is returned as it is. The plan is the one in the log, also if the file that it
         came from has changed since; what it names must still exist, or the stage and step that name it are told. Calls whose outcome the last session left unknown are
         repeated only if that is harmless, otherwise they are asked about. Raises `UsageError` when there
         is no such run, when another process works on it, or when its model or tools cannot be had again.
@@ -222,7 +222,7 @@ class Session:
         began, plan = state.started, state.planned
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, model)
-        bounds = Limits(**cast("dict[str, Any]", began.limits))
+        bounds = limits or Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
         place = Workspace(Path(began.workspace))
         check_steps(_left(plan, state), toolbox, OPERATIONS, self.resolve_model)
