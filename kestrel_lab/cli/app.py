@@ -141,9 +141,12 @@ def resume(
     *,
     model: Annotated[str | None, typer.Option(help="Another model from here on.")] = None,
     approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Also from a live session, which then writes nothing more.")] = False,
 ) -> Any:
     """Go on with a run where its log ends, or behind its last completed stage if it failed; the same as `run --resume RUN`."""
-    return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who), Following())
+    return _face(ctx).follow(
+        lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over), Following()
+    )
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")

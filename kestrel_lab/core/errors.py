@@ -5,6 +5,7 @@
     ├── StoreError              the log refused or could not keep something
     │   ├── IllegalTransition   a run cannot go from this state to that one
     │   ├── AlreadyDecided      the approval was answered before
+    │   ├── Fenced              another session has taken the run over
     │   └── StorageFull         the disk has no room; nothing acknowledged was lost
     ├── RunError                recorded on the run; never crashes its siblings
     │   ├── ModelError          a provider call failed
@@ -57,6 +58,10 @@ class IllegalTransition(StoreError):
 
 class AlreadyDecided(StoreError):
     """An approval was answered before; the first answer stands."""
+
+
+class Fenced(StoreError):
+    """Another session has taken the run over; nothing of this one is written any more."""
 
 
 class StorageFull(StoreError):

@@ -45,6 +45,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     except RunError as error:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=str(error)))
     except Signal:
+        ctx.checkpoint("interrupt")
         await asyncio.wrap_future(ctx.store.release(ctx.run_id))
         raise
     except StoreError:
@@ -92,6 +93,8 @@ def end_cancelled(ctx: RunContext) -> None:
 
 
 def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
+    if status is not RunStatus.COMPLETE:
+        ctx.checkpoint("interrupt" if status is RunStatus.CANCELLED else "error")
     for step in ctx.state.conversations:
         if step not in ctx.state.finished_steps:
             ctx.emit(StepFinished(step=step, ok=False, reason=finished.reason))

@@ -38,6 +38,13 @@ class ResumeOptions(TypedDict, total=False):
     approver: Approver | None
 
 
+class RestartOptions(ResumeOptions, total=False):
+    """What going on with a run may be given; see `Session.restart`."""
+
+    take_over: bool
+    limits: Limits | None
+
+
 class RunOptions(ResumeOptions, total=False):
     """What a run may be given; see `Session.start`."""
 

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalGiven, Event, RunForked, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
-from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
 from kestrel_lab.core.states import RunStatus
-from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
+from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
+from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.memory import LogMemory
 from kestrel_lab.engine.operations import OPERATIONS
-from kestrel_lab.engine.options import MakesPlan, ResumeOptions, RunListener, RunOptions, Tools
-from kestrel_lab.engine.owner import alive_elsewhere
+from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.prompts import system_prompt
@@ -36,7 +37,7 @@ from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.connection import process_name
-from kestrel_lab.log.fold import RunState, fold
+from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
@@ -50,8 +51,6 @@ from kestrel_lab.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-T = TypeVar("T")
 
 
 class Session:
@@ -68,6 +67,7 @@ class Session:
         middleware: Iterable[Middleware] = (),
         listeners: Iterable[RunListener] = (),
         limits: Limits | None = None,
+        checkpoint_every: int | None = 10,
         provider: str | None = None,
         api_base: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -85,6 +85,8 @@ class Session:
             listeners: Told of every event of every run, from `run_started` to the last state transition:
                 called with the run and the event on the run's event loop; must not block.
             limits: Bounds of runs that bring none of their own.
+            checkpoint_every: After so many model turns of a run a snapshot of it is kept (past twenty times as many,
+                after a twentieth more turns); `None` for only when it waits for approval, is stopped or fails.
             provider: Provider of model names that do not say theirs.
             api_base: Address of an OpenAI-compatible server.
             env: Environment variables to read; the process's by default.
@@ -96,6 +98,7 @@ class Session:
         self.middleware = tuple(middleware)
         self.listeners = tuple(listeners)
         self.limits = limits or Limits()
+        self.checkpoint_every = checkpoint_every
         self.provider = provider
         self.api_base = api_base
         self.env = os.environ if env is None else env
@@ -194,46 +197,56 @@ class Session:
         tools: Tools | Toolbox | None = None,
         approve: str | None = None,
         approver: Approver | None = None,
+        take_over: bool = False,
         limits: Limits | None = None,
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
-        A run that ended FAILED or CANCELLED and has completed stages goes on in a new run, which shares what is
-        done by reference (see `continuation` and `start_fork`); `limits` count what was
-        used before. Any other run that has ended is returned as it is. The plan is the one in the log, also if the file that it
-        came from has changed since; what it names must still exist, or the stage and step that name it are told. Calls whose outcome the last session left unknown are
-        repeated only if that is harmless, otherwise they are asked about. Raises `UsageError` when there
-        is no such run, when another process works on it, or when its model or tools cannot be had again.
+        A run that ended FAILED or CANCELLED behind a completed stage goes on in a new run, which shares what is done
+        by reference: see `engine.continuation`. Any other run that has ended is returned as it is. `limits` count what
+        was used before. The plan is the one in the log, whatever has become of the file it came from; when it needs
+        something that is gone, the stage is named.
+
+        Calls whose outcome the last session left unknown are
+        repeated only if that is harmless, otherwise they are asked about. A run that this session works on is
+        returned as it is. One that another session works on, of this process or another, is taken from it only
+        with `take_over`: nothing the other one does is written any more, and it ends with `Fenced` when it
+        notices, at the latest before its next tool call with an effect. Only of a call that it is in the middle of
+        the effect may still come, which is why that call is asked about. Raises `UsageError` when there is no such
+        run, when another session works on it, or when its model or tools cannot be had again.
         """
         self.store.flush()
         row = self.store.run(run_id)
         known = self._runs.get(run_id)
         if known is not None and known.working:
             return known
-        records = self.store.records(run_id)
-        state = fold(records)
-        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(records)) is not None:
+        state = self.store.state(run_id)
+        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(self.store.records(run_id))) is not None:
             given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
             return self._begin_fork(run_id, found.at, given, limits=limits, stage=found.stage)
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
-        if alive_elsewhere(row.owner):
-            raise _taken(run_id, row.owner)
-        began, plan = state.started, state.planned
+        if not take_over and owner.at_work(row.owner, run_id):
+            raise owner.taken(run_id, row.owner)
+        began = state.started
         toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
         chosen = self._model_again(began, model)
         bounds = limits or Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
         place = Workspace(Path(began.workspace))
-        check_steps(_left(plan, state), toolbox, OPERATIONS, self.resolve_model)
-        if not self.store.claim(run_id, row.owner):
-            raise _taken(run_id, self.store.run(run_id).owner)
+        check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
+        if not self.store.claim(row):
+            raise owner.taken(run_id, self.store.run(run_id).owner)
+        for record in self.store.records(run_id, after=state.events):  # written until the claim
+            state.apply(record.event, record.at)
+        if state.status.terminal:
+            return Run(self.store, run_id, state)
         resumed = RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
-        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, plan, resumed)
+        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, state.planned, resumed)
 
-    async def resume(self, run_id: str, *, limits: Limits | None = None, **options: Unpack[ResumeOptions]) -> Run:
+    async def resume(self, run_id: str, **options: Unpack[RestartOptions]) -> Run:
         """`restart` and wait for the end; takes the same options. The run that comes back may be a new one."""
-        return await self.restart(run_id, limits=limits, **options).wait()
+        return await self.restart(run_id, **options).wait()
 
     def get(self, run_id: str) -> Run:
         """A run of this log by its id; raises `UsageError` with the nearest id when there is none."""
@@ -265,25 +278,18 @@ class Session:
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
-        import pandas as pd
-
         self.store.flush()
-        rows = self.store.runs(limit=limit, trials=trials)
-        frame = pd.DataFrame(
-            [
-                {
-                    "run": r.id,
-                    "status": str(r.status),
-                    "goal": one_line(r.goal, 60),
-                    "model": _label(r.model, r.model_kind),
-                    "started": r.created_at,
-                }
-                for r in rows
-            ],
-            columns=["run", "status", "goal", "model", "started"],
-        )
-        frame["started"] = pd.to_datetime(frame["started"], unit="s", utc=True)
-        return frame.set_index("run")
+        return runs_frame(self.store.runs(limit=limit, trials=trials))
+
+    def checkpoints(self, run_id: str) -> pd.DataFrame:
+        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
+
+        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
+        damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
+        """
+        self.store.flush()
+        self.store.run(run_id)
+        return checkpoints_frame(self.store.checkpoints(run_id))
 
     def run_sync(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`run` for scripts; inside a running event loop (a notebook) it works too and blocks it."""
@@ -361,6 +367,7 @@ class Session:
             middleware=self.middleware,
             ports=self.ports,
             supervisor=self.supervisor,
+            checkpoint_every=self.checkpoint_every,
         )
         run = Run(self.store, run_id, state)
         ctx.listeners.extend(partial(listener, run) for listener in self.listeners)
@@ -374,10 +381,12 @@ class Session:
         self._tasks.add(task)
         run.attach(ctx, desk, task)
         self._runs[run_id] = run
+        owner.began(self.store.session, run_id)
 
         def forget(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             self._runs.pop(run_id, None)
+            owner.ended(self.store.session, run_id)
             if done.cancelled() and not state.status.terminal:  # before its first step
                 end_cancelled(ctx)
 
@@ -426,7 +435,7 @@ class Session:
         chosen = self._model_again(began, options.get("model"))
         policy = Policy.parse(options.get("approve") or began.policy)
         place, bounds = Workspace(Path(began.workspace)), limits or Limits(**cast("dict[str, Any]", began.limits))
-        check_steps(_left(state.planned, state), toolbox, OPERATIONS, self.resolve_model)
+        check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
         forked = RunForked(
             parent=self.store.origin(run_id, branch.at),
             at=branch.at,
@@ -463,28 +472,3 @@ def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
         msg = f"{item!r} is a name: give the tool or function itself"
         raise UsageError(msg)
     return item if isinstance(item, Tool) else as_tool(item)
-
-
-def _left(plan: Plan, state: RunState) -> list[Step]:
-    """The steps that are not done."""
-    return [step for step in plan.steps if not state.finished_steps.get(step.id)]
-
-
-def _taken(run_id: str, owner: str) -> UsageError:
-    return UsageError(f"run {run_id} is being worked on by process {owner}; stop that one first, or approve with: kestrel approve {run_id}")
-
-
-def _label(model: str, kind: str) -> str:
-    return model if kind == "real" else f"{model} ({kind})"
-
-
-def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from synchronous code, whether or not an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1, thread_name_prefix="kestrel-sync") as pool:
-        return pool.submit(asyncio.run, work).result()

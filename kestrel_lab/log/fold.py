@@ -37,7 +37,7 @@ from kestrel_lab.core.events import (
 )
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ToolRequest
-from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.states import RunStatus
 
 
@@ -130,6 +130,11 @@ class RunState:
             raise StoreError(msg)
         stored = self.plan or self.started.plan
         return Plan.from_json(stored) if stored else Plan.single(self.started.goal)
+
+    @property
+    def left(self) -> tuple[Step, ...]:
+        """The steps of its plan that are not done."""
+        return tuple(step for step in self.planned.steps if not self.finished_steps.get(step.id))
 
     def conversation(self, step: str) -> Conversation:
         """The conversation of `step`, begun if need be."""

@@ -1,12 +1,15 @@
 """Runs the reference session again and again, each time in a fork that is killed at some point.
 
 Reads one JSON order per line: `folder`, `mutant`, and where to die: `point` (the n-th moment of interest: after an
-acknowledgement, before or after an effect) or `after_s`. Answers with the exit status of the fork. Forking from a
-process that has everything imported makes a crash cost milliseconds instead of a second.
+acknowledgement, before or after an effect) or `after_s`. Answers with the exit status of the fork. With `freeze` the
+fork is stopped there instead of killed, the answer is its process id, and the next line lets it go on and end; its
+exit status is then 3 if it was fenced off. Forking from a process that has everything imported makes a crash cost
+milliseconds instead of a second.
 """
 
 import asyncio
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -23,6 +26,7 @@ import apsw
 import reference
 
 from kestrel_lab.core.calls import Call
+from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.events import ApprovalGiven, Event, to_json
 from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.engine import session as session_module
@@ -46,18 +50,18 @@ def note(path: Path, line: str) -> None:
 
 
 class Points:
-    """Counts the moments of interest and dies at the chosen one."""
+    """Counts the moments of interest and dies, or is frozen, at the chosen one."""
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, how: int) -> None:
         self._numbers = itertools.count(1)
-        self._last = last
+        self._last, self._how = last, how
         self._lock = threading.Lock()
 
     def passed(self) -> None:
         """One more."""
         with self._lock:
             if next(self._numbers) == self._last:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self._how)
 
 
 class NotingStore(SessionStore):
@@ -103,9 +107,30 @@ class RepeatingDesk(ApprovalDesk):
         return None if call.attempt > 1 else await super().decide(call)
 
 
-def work(folder: Path, mutant: str, point: int) -> None:
+class TearingWriter(Writer):
+    """A mutant: writes a transition in one transaction and the run's new state in the next."""
+
+    def __init__(self, path: Path, points: Points) -> None:
+        super().__init__(lambda: connect(path))
+        self._points = points
+        raw = apsw.Connection(str(path))
+        raw.execute(
+            "BEGIN IMMEDIATE; DROP TRIGGER events_after; CREATE TRIGGER events_after AFTER INSERT ON events"
+            " BEGIN UPDATE runs SET last_seq = NEW.seq WHERE id = NEW.run_id; END; COMMIT"
+        )
+        raw.close()
+
+    def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
+        for job in batch:
+            super()._commit(connection, [job])
+            if isinstance(job, Append) and job.type == "state_transition" and job.done.exception() is None:
+                self._points.passed()
+                connection.execute("UPDATE runs SET status = ? WHERE id = ?", (json.loads(job.body)["target"], job.run_id))
+
+
+def work(folder: Path, mutant: str, point: int, how: int) -> None:
     """Start the session, or go on with it."""
-    points = Points(point)
+    points = Points(point, how)
     effects = folder / "effects"
 
     def effect(line: str) -> None:
@@ -118,26 +143,30 @@ def work(folder: Path, mutant: str, point: int) -> None:
 
     if mutant == "repeat":
         vars(session_module)["ApprovalDesk"] = RepeatingDesk
-    session = Session(folder / "home", env={}, tools=reference.tools(effect))
+    session = Session(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)
     if mutant == "hasty":
         session.store._writer = HastyWriter(lambda: connect(session.store.path))
+    if mutant == "tear":
+        session.store._writer = TearingWriter(session.store.path, points)
     known = session.store.runs()
     options: dict[str, Any] = {"model": reference.model(), "approver": reference.HonestPerson(happened)}
     if known:
         asyncio.run(session.resume(known[0].id, **options))
     else:
-        asyncio.run(session.run(reference.GOAL, workspace=folder, **options))
+        asyncio.run(session.run(reference.GOAL, plan=reference.PLAN, workspace=folder, **options))
     session.close()
 
 
 def fork(order: dict[str, Any]) -> int:
-    """Carry out one order in a fork; its exit status, negative for the signal that ended it."""
+    """Carry out one order in a fork; its exit status, negative for the signal that ended it, or the id of a frozen one."""
     pid = os.fork()
     if pid == 0:
         try:
-            work(Path(order["folder"]), order["mutant"], order["point"])
+            work(Path(order["folder"]), order["mutant"], order["point"], signal.SIGSTOP if order.get("freeze") else signal.SIGKILL)
+        except Fenced:
+            os._exit(3)
         except BaseException as error:  # noqa: BLE001  # whatever it is: said, and the fork ends here
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
@@ -145,15 +174,27 @@ def fork(order: dict[str, Any]) -> int:
     if order["after_s"]:
         time.sleep(order["after_s"])
         os.kill(pid, signal.SIGKILL)
+    if order.get("freeze") and os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+        return pid
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def thaw(pid: int) -> int:
+    """Let a frozen fork go on; its exit status."""
+    os.kill(pid, signal.SIGCONT)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def main() -> None:
     """Serve orders until the input ends."""
     for tool in reference.tools(lambda _: None):
-        tool.validate({"name": "x"})  # loads what would otherwise be loaded in every fork
+        tool.validate({"name": "x"})  # loads what would otherwise be loaded in every fork, as the imports below do
+    for name in ("diskcache", "psutil", "watchfiles", "zstandard"):
+        importlib.import_module(name)
+    reference.PLAN.order()
     for line in sys.stdin:
-        print(fork(json.loads(line)), flush=True)
+        order = json.loads(line)
+        print(thaw(order["thaw"]) if "thaw" in order else fork(order), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One session that does everything: parallel reads, side effects, a repeatable write, approvals, an answer.
+"""One session that does everything: a plan of agents and calls, parallel reads, side effects, a repeatable write, approvals, an answer.
 
 Each side effect is one line handed to `effect`, so that whoever runs the session can count them.
 """
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record, RunForked, RunResumed, StateTransition, ToolAnswered, ToolCalled
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.states import TRANSITIONS, RunStatus
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
@@ -21,14 +23,32 @@ TURNS: list[Turn] = [
     [("risky", {"name": "e"}), ("bump", {"name": "f"})],
     ANSWER,
 ]
-ONCE = ("bump a", "bump b", "risky c", "risky e", "bump f")
+SIGN = "sign what was done"
+SIGNING: list[Turn] = [[("bump", {"name": "g"}), ("risky", {"name": "h"})], "signed"]
+SUM_UP = "say what was done"
+PLAN = Plan(
+    steps=(
+        Step(id="work", goal=GOAL, produces=("report",)),
+        Step(id="beside", tool="look", args={"name": "4"}, produces=("view",)),
+        Step(id="book", tool="put", args={"name": "d"}, depends_on=("work",)),
+        Step(id="sign", goal=SIGN, depends_on=("book", "beside"), needs_approval=True),
+        Step(id="close", goal=SUM_UP, consumes=("report", "view"), depends_on=("sign",)),
+    )
+)
+ONCE = ("bump a", "bump b", "risky c", "risky e", "bump f", "bump g", "risky h")
 """Effects that must happen exactly once."""
 REPEATABLE = "put d"
 
 
 def model() -> ScriptedModel:
     """Plays the session."""
-    return ScriptedModel(TURNS)
+
+    def play(request: ModelRequest) -> Turn:
+        goal = next(message.text for message in request.messages if message.role == "user")
+        turns = [ANSWER] if goal.startswith(SUM_UP) else SIGNING if goal == SIGN else TURNS
+        return turns[sum(message.role == "assistant" for message in request.messages)]
+
+    return ScriptedModel(play)
 
 
 def tools(effect: Callable[[str], None]) -> list[Tool]:

@@ -7,14 +7,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
-from reference import ANSWER, GOAL, ONCE, REPEATABLE, HonestPerson, illegal_states, model, tools, unreported
+from reference import ANSWER, GOAL, ONCE, PLAN, REPEATABLE, HonestPerson, illegal_states, model, tools, unreported
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events import Record, RunResumed, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.session import Session
 from kestrel_lab.log.fold import fold
+from kestrel_lab.log.owner import Owner
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -23,8 +25,8 @@ def completed(home: Path, workspace: Path) -> list[Record]:
     """The records of the reference session, run without interruption."""
     effects: list[str] = []
     session = Session(home, env={}, tools=tools(effects.append))
-    run = asyncio.run(session.run(GOAL, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)))
-    assert (run.status, run.answer, Counter(effects)) == (RunStatus.COMPLETE, ANSWER, Counter([*ONCE, REPEATABLE]))
+    run = asyncio.run(session.run(GOAL, plan=PLAN, model=model(), workspace=workspace, approver=HonestPerson(effects.__contains__)))
+    assert (run.status, run.answer, Counter(effects)) == (RunStatus.COMPLETE, ANSWER, Counter([*ONCE, REPEATABLE, REPEATABLE]))
     records = run.records()
     session.close()
     return records
@@ -83,7 +85,7 @@ def test_the_live_state_is_what_the_log_says(session: Session, workspace: Path) 
     """After a run its handle knows exactly what folding its stored events gives."""
     effects: list[str] = []
     options = {"tools": tools(effects.append), "workspace": workspace, "approver": HonestPerson(effects.__contains__)}
-    run = asyncio.run(session.run(GOAL, model=model(), **options))
+    run = asyncio.run(session.run(GOAL, plan=PLAN, model=model(), **options))
     assert run._state == fold(run.records())
     assert session.get(run.id)._state == run._state
 
@@ -147,9 +149,10 @@ def test_a_run_of_a_live_process_is_not_taken_over(session: Session, workspace: 
     """While another process works on a run it cannot be resumed; the message names the process. Dead or gone, it can."""
     run_id = waiting(session, workspace)
     assert session.store.run(run_id).owner == ""  # given back when the run began to wait
-    name = f"{os.uname().nodename}:"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        session.store._set_owner(run_id, f"{name}{other.pid}", "").result()
+        name = Owner(process=f"{os.uname().nodename}:{other.pid}", began=psutil.Process(other.pid).create_time(), session="theirs")
+        sql = "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?"
+        session.store._execute(sql, (str(name), run_id), "another session").result()
         with pytest.raises(UsageError, match=rf"worked on by process .*:{other.pid}; stop that one first"):
             asyncio.run(session.resume(run_id, model=LAUNCH, tools=[launch]))
         other.communicate(b"\n")
