@@ -12,6 +12,7 @@ from pathlib import Path
 import apsw
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.guard import watch_model
@@ -93,20 +94,19 @@ def _dependencies(lab: Lab) -> list[Finding]:
     try:
         model = lab.resolve_model(None)
     except UsageError:
-        pass
+        needed: tuple[Model, ...] = ()
     else:
-        for one in model.models if isinstance(model, EscalatingModel) else (model,):
-            if one.kind == "real":
-                watch_model(one, lab.supervisor)
-    return [_dependency(lab, row) for row in run_blocking(lab.supervisor.look())]
+        needed = model.models if isinstance(model, EscalatingModel) else (model,)
+    watched = [watch_model(one, lab.supervisor).name for one in needed if one.kind == "real"]
+    # Of several models that stand in for each other none is needed, and neither is what only earlier runs used.
+    return [_dependency(lab, row, optional=watched != [row.dependency]) for row in run_blocking(lab.supervisor.look())]
 
 
-def _dependency(lab: Lab, row: HealthRow) -> Finding:
+def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
     well = row.state in {HealthState.STARTING, HealthState.READY}
     found = "starting: not called yet, and asking would cost" if row.state is HealthState.STARTING else str(row.state)
-    return Finding(
-        ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice="" if well else str(lab.supervisor.error(row.dependency))
-    )
+    advice = "" if well else str(lab.supervisor.error(row.dependency))
+    return Finding(ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice=advice, optional=optional)
 
 
 def _providers(lab: Lab) -> list[Finding]:

@@ -41,12 +41,14 @@ _PASSING = frozenset(
         *("RateLimitError", "ServiceUnavailableError", "InternalServerError", "APITimeoutError", "Timeout", "TimeoutExpired"),
     }
 )
+_MCP_ERRORS = frozenset({"MCPError", "McpError"})
 _OUT_OF_BUDGET = frozenset({"BudgetExceededError"})
 _DOWN_ERRNO = frozenset(
     {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EPIPE, errno.ESRCH, errno.ECHILD, errno.EHOSTDOWN}
 )
 _PASSING_ERRNO = frozenset({errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENETRESET})
-_MCP_CLOSED, _MCP_TIMEOUT = -32000, 408
+_MCP: dict[object, FailureClass] = {-32000: "dependency", -32001: "transient", 408: "transient"}
+"""Codes of MCP: connection closed, request timed out (twice: the second is that of its first versions)."""
 _PROBLEMS: dict[str, FailureClass] = {"timeout": "transient", "limit": "budget"}
 
 
@@ -100,9 +102,8 @@ def _known(error: BaseException) -> FailureClass | None:  # noqa: C901  # a tabl
         return "dependency"
     if name in _PASSING or status in _PASSING_STATUS:
         return "transient"
-    if name == "McpError":
-        code = getattr(getattr(error, "error", None), "code", None)
-        return {_MCP_CLOSED: "dependency", _MCP_TIMEOUT: "transient"}.get(code, "logic")  # type: ignore[return-value, arg-type]  # two literals
+    if any(kind.__name__ in _MCP_ERRORS for kind in type(error).__mro__):
+        return _MCP.get(getattr(getattr(error, "error", None), "code", None), "logic")
     return "logic" if status is not None else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,16 +13,14 @@ from kestrel_lab.core.errors import DependencyError, ModelError, RunError
 from kestrel_lab.core.events import Event, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
-from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.dependency import Dependency
 from kestrel_lab.engine.failures import RECOVERABLE, classify
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.models.escalation import EscalatingModel
 from kestrel_lab.models.probing import endpoint_of, probe_of
-from kestrel_lab.views.wording import duration
 
 Emit = Callable[[Event], Any]
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_FIRST_PAUSE_S, _SHORTEST_PAUSE_S = 0.5, 0.2
 _ADVICE = "Is it running, and can it be reached? Or choose another model (kestrel models)."
 
 
@@ -47,7 +46,7 @@ def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
     return supervisor.get(name) or supervisor.watch(name, "model", probe_of(model), advice=_ADVICE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class GuardedModel:
     """`model`, asked only while `endpoint` is let through, and again within `patience_s` if that worked before.
 
@@ -80,23 +79,28 @@ class GuardedModel:
             said = True
             listen(piece)
 
-        until: float | None = None
-        pause = _FIRST_PAUSE_S
+        until, told, pause = math.inf, "", _FIRST_PAUSE_S
         while True:
             try:
-                return await self._once(request, tell)
+                answer = await self._once(request, tell)
             except RunError as error:
-                until = until or time.monotonic() + self.patience_s
+                until = min(until, time.monotonic() + self.patience_s)
                 wait = self._pause(error, pause)
                 if wait is None:
                     raise
                 if time.monotonic() + wait > until:
                     raise self.endpoint.error() from error
-                self.emit(Progress(text=f"waiting {duration(wait)} for {self.endpoint.name}: {one_line(str(error), 120)}"))
+            else:
+                if told:
+                    self.emit(Progress(text=""))
+                return answer
+            if (waiting := f"waiting for {self.endpoint.name}: {self.endpoint.health.reason}") != told:
+                self.emit(Progress(text=waiting))
+                told = waiting
             if said:
                 listen = _unheard
             await asyncio.sleep(wait)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            pause *= 2
 
     async def _once(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         permit = self.endpoint.admit()
@@ -119,9 +123,10 @@ class GuardedModel:
         if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify(error) not in RECOVERABLE:
             return None
         if isinstance(error, DependencyError):
-            return None if error.retry_in_s is None else max(error.retry_in_s, 0.05)
+            return None if error.retry_in_s is None else max(error.retry_in_s, _SHORTEST_PAUSE_S)
         wished = error.retry_after_s if isinstance(error, ModelError) else None
-        return max(usual if wished is None else wished, self.endpoint.health.breaker.retry_in)
+        # An open breaker's windows grow by themselves; a pause of our own is for as long as it is closed.
+        return max(wished or 0.0, self.endpoint.health.breaker.retry_in) or usual
 
     def _tell(self, changes: list[Any]) -> None:
         for change in changes:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model
 
 _OLLAMA = "ollama_chat/"
+_AROUND = (RetryingModel, TextToolModel)
 
 
 def endpoint_of(model: Model) -> str:
@@ -40,7 +41,7 @@ def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
 
 
 def _leaf(model: Model) -> Model:
-    while isinstance(model, RetryingModel | TextToolModel):
+    while isinstance(model, _AROUND):
         model = model.model
     return model
 
@@ -51,12 +52,12 @@ async def _local() -> None:
         raise UsageError(msg)
 
 
-async def _server(name: str, address: str, key: str | None) -> None:
-    await _get(name, f"{address}/models", key)
+async def _server(_: str, address: str, key: str | None) -> None:
+    await _get(f"{address}/models", key)
 
 
 async def _ollama(name: str, address: str, key: str | None) -> None:
-    reply = await _get(name, f"{address}/api/tags", key)
+    reply = await _get(f"{address}/api/tags", key)
     wanted = name.removeprefix(_OLLAMA)
     entries = (reply.json() if reply.is_success else {}).get("models") or ()
     names = [str(entry.get("name", "")) for entry in entries]
@@ -65,7 +66,7 @@ async def _ollama(name: str, address: str, key: str | None) -> None:
         raise ModelError(msg)
 
 
-async def _get(name: str, url: str, key: str | None) -> Any:
+async def _get(url: str, key: str | None) -> Any:
     """The reply of a server that is in order: a refusal is one, too."""
     import httpx  # a tenth of a second to load, and most sessions never probe
 
@@ -74,9 +75,9 @@ async def _get(name: str, url: str, key: str | None) -> Any:
         async with httpx.AsyncClient(headers=headers) as client:
             reply = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        msg = f"{name}: {url} does not answer ({type(error).__name__}: {error})"
+        msg = f"{url} does not answer ({type(error).__name__}: {error})"
         raise ModelError(msg, transient=True) from error
     if reply.is_server_error:
-        msg = f"{name}: {url} answers with status {reply.status_code}"
+        msg = f"{url} answers with status {reply.status_code}"
         raise ModelError(msg, transient=True)
     return reply

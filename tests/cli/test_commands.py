@@ -228,6 +228,19 @@ def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
     assert "kestrel.db" in out
 
 
+def test_the_doctor_shows_what_runs_depend_on(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An own server that is down is named with state, reason and advice, and fails the check unless another model stands in."""
+    assert re.search(r"model local/smollm2-135m +ready", kestrel("doctor")[1])
+    monkeypatch.setenv("KESTREL_API_BASE", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("KESTREL_MODEL", "openai/any")
+    code, out, _ = kestrel("doctor")
+    assert code == 1
+    assert re.search(r"✗ +model openai/any at http://127.0.0.1:9/v1 +degraded", out)
+    monkeypatch.setenv("KESTREL_MODEL", "openai/any > local")
+    code, out, _ = kestrel("doctor")
+    assert (code, "degraded" in out) == (0, True)
+
+
 def test_help_teaches() -> None:
     """`kestrel --help` lists every command with its purpose and where to begin."""
     done = subprocess.run([sys.executable, "-m", "kestrel_lab", "--help"], capture_output=True, text=True, check=True)

@@ -3,15 +3,16 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
 from kestrel_lab.core.errors import DependencyError, UsageError
 from kestrel_lab.core.events import HealthChanged
-from kestrel_lab.engine.health import HealthPolicy, HealthState
+from kestrel_lab.engine.dependency import Dependency, Pace
+from kestrel_lab.engine.health import DependencyHealth, HealthPolicy, HealthState
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 
 QUICK = HealthPolicy(failures=1, open_s=0.05, open_max_s=0.2, jitter=0.0)
@@ -138,23 +139,38 @@ def test_a_child_that_dies_each_time_is_given_up(attended: bool) -> None:
     assert str(error).endswith("; its 3 restarts in 10 min 00 s are used up. Look at its own log.")
 
 
+class Overlapping(Dependency):
+    """Mutant: probes and restarts overlap, and each takes the next restart for its own."""
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        self.health._restart_at = 0.0
+        yield
+
+
+async def many_gates(kind: type[Dependency]) -> Child:
+    """Twenty gates at once before a dead child."""
+    child = Child()
+    await child.start()
+    clock = time.monotonic
+    health = DependencyHealth(QUICK, clock, lambda: 0.0, restartable=True)
+    pace = Pace(interval_s=15, probe_timeout_s=5, restart_timeout_s=5)
+    notes = kind("notes", "mcp", health, pace, clock, Log(), probe=child.ask, restart=child.start, advice="")
+    assert child.process is not None
+    child.process.kill()
+    await child.process.wait()
+    gates = (notes.gate(time.monotonic() + 3, attended=False) for _ in range(20))
+    await asyncio.gather(*gates, return_exceptions=True)
+    await child.end()
+    return child
+
+
 def test_one_restart_at_a_time() -> None:
-    """Twenty gates at once, beside the background's own work, restart a dead child once, never two at a time."""
-
-    async def scene() -> Child:
-        child = Child()
-        await child.start()
-        supervisor = RuntimeSupervisor(QUICK)
-        supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start)
-        assert child.process is not None
-        child.process.kill()
-        await child.process.wait()
-        await asyncio.gather(*(supervisor.ready("notes", timeout=10) for _ in range(20)))
-        await child.end()
-        return child
-
-    child = asyncio.run(scene())
+    """Twenty gates at once restart a dead child once, never two at a time; a mutant that lets them overlap is caught."""
+    child = asyncio.run(many_gates(Dependency))
     assert (child.starts, child.most_at_once) == (2, 1)
+    mutant = asyncio.run(many_gates(Overlapping))
+    assert (mutant.starts, mutant.most_at_once) != (2, 1)
 
 
 def test_a_call_is_refused_while_it_is_restarted() -> None:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from kestrel_lab.core.calls import Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ModelError, Signal, UsageError
-from kestrel_lab.core.events import ApprovalGiven, Event, ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
-from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.calls import Call, Danger, Problem, Result, Usage
+from kestrel_lab.core.errors import DependencyError, ModelError, Signal, UsageError
+from kestrel_lab.core.events import ApprovalGiven, Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest, Tried
 from kestrel_lab.core.protocols import Handler, Middleware
 from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.compose import compose
@@ -229,4 +229,43 @@ def test_a_model_call_is_recorded_whatever_happens() -> None:
         ("m-1", "hi", None),
         ("m", "", "failed"),
         ("m", "", "cancelled"),
+    ]
+
+
+def test_models_that_were_tried_before_are_recorded() -> None:
+    """Each has an answer of its own with why it is not used and what it cost, then the escalation; also when all failed."""
+    events: list[Event] = []
+    call = Call(id="m1", kind="model", target="a > b", request=ModelRequest(messages=[]), step="s")
+    tried = (Tried(model="a", reason="cut off", then="b", usage=Usage(tokens_in=5, tokens_out=2, cost_usd=0.5)),)
+
+    async def answered(_: Call) -> Result:
+        return Result(answer=ModelAnswer(text="hi", model="b-1", tried=tried))
+
+    async def failing(_: Call) -> Result:
+        raise DependencyError("b", "failed", "b is failed", tried=tried)
+
+    async def scene() -> None:
+        await RecordModel(events.append, 1)(call, answered)
+        with pytest.raises(DependencyError):
+            await RecordModel(events.append, 2)(call, failing)
+
+    asyncio.run(scene())
+    told = [
+        ModelAnswered(
+            call="m1",
+            step="s",
+            model="a",
+            error={"kind": "escalated", "message": "a: cut off", "transient": False},
+            tokens_in=5,
+            tokens_out=2,
+            cost_usd=0.5,
+        ),
+        ModelEscalated(step="s", source="a", target="b", reason="cut off"),
+    ]
+    assert events[1:3] == events[5:7] == told
+    assert [(event.model, event.text, event.error and event.error["message"]) for event in events if isinstance(event, ModelAnswered)] == [
+        ("a", "", "a: cut off"),
+        ("b-1", "hi", None),
+        ("a", "", "a: cut off"),
+        ("a > b", "", "b is failed"),
     ]

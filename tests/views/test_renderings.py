@@ -70,6 +70,8 @@ def told(hostile: str) -> RunView:
     view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=hostile))
     view.apply(e.ApprovalAsked(call="d", step="s", tool=hostile, args={hostile: [hostile]}, danger=hostile, key="k", why=hostile))
     view.apply(e.BudgetWarned(limit="x", message=hostile))
+    view.apply(e.HealthChanged(dependency=hostile, kind=hostile, source="ready", target=hostile, reason=hostile))
+    view.apply(e.ModelEscalated(step="s", source=hostile, target=hostile, reason=hostile))
     view.apply(e.RunFinished(outcome="error", answer=hostile, reason=hostile))
     return view
 

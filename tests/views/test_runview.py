@@ -68,6 +68,15 @@ EVENTS = st.one_of(
     st.builds(e.ApprovalAsked, call=CALLS, step=st.just("s1"), tool=st.just("bash"), args=ARGS, danger=st.just("HIGH"), key=st.just("k")),
     st.builds(e.ApprovalGiven, call=CALLS, granted=st.booleans(), by=st.just("ana"), how=st.just("click"), reason=TEXTS),
     st.builds(e.BudgetWarned, limit=st.just("cost_usd"), message=TEXTS),
+    st.builds(e.ModelEscalated, step=st.just("s1"), source=TEXTS, target=TEXTS, reason=TEXTS),
+    st.builds(
+        e.HealthChanged,
+        dependency=TEXTS,
+        kind=st.just("model"),
+        source=st.just("ready"),
+        target=st.sampled_from(["ready", "recovering", "failed"]),
+        reason=TEXTS,
+    ),
     st.builds(e.Progress, text=TEXTS, fraction=st.sampled_from([None, 0.5])),
     st.builds(e.RunFinished, outcome=st.just("complete"), answer=TEXTS),
 )
@@ -204,3 +213,26 @@ def test_a_fork_says_where_it_comes_from() -> None:
     assert "info: forked from r<b> at 4 with a result given by hand" in run_text(view)
     assert "given by hand" in run_text(view).split("bash")[1]
     assert "forked from r&lt;b&gt; at 4" in run_html(view)
+
+
+def test_health_is_a_notice_and_stays_in_the_head_while_something_is_not_in_order() -> None:
+    """Each change is a row with dependency, state and reason; the head names what is not in order now, and nothing else."""
+    view = RunView()
+
+    def change(name: str, target: str, reason: str = "") -> list[Change]:
+        return view.apply(e.HealthChanged(dependency=name, kind="mcp", source="ready", target=target, reason=reason))
+
+    assert change("notes", "ready") == [
+        {"op": "row", "id": "n:0", "kind": "notice", "level": "info", "text": "mcp notes is ready"},
+        {"op": "head", "id": "head", "health": ""},
+    ]
+    assert change("notes", "degraded", "no answer")[0]["text"] == "mcp notes is degraded: no answer"
+    change("web", "failed")
+    change("notes", "recovering")
+    assert view.head.health == "web failed, notes recovering"
+    assert "not in order: web failed, notes recovering" in run_text(view)
+    assert "<b>Not in order:</b> web failed, notes recovering" in run_html(view)
+    change("web", "starting")
+    change("notes", "ready")
+    assert view.head.health == ""
+    assert "not in order" not in run_text(view).lower() + run_html(view).lower()
