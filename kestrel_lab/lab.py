@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.protocols import Middleware, Model, Reporter
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.options import RunListener, Tools
-from kestrel_lab.engine.session import Session, run_blocking
+from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.settings import load_settings
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.views.html import table_html

@@ -16,7 +16,7 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
-from kestrel_lab.core.protocols import Claim, Handler, ModelKind, OnDelta, Trial, Verification
+from kestrel_lab.core.protocols import Claim, Gathered, Handler, ModelKind, Note, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.yamlfile import read_yaml
 
@@ -208,6 +208,35 @@ class ScriptedVerifier:
         """The next verdict."""
         self.claims.append(claim)
         return self.verdicts[min(len(self.claims), len(self.verdicts)) - 1]
+
+
+@dataclass
+class ListMemory:
+    """Keeps notes in a list, and recalls the newest ones whatever is asked."""
+
+    notes: list[Note] = field(default_factory=list)
+
+    async def recall(self, query: str, top_k: int, *, workspace: str) -> tuple[Note, ...]:
+        """The newest notes."""
+        return tuple(reversed(self.notes))[:top_k]
+
+    async def remember(self, note: Note, *, workspace: str) -> bool:
+        """Keep a note that is not there yet."""
+        new = all(known.text != note.text for known in self.notes)
+        if new:
+            self.notes.append(note)
+        return new
+
+
+@dataclass(frozen=True)
+class FixedGatherer:
+    """Finds what it was given, whatever is asked."""
+
+    found: Gathered = field(default_factory=Gathered)
+
+    async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
+        """What it was given."""
+        return self.found
 
 
 def conversation(*turns: tuple[str, str]) -> list[Message]:

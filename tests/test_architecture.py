@@ -143,6 +143,8 @@ def every_protocol() -> dict[str, Any]:
 FAKES: dict[str, Any] = {
     "Approver": testing.ScriptedApprover([]),
     "Check": testing.FixedCheck(passes=True),
+    "Gatherer": testing.FixedGatherer(),
+    "Memory": testing.ListMemory(),
     "Middleware": testing.RecordingMiddleware(),
     "Model": testing.ScriptedModel([]),
     "Reporter": testing.RecordingReporter(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,7 +60,9 @@ def run(
     tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
     plan: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")] = None,
     inputs: Inputs = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run instead of starting one.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with this run; one that failed goes on behind its last completed stage.")
+    ] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
@@ -73,18 +76,64 @@ def run(
         if text:
             msg = "give a goal or --resume, not both"
             raise UsageError(msg)
-        run_id = resume
-        return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, tools=names, approve=approve, approver=who), how)
+        if plan is not None or inputs:
+            msg = "a resumed run follows the plan in its log: leave out --plan and --input"
+            raise UsageError(msg)
     values = workflow_inputs(inputs)
-    given = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
+    limits = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
 
     def begin(lab: Lab, who: Approver | None) -> Run:
-        limits = Limits(**{**lab.limits.as_json(), **{key: value for key, value in given.items() if value is not None}})  # type: ignore[arg-type]  # the same fields
+        if resume is not None:
+            bounds = _bounds(lab.get(resume).limits, limits)
+            return lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds)
+        bounds = _bounds(lab.limits, limits)
         return lab.start(
-            text, model=model, tools=names, limits=limits, workspace=workspace, approve=approve, approver=who, plan=plan, inputs=values
+            text, model=model, tools=names, limits=bounds, workspace=workspace, approve=approve, approver=who, plan=plan, inputs=values
         )
 
     return _face(ctx).follow(begin, how)
+
+
+@app.command(epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1')
+def orchestrate(
+    ctx: typer.Context,
+    goal: Annotated[list[str] | None, typer.Argument(help="What to do, in your words.")] = None,
+    *,
+    model: Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")] = None,
+    approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")] = None,
+    workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
+    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, with commas between; all by default.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How often the answer is repaired at most.")] = None,
+    steps: Annotated[int | None, typer.Option(help="How many steps the plan has at most.")] = None,
+    cycles: Annotated[int | None, typer.Option(help="Most model turns.")] = None,
+    cost: Annotated[float | None, typer.Option(help="Most US dollars.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
+    background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
+    approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")] = False,
+) -> Any:
+    """Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`."""
+    inputs = [f"{key}={value}" for key, value in (("rounds", rounds), ("max_steps", steps)) if value is not None]
+    return run(
+        ctx,
+        goal,
+        model=model,
+        approve=approve,
+        workspace=workspace,
+        tools=tools,
+        cycles=cycles,
+        cost=cost,
+        seconds=seconds,
+        tokens=tokens,
+        plan="standard",
+        inputs=inputs,
+        name=name,
+        background=background,
+        approval_timeout=approval_timeout,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -96,7 +145,7 @@ def resume(
     approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
     take_over: Annotated[bool, typer.Option("--take-over", help="Also from a live session, which then writes nothing more.")] = False,
 ) -> Any:
-    """Go on with a run where its log ends; the same as `run --resume RUN`."""
+    """Go on with a run where its log ends, or behind its last completed stage if it failed; the same as `run --resume RUN`."""
     return _face(ctx).follow(
         lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over), Following()
     )
@@ -198,6 +247,11 @@ def config(ctx: typer.Context) -> Settings:
 def doctor(ctx: typer.Context) -> Doctor:
     """Check what is configured, what is missing, and what to type."""
     return examine(_face(ctx).lab())
+
+
+def _bounds(known: Limits, given: Mapping[str, int | float | None]) -> Limits:
+    """`known` with what is given in its place."""
+    return Limits(**{**known.as_json(), **{key: value for key, value in given.items() if value is not None}})  # type: ignore[arg-type]  # the same fields
 
 
 def wrong_usage(error: typer.TyperException) -> str:

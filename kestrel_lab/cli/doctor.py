@@ -14,10 +14,10 @@ import apsw
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.version import __version__
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.guard import watch_model
 from kestrel_lab.engine.health import HealthState
 from kestrel_lab.engine.healthtable import HealthRow
-from kestrel_lab.engine.session import run_blocking
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.choose import available_models
 from kestrel_lab.models.escalation import EscalatingModel

@@ -148,6 +148,8 @@ class BranchScored:
     """From 0 to 1."""
     parent: str = ""
     """The candidate it goes on from; empty at the root."""
+    done: bool = False
+    """Whether it solves the goal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

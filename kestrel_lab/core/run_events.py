@@ -73,6 +73,10 @@ class RunForked:
     given: str = ""
     """`answer` or `result` when the next event was given by hand, else empty."""
     by: str = ""
+    stage: str = ""
+    """The last completed stage of the parent, when this is how a run that had ended was resumed."""
+    limits: dict[str, Json] = field(default_factory=dict)
+    """In force from here on; empty for the parent's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

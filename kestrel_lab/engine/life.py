@@ -103,5 +103,6 @@ def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
 
 
 def _so_far(ctx: RunContext) -> str:
-    """What the run has when something ends it early: the last thing the model said."""
-    return next((talk.text for talk in reversed(ctx.state.conversations.values()) if talk.text), "")
+    """What the run has when something ends it early: the last thing a model said as an agent, not to the engine."""
+    operations = {step.id for step in ctx.state.planned.steps if step.operation}
+    return next((talk.text for name, talk in reversed(ctx.state.conversations.items()) if talk.text and name not in operations), "")

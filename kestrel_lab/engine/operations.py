@@ -11,6 +11,8 @@ from kestrel_lab.engine.loop import loop
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
 from kestrel_lab.engine.remembering import commit
+from kestrel_lab.engine.thinking import thoughts_expand, thoughts_score
+from kestrel_lab.engine.thoughts import thoughts
 from kestrel_lab.engine.verifying import verify
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -21,6 +23,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "commit": commit,
     "loop": loop,
     "graph": graph,
+    "thoughts": thoughts,
+    "thoughts_expand": thoughts_expand,
+    "thoughts_score": thoughts_score,
 }
 WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph"})
 """Those that never ask a model."""

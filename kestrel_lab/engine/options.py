@@ -42,6 +42,7 @@ class RestartOptions(ResumeOptions, total=False):
     """What going on with a run may be given; see `Session.restart`."""
 
     take_over: bool
+    limits: Limits | None
 
 
 class RunOptions(ResumeOptions, total=False):

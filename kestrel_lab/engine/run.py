@@ -6,16 +6,18 @@ import asyncio
 import html
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, to_json
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, StageFinished, to_json
+from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -70,6 +72,11 @@ class Run:
         return self._live is not None and not self._live.task.done()
 
     @property
+    def limits(self) -> Limits:
+        """How far it may go."""
+        return Limits() if self._state.started is None else Limits(**cast("dict[str, Any]", self._state.started.limits))
+
+    @property
     def usage(self) -> Usage:
         """Tokens, cost in USD and calls so far."""
         return self._state.usage
@@ -118,6 +125,20 @@ class Run:
         frame = pd.DataFrame(rows)
         frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True)
         return frame.set_index("seq")
+
+    def stages(self) -> pd.DataFrame:
+        """The checkpoints of the run's stages, one row each time a step of a stage ended or is tried again.
+
+        Columns: `run_id`, `task_id` (the step), `stage`, `status` (`done`, `skipped`, `retrying`, `failed`), `attempt`,
+        `inputs_hash`, `outputs_ref` (the step or call whose answer it is), `error_class` (`transient`, `dependency`,
+        `logic`, `budget`), `error_message`, `timestamp` (UTC). The view `stage_checkpoints` of the log has the same columns.
+        """
+        import pandas as pd
+
+        rows = [stage_row(record) for record in self.records() if isinstance(record.event, StageFinished)]
+        frame = pd.DataFrame(rows, columns=list(STAGE_COLUMNS))
+        frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="s", utc=True)
+        return frame
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalGiven, Event, RunForked, RunResumed, RunStarted
@@ -17,10 +17,13 @@ from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
 from kestrel_lab.core.shapes import foreseen
+from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
@@ -50,8 +53,6 @@ from kestrel_lab.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-T = TypeVar("T")
 
 
 class Session:
@@ -199,10 +200,16 @@ class Session:
         approve: str | None = None,
         approver: Approver | None = None,
         take_over: bool = False,
+        limits: Limits | None = None,
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
-        A run that has ended is returned as it is. Calls whose outcome the last session left unknown are
+        A run that ended FAILED or CANCELLED behind a completed stage goes on in a new run, which shares what is done
+        by reference: see `engine.continuation`. Any other run that has ended is returned as it is. `limits` count what
+        was used before. The plan is the one in the log, whatever has become of the file it came from; when it needs
+        something that is gone, the stage is named.
+
+        Calls whose outcome the last session left unknown are
         repeated only if that is harmless, otherwise they are asked about. A run that this session works on is
         returned as it is. One that another session works on, of this process or another, is taken from it only
         with `take_over`: nothing the other one does is written any more, and it ends with `Fenced` when it
@@ -216,6 +223,9 @@ class Session:
         if known is not None and known.working:
             return known
         state = self.store.state(run_id)
+        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(self.store.records(run_id))) is not None:
+            given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
+            return self._begin_fork(run_id, found.at, given, limits=limits, stage=found.stage)
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
         if not take_over and owner.at_work(row.owner, run_id):
@@ -225,8 +235,9 @@ class Session:
         toolbox = self.resolve_tools(tools if tools is not None else tools_begun_with(began))
         toolbox = offer_macros(toolbox, self.store, place, state)
         chosen = self._model_again(began, model)
-        bounds = Limits(**cast("dict[str, Any]", began.limits))
+        bounds = limits or Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
+        check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
         if not self.store.claim(row):
             raise owner.taken(run_id, self.store.run(run_id).owner)
         for record in self.store.records(run_id, after=state.events):  # written until the claim
@@ -237,7 +248,7 @@ class Session:
         return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, state.planned, resumed)
 
     async def resume(self, run_id: str, **options: Unpack[RestartOptions]) -> Run:
-        """`restart` and wait for the end; takes the same options."""
+        """`restart` and wait for the end; takes the same options. The run that comes back may be a new one."""
         return await self.restart(run_id, **options).wait()
 
     def get(self, run_id: str) -> Run:
@@ -263,6 +274,10 @@ class Session:
         for asked in questions:
             run.decide(ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=how, reason=reason, scope=scope))
         return [asked.tool for asked in questions]
+
+    def stages(self, run_id: str) -> pd.DataFrame:
+        """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
+        return self.get(run_id).stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
@@ -402,6 +417,19 @@ class Session:
             UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
                 a model or tools that cannot be had again.
         """
+        return self._begin_fork(run_id, at, options, answer=answer, result=result)
+
+    def _begin_fork(
+        self,
+        run_id: str,
+        at: int | None,
+        options: ResumeOptions,
+        *,
+        answer: str | None = None,
+        result: str | None = None,
+        limits: Limits | None = None,
+        stage: str = "",
+    ) -> Run:
         self.store.flush()
         self.store.run(run_id)
         branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
@@ -411,6 +439,8 @@ class Session:
         toolbox = offer_macros(toolbox, self.store, place, state)
         chosen = self._model_again(began, options.get("model"))
         policy = Policy.parse(options.get("approve") or began.policy)
+        place, bounds = Workspace(Path(began.workspace)), limits or Limits(**cast("dict[str, Any]", began.limits))
+        check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
         forked = RunForked(
             parent=self.store.origin(run_id, branch.at),
             at=branch.at,
@@ -420,6 +450,8 @@ class Session:
             policy=policy.text,
             given=branch.word,
             by=process_name(),
+            stage=stage,
+            limits={} if limits is None else limits.as_json(),
         )
         fork_id = new_run_id()
         now = self.store.fork_run(fork_id, forked, state.status, branch.given)
@@ -445,15 +477,3 @@ def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
         msg = f"{item!r} is a name: give the tool or function itself"
         raise UsageError(msg)
     return item if isinstance(item, Tool) else as_tool(item)
-
-
-def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from synchronous code, whether or not an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1, thread_name_prefix="kestrel-sync") as pool:
-        return pool.submit(asyncio.run, work).result()

@@ -45,7 +45,7 @@ def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str
             if step.model:
                 resolve(step.model)
         except (UsageError, ToolArgumentsError) as error:
-            msg = f"step {step.id!r}: {error}"
+            msg = f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}"
             raise UsageError(msg) from error
 
 

@@ -105,11 +105,10 @@ class _Order:
         """The repair, and the round after it."""
         step = self._scope.step
         first = step.id if self.round == 1 else step.id.removesuffix(f"#{self.round}")
-        so_far = answer or self._scope.step.given.get("earlier answer", "")
         repair = Step(
             id=f"{first}/repair#{self.round}",
             goal=_REPAIR.format(goal=self.goal),
-            given={"answer so far": so_far, "what is wrong": list(issues), "criteria": list(self.criteria)},
+            given={"answer so far": answer, "what is wrong": list(issues), "criteria": list(self.criteria)},
             produces=(self.artifact,),
             model=self._model(self.round),
             stage="repair" if step.stage else "",
@@ -124,7 +123,6 @@ class _Order:
             depends_on=(repair.id,),
             when="",
             after_failure=True,
-            given={**step.given, "earlier answer": so_far},
             args={
                 "goal": escape(self.goal),
                 "answer": f"{{{{{self.artifact}}}}}",

@@ -9,10 +9,11 @@ from typing import Unpack
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.mining import MacroProposal, past_calls, propose
 from kestrel_lab.engine.options import RunOptions
 from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.session import Session, run_blocking
+from kestrel_lab.engine.session import Session
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text

@@ -39,7 +39,7 @@ from kestrel_lab.core.events import (
 )
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ToolRequest
-from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.states import RunStatus
 
 
@@ -145,6 +145,11 @@ class RunState:
         stored = self.plan or self.started.plan
         return Plan.from_json(stored) if stored else Plan.single(self.started.goal)
 
+    @property
+    def left(self) -> tuple[Step, ...]:
+        """The steps of its plan that are not done."""
+        return tuple(step for step in self.planned.steps if not self.finished_steps.get(step.id))
+
     def conversation(self, step: str) -> Conversation:
         """The conversation of `step`, begun if need be."""
         return self.conversations.setdefault(step, Conversation())
@@ -222,7 +227,10 @@ class RunState:
         """Go on without what was asked in the parent and not answered there: the fork asks for itself."""
         self._joined_by(event.model_kind)
         if self.started is not None:
-            self.started = replace(self.started, model=event.model, model_kind=event.model_kind, tools=event.tools, policy=event.policy)
+            limits = event.limits or self.started.limits
+            self.started = replace(
+                self.started, model=event.model, model_kind=event.model_kind, tools=event.tools, policy=event.policy, limits=limits
+            )
         self.questions.clear()
         for conversation in self.conversations.values():
             conversation.cycles -= conversation.asked

@@ -15,6 +15,8 @@ from kestrel_lab.cli.face import Face
 from kestrel_lab.core.errors import UsageError, nearest
 
 PROGRAM = "%kestrel"
+_WITH_GOAL = ("run", "orchestrate")
+"""Commands whose goal may be the cell."""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -26,7 +28,7 @@ def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str
     """
     words = _words(line)
     if body is not None:
-        words = words if words[:1] == ["run"] else ["run", *words]
+        words = words if words[:1] and words[0] in _WITH_GOAL else ["run", *words]
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     try:
@@ -46,7 +48,7 @@ def completions(line: str) -> list[str]:
     """What may come next in `line`, which ends where the cursor is."""
     words = line.split()[1:]
     typed = "" if line.endswith(" ") or not words else words.pop()
-    if line.startswith("%%"):
+    if line.startswith("%%") and not (words and words[0] in _WITH_GOAL):
         words = ["run", *words]
     command = _root()
     for word in words:
@@ -73,7 +75,7 @@ def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str]
                     inner.params[option] = fill(value)
                 elif isinstance(value, list) and option != "goal":
                     inner.params[option] = [fill(text) for text in value]
-            if name == "run":
+            if name in _WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, fill)
             return command.invoke(inner)
 

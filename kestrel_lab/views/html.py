@@ -75,7 +75,8 @@ def _head(view: RunView) -> str:
     status = f"<b>{_badge(head.status or 'not started')}</b>"
     facts = _joined(status, f"<code>{_safe(head.run)}</code>", _safe(head.model), _badge(kind))
     health = f"<div><b>Not in order:</b> {_safe(head.health)}</div>" if head.health else ""
-    return f'<div>{facts}</div>{health}<div style="margin:4px 0;{_WRAP}"><b>{_safe(head.goal)}</b></div>'
+    stages = f"<div><b>Stages:</b> {_safe(head.stages)}</div>" if head.stages else ""
+    return f'<div>{facts}</div>{health}<div style="margin:4px 0;{_WRAP}"><b>{_safe(head.goal)}</b></div>{stages}'
 
 
 def _took(view: RunView) -> str:

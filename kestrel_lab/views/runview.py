@@ -33,6 +33,8 @@ class RunView:
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     usage: Usage = field(default_factory=Usage)
+    stages: dict[str, str] = field(default_factory=dict)
+    """How far each stage is, in the order in which they began."""
     unwell: dict[str, str] = field(default_factory=dict)
     """State of each dependency that is not in order."""
     forks: int = 0
@@ -105,6 +107,10 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return _decided(view, event)
         case e.BudgetWarned():
             return [_notice(view, "warning", event.message)]
+        case e.StageStarted() | e.StageFinished():
+            return [_staged(view, event)]
+        case e.StepRetried():
+            return [_notice(view, "warning", _retry_line(event))]
         case e.HealthChanged():
             return _health(view, event)
         case e.ModelEscalated():
@@ -139,7 +145,13 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
     stopped = _stop_open_texts(view)
     view.forks += 1
-    return [*head, *stopped, *withdrawn, _notice(view, "info", f"forked from {event.parent} at {event.at}{given}")]
+    return [*head, *stopped, *withdrawn, _notice(view, "info", f"{_parted(event)}{given}")]
+
+
+def _parted(event: e.RunForked) -> str:
+    if event.stage:
+        return f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
+    return f"forked from {event.parent} at {event.at}"
 
 
 def _joined_by(view: RunView, model: str, kind: str) -> Change:
@@ -272,6 +284,24 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
     row.change(note=note, state=granted if event.granted else "denied")
     return [row.whole(), *_withdraw(view, event.call)]
+
+
+def _staged(view: RunView, event: e.StageStarted | e.StageFinished) -> Change:
+    name = plain(event.stage)
+    if isinstance(event, e.StageStarted):
+        view.stages[name] = "running" if event.attempt == 1 else f"attempt {event.attempt}"
+    elif event.status != "skipped" or view.stages.get(name) != "done":
+        view.stages[name] = plain(f"{event.status}, {event.error_class}" if event.error_class else event.status)
+    told = (f"{_MARK.get(state.partition(',')[0], '…')} {stage} ({state})" for stage, state in view.stages.items())
+    return view.head.change(stages=" · ".join(told))
+
+
+_MARK = {"done": "✓", "skipped": "-", "failed": "✗"}
+
+
+def _retry_line(event: e.StepRetried) -> str:
+    pause = f" in {duration(event.wait_s)}" if event.wait_s else ""
+    return f"step {event.step!r} failed ({event.error_class}): {one_line(event.reason, 300)}; attempt {event.attempt}{pause}"
 
 
 def _health(view: RunView, event: e.HealthChanged) -> list[Change]:

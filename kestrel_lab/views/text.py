@@ -20,6 +20,8 @@ def run_text(view: RunView) -> str:
     lines = [f"run {head.run or '?'} · {head.status or 'not started'} · {head.model}{kind}", f"goal: {head.goal}"]
     if head.health:
         lines.append(f"not in order: {head.health}")
+    if head.stages:
+        lines.append(f"stages: {head.stages}")
     if len(view.steps) > 1:
         lines += ["plan:", *(f"  {MARKS.get(step.state, '·')} {step.id} ({step.state}): {step.goal}" for step in view.steps.values())]
     for row in view.rows.values():

@@ -30,9 +30,10 @@ from kestrel_lab.core.events import (
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.session import Session, run_blocking
+from kestrel_lab.engine.session import Session
 from kestrel_lab.log.fold import fold
 from kestrel_lab.testing import RecordingListener, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool

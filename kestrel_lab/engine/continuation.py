@@ -1,0 +1,62 @@
+"""Where a run that ended too early can be taken up again: behind its last completed stage, and behind as much as possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kestrel_lab.core.calls import REPEATABLE
+from kestrel_lab.core.events import Record, RunFinished, StepFinished, StepStarted, ToolCalled
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.log.fold import RunState, fold
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Continuation:
+    """The place to go on from."""
+
+    at: int
+    """The last event to keep."""
+    stage: str
+    """The last stage that was completed."""
+
+
+def continuation(records: list[Record]) -> Continuation | None:
+    """Where to go on with the run that `records` tell of, which ended FAILED or CANCELLED; `None` without a completed stage.
+
+    Nothing that is done is done again. A step that failed for want of something outside, of time or of money keeps what
+    it has and goes on; so does a call that cannot be repeated, which a person is then asked about. A step that
+    failed for any other reason begins anew.
+    """
+    ended = next((record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1)
+    usable = records[: ended - 1]
+    if not usable:
+        return None
+    state = fold(usable)
+    done = _completed(state.planned, state, usable)
+    if not done:
+        return None
+    stage = max(done, key=done.__getitem__)
+    return Continuation(at=max(done[stage], _kept(state, usable)), stage=stage)
+
+
+def _completed(plan: Plan, state: RunState, usable: list[Record]) -> dict[str, int]:
+    """The stages of which every step is done, with the number of the event that completed them."""
+    ends = {record.event.step: record.seq for record in usable if isinstance(record.event, StepFinished)}
+    stages: dict[str, list[str]] = {}
+    for step in plan.steps:
+        if step.stage:
+            stages.setdefault(step.stage, []).append(step.id)
+    return {
+        stage: max(ends[step] for step in steps) for stage, steps in stages.items() if all(state.finished_steps.get(step) for step in steps)
+    }
+
+
+def _kept(state: RunState, usable: list[Record]) -> int:
+    """The last event to keep for the sake of the steps that failed; all of them if these go on where they are."""
+    failed = {row.task for row in state.checkpoints.values() if row.status == "failed"}
+    anew = {row.task for row in state.checkpoints.values() if row.status == "failed" and row.error_class == "logic"}
+    called = {record.event.step for record in usable if isinstance(record.event, ToolCalled) and record.event.effect not in REPEATABLE}
+    calls = {step.id for step in state.planned.steps if step.tool}
+    if not anew or failed & called & calls:
+        return usable[-1].seq
+    return min((record.seq for record in usable if isinstance(record.event, StepStarted) and record.event.step in anew), default=1) - 1
