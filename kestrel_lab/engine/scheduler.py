@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,18 @@ _PLAIN = Outcome()
 
 def _unheard(_: Event) -> None:
     """Nobody is told."""
+
+
+def _reached(starts: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
+    """Everything that can be reached from `starts`, they themselves only if there is a way back."""
+    found: set[str] = set()
+    todo = list(starts)
+    while todo:
+        for name in onward(todo.pop()):
+            if name not in found:
+                found.add(name)
+                todo.append(name)
+    return found
 
 
 class StepScheduler:
@@ -72,20 +84,27 @@ class StepScheduler:
         self._handlers: dict[str, set[str]] = {}
         self._stops: list[BaseException] = []
         self._arrange(plan)
+        for name, ok in (finished or {}).items():
+            if not ok and name not in self._idle and name in self._steps:
+                self._leave(name)
 
     def _arrange(self, plan: Plan) -> None:
         """Take `plan` as the one to carry out, with what is done so far."""
         self._plan = plan
         self._steps = {step.id: step for step in plan.steps}
         self._place = {name: place for place, name in enumerate(self._steps)}
+        self._needs = plan.needs()
+        self._after: dict[str, list[str]] = {name: [] for name in self._steps}
+        for name, needs in self._needs.items():
+            for need in needs:
+                self._after[need].append(name)
         ended = self._done | self._skipped | self._errors.keys()
         self._waits = {
-            name: {need for need in needs if need not in (ended if self._steps[name].after_failure else self._done)}
-            for name, needs in plan.needs().items()
+            name: set() if name in ended else {need for need in needs if not self._over(name, need)} for name, needs in self._needs.items()
         }
         self._dependants: dict[str, list[str]] = {name: [] for name in self._steps}
-        for name, needs in self._waits.items():
-            for need in needs:
+        for name, waits in self._waits.items():
+            for need in waits:
                 self._dependants[need].append(name)
         begun = ended | {step.id for step in self._running.values()}
         self._exclusive = deque(step.id for step in plan.order() if step.exclusive and step.id not in begun)
@@ -105,7 +124,7 @@ class StepScheduler:
 
         A step that raises a `RunError` has failed: what depends on it, however far, is skipped, and the rest
         goes on. A dependant with `after_failure` is not skipped; it starts when all it needs have ended, and if it
-        ends well the failure counts as dealt with. At the end a `RunError` names what failed and what was skipped (a
+        ends well the failure counts as dealt with. What waits for such a step as well goes by how that one ends. At the end a `RunError` names what failed and what was skipped (a
         plan of one step raises the step's own error). Any other error, a reached limit or `ApprovalRequired` starts
         nothing more: steps under way are finished, then it is raised, an error before a wish for approval.
         Cancellation cancels every step under way, waits for them and goes on.
@@ -171,6 +190,8 @@ class StepScheduler:
         self._emit(StepFinished(step=step.id, ok=True, skipped=outcome.skipped, output=outcome.output))
         if outcome.grown is not None:
             self._arrange(outcome.grown)
+            for name in (*self._errors, *self._skipped):  # what has grown may wait for what failed before
+                self._skip_after(name)
             return
         for name in self._dependants[step.id]:
             self._waited_for(name, step.id)
@@ -190,7 +211,7 @@ class StepScheduler:
             for name in self._dependants[need]:
                 if self._steps[name].after_failure:
                     self._handlers.setdefault(failed, set()).add(name)
-                elif name not in found and name not in self._skipped:
+                elif name not in found and name not in self._skipped and not self._covered(name, need):
                     found[name] = None
                     todo.append(name)
         self._skipped.update(found)
@@ -198,8 +219,39 @@ class StepScheduler:
             self._emit(StepFinished(step=name, ok=False, skipped=True, reason=f"skipped: step {failed!r} failed"))
         for need in (failed, *found):
             for name in self._dependants[need]:
-                if self._steps[name].after_failure and need in self._waits[name]:
+                if name not in self._skipped and need in self._waits[name]:
                     self._waited_for(name, need)
+
+    def _over(self, name: str, need: str) -> bool:
+        """Whether `name` does not wait for `need` any more."""
+        if need in self._done:
+            return True
+        ended = need in self._errors or need in self._skipped
+        return ended and (self._steps[name].after_failure or self._covered(name, need))
+
+    def _covered(self, name: str, failed: str) -> bool:
+        """Whether `name` waits for a step that deals with it if `failed` fails."""
+        return not self._before(name).isdisjoint(self._dealing(failed))
+
+    def _before(self, name: str) -> set[str]:
+        """All that `name` waits for, however far back."""
+        return _reached([name], self._needs.__getitem__)
+
+    def _dealing(self, failed: str) -> set[str]:
+        """The steps with `after_failure` that come after `failed`, none of them between."""
+        beyond = _reached([failed], lambda name: [] if name != failed and self._steps[name].after_failure else self._after[name])
+        return {name for name in beyond if self._steps[name].after_failure}
+
+    def _leave(self, failed: str) -> None:
+        """Leave a step that failed before the run was resumed as it is, if it was dealt with then."""
+        if not (handlers := self._dealing(failed) & (self._done - self._idle)):
+            return
+        self._errors[failed] = RunError("it failed before the run was resumed, and that was dealt with")
+        self._handlers[failed] = handlers
+        for name in self._idle - self._done:
+            if failed in self._before(name) and not self._covered(name, failed):
+                self._skipped.add(name)
+        self._arrange(self._plan)
 
     def _failure(self, unsettled: list[str]) -> RunError:
         if len(self._steps) == 1:

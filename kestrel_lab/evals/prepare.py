@@ -11,11 +11,12 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.places import locate
 from kestrel_lab.evals.suite import Config, Scenario, Suite
-from kestrel_lab.evals.toolfiles import load_tools
-from kestrel_lab.testing import load_script
+from kestrel_lab.evals.toolfiles import load_function, load_tools
+from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.registry import Tool, Toolbox
 
 _SCRIPTED = "scripted:"
@@ -29,6 +30,8 @@ class Prepared:
     instructions: str
     models: Mapping[str, Model]
     """By configuration."""
+    plans: Mapping[str, str | Path | None]
+    """By configuration: a shipped workflow or a file; `None` for one agent."""
     toolboxes: Mapping[str, Toolbox]
     """By scenario."""
     sources: Mapping[str, Path | None]
@@ -100,6 +103,7 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
         suite=suite,
         instructions=instructions,
         models={config.name: given.get(config.name) or _model(session, suite, config) for config in suite.configs},
+        plans={config.name: _plan(suite, config) for config in suite.configs},
         toolboxes=toolboxes,
         sources=sources,
         skipped=skipped,
@@ -119,8 +123,18 @@ def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Tool
     return Toolbox(known[name] for name in scenario.tools)
 
 
+def _plan(suite: Suite, config: Config) -> str | Path | None:
+    """The configuration's workflow; raises `UsageError` for one that is not there or not in order."""
+    path = suite.resolve(config.plan) if config.plan.endswith((".yaml", ".yml")) else config.plan or None
+    plan_for(path, "a goal", config.inputs)
+    return path
+
+
 def _model(session: Session, suite: Suite, config: Config) -> Model:
     if config.model.startswith(_SCRIPTED):
         # Read afresh each time: the session keeps the models it chose before.
+        file, colon, function = config.model.removeprefix(_SCRIPTED).rpartition(":")
+        if colon and file.endswith(".py"):
+            return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=config.model)
         return load_script(suite.resolve(config.model.removeprefix(_SCRIPTED)))
     return session.resolve_model(config.model or None)

@@ -97,10 +97,16 @@ class Config:
     """Trials at once, where the suite's number is too many: a model on this machine runs best alone."""
     limits: dict[str, int | float | None] = field(default_factory=dict)
     """Replace those of the scenarios."""
+    plan: str = ""
+    """A shipped workflow by name, or a workflow file, as `resolve` finds it; empty for one agent that works on the goal."""
+    inputs: dict[str, Json] = field(default_factory=dict)
+    """Values of the workflow's inputs."""
 
     def definition(self) -> dict[str, Json]:
         """All that a trial's outcome depends on: neither name nor concurrency."""
-        return {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
+        own: dict[str, Json] = {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
+        # Left out where not used, so that results stored before there were plans still stand.
+        return own | {key: value for key, value in (("plan", self.plan), ("inputs", dict(self.inputs))) if value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

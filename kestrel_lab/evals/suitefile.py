@@ -76,6 +76,8 @@ class ConfigEntry(Entry):
     seed: int | None = None
     concurrency: Positive | None = None
     limits: LimitsEntry = LimitsEntry()
+    plan: str = ""
+    inputs: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -213,6 +215,8 @@ def _config(suite: SuiteEntry, index: int, document: YamlFile, problems: list[st
         seed=entry.seed,
         concurrency=entry.concurrency,
         limits=_limits(document, ("configs", index, "limits"), problems, entry.limits),
+        plan=entry.plan,
+        inputs=entry.inputs,
     )
 
 

@@ -1,16 +1,17 @@
-"""Tools from the Python files of a project, always from what the files say now."""
+"""Tools and scripted models from the Python files of a project, always from what the files say now."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.registry import Tool
 
 
@@ -21,10 +22,33 @@ def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
     `sys.modules`, so that an edited file, or the same file of another commit, is what is measured. Raises
     `UsageError` when the file cannot be imported or holds no tool.
     """
+    tools = [value for value in vars(_module(path, root, "tools_from names")).values() if isinstance(value, Tool)]
+    if not tools:
+        msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
+        raise UsageError(msg)
+    return tools
+
+
+def load_function(path: Path, name: str, root: Path | None = None) -> Callable[..., Any]:
+    """The function `name` of the Python file at `path`, which is run as by `load_tools`.
+
+    Raises `UsageError` when the file cannot be imported or has no such function.
+    """
+    found = vars(_module(path, root, "a scripted model is to come from"))
+    if not callable(found.get(name)):
+        own = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
+        msg = f"{path} has no function {name!r}; {nearest(name, own)}"
+        raise UsageError(msg)
+    function: Callable[..., Any] = found[name]
+    return function
+
+
+def _module(path: Path, root: Path | None, who: str) -> ModuleType:
+    """The file run afresh; `who` names it in errors."""
     name = f"kestrel_tools_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        msg = f"tools_from names {path}, which is not a Python file"
+        msg = f"{who} {path}, which is not a Python file"
         raise UsageError(msg)
     module = importlib.util.module_from_spec(spec)
     with _project_alone([place.resolve() for place in (path.parent, root) if place is not None]):
@@ -33,13 +57,9 @@ def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
         try:
             spec.loader.exec_module(module)
         except Exception as error:
-            msg = f"tools_from names {path}, which cannot be imported: {type(error).__name__}: {error}"
+            msg = f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}"
             raise UsageError(msg) from error
-    tools = [value for value in vars(module).values() if isinstance(value, Tool)]
-    if not tools:
-        msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
-        raise UsageError(msg)
-    return tools
+    return module
 
 
 @contextmanager

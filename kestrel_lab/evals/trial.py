@@ -94,6 +94,8 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
             instructions=ready.instructions,
             config=config.name,
             scenario=scenario.id,
+            plan=ready.plans[config.name],
+            inputs=config.inputs,
         )
         broke = await _finish(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.

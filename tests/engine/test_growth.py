@@ -106,7 +106,8 @@ def expected(work: Growing) -> tuple[dict[str, str], bool]:
             needs = plan.needs()[step.id]
             if step.id in ends or any(need not in ends for need in needs):
                 continue
-            if any(ends[need] != "ok" for need in needs) and not step.after_failure:
+            bad = [need for need in needs if ends[need] != "ok"]
+            if not step.after_failure and any(not _dealing(plan, need) & _before(plan, step.id) for need in bad):
                 ends[step.id] = "skipped"
             elif step.id in work.fails:
                 ends[step.id] = "failed"
@@ -119,6 +120,18 @@ def expected(work: Growing) -> tuple[dict[str, str], bool]:
             break
     reach = {name: _reached(plan, name) for name, end in ends.items() if end == "failed"}
     return ends, any(not any(ends[handler] == "ok" for handler in handlers) for handlers in reach.values())
+
+
+def _before(plan: Plan, name: str) -> set[str]:
+    """All that a step waits for, however far back."""
+    needs = plan.needs()
+    return {*needs[name], *(earlier for need in needs[name] for earlier in _before(plan, need))}
+
+
+def _dealing(plan: Plan, name: str) -> set[str]:
+    """The first steps with `after_failure` on each way that leads on from a step."""
+    onward = [step for step in plan.steps if name in plan.needs()[step.id]]
+    return {found for step in onward for found in ({step.id} if step.after_failure else _dealing(plan, step.id))}
 
 
 def _reached(plan: Plan, failed: str) -> set[str]:

@@ -213,3 +213,26 @@ def test_the_critical_path_decides() -> None:
     began = time.perf_counter()
     asyncio.run(StepScheduler(Plan(steps=tuple(steps)), nap).run_parallel(12))
     assert 0.15 <= time.perf_counter() - began < 0.25
+
+
+def test_a_failure_that_was_dealt_with_is_left() -> None:
+    """Resumed, a step whose failure another one dealt with is not tried again, nor is what was skipped between; others are."""
+    steps = (
+        Step(id="bad", goal="x"),
+        Step(id="between", goal="x", depends_on=("bad",)),
+        Step(id="repair", goal="x", depends_on=("between",), after_failure=True),
+        Step(id="end", goal="x", depends_on=("between", "repair")),
+        Step(id="mad", goal="x"),
+    )
+    ran: list[str] = []
+
+    async def run_step(step: Step) -> None:
+        ran.append(step.id)
+
+    finished = {"bad": False, "between": False, "repair": True, "mad": False}
+    scheduler = StepScheduler(Plan(steps=steps), run_step, finished=finished, skipped=("between",))
+    asyncio.run(scheduler.run_parallel(4))
+    assert ran == ["end", "mad"]
+    ran.clear()
+    asyncio.run(StepScheduler(Plan(steps=steps), run_step, finished={"bad": False}).run_parallel(1))
+    assert ran == ["bad", "between", "repair", "end", "mad"]

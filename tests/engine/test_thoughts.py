@@ -192,6 +192,24 @@ def test_a_candidate_that_cannot_be_scored_is_closed(session: Session, workspace
     assert [(event.text, event.score) for event in run.events() if isinstance(event, BranchScored)] == [("a", 0.0), ("b", 0.4), ("c", 1.0)]
 
 
+def test_what_waits_for_a_search_goes_by_its_end(session: Session, workspace: Path) -> None:
+    """A step after the search runs although branches failed on the way; if the search fails it is skipped."""
+    todo = Plan(steps=(*plan().steps, Step(id="tell", tool="repeat", args={"text": "{{way}}"}, consumes=("way",))))
+
+    @tool(danger_level="safe", effect="pure")
+    def repeat(text: str) -> str:
+        """Say a text again."""
+        return f"so: {text}"
+
+    ends = []
+    for tree in ({"a": -1.0, "b": 0.4, "b.c": 1.0}, {"a": -1.0, "b": 0.4}):
+        limits = Limits(cycles=50)
+        work = session.run("go", plan=todo, model=proposer(tree), tools=[scorer(tree), repeat], workspace=workspace, limits=limits)
+        run = asyncio.run(work)
+        ends.append((run.status, run.answer, run._state.finished_steps["tell"], "tell" in run._state.skipped_steps))
+    assert ends == [(RunStatus.COMPLETE, "so: b\nc", True, False), (RunStatus.FAILED, ends[1][1], False, True)]
+
+
 def test_an_expansion_that_fails_closes_its_branch(session: Session, workspace: Path) -> None:
     """A candidate from which nothing can be proposed is left for the next one; nothing at all is told as that."""
     run = carry_out(session, workspace, plan(), {"a": 0.9, "b": 0.5, "b.c": 1.0})
