@@ -29,6 +29,9 @@ from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.registry import Tool
 
+# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.
+pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+
 QUICK = HealthPolicy(failures=2, open_s=0.2, open_max_s=0.4, jitter=0.0)
 CALL: dict[str, Any] = {"calls": [("crash", "{}")]}
 REQUEST = ModelRequest(messages=conversation(("user", "hi")))
