@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -50,18 +51,18 @@ def note(path: Path, line: str) -> None:
 
 
 class Points:
-    """Counts the moments of interest and dies, or is frozen, at the chosen one."""
+    """Counts the moments of interest and does something at the chosen one: dies, or is frozen."""
 
-    def __init__(self, last: int, how: int) -> None:
+    def __init__(self, last: int, act: Callable[[], object]) -> None:
         self._numbers = itertools.count(1)
-        self._last, self._how = last, how
+        self._last, self._act = last, act
         self._lock = threading.Lock()
 
     def passed(self) -> None:
         """One more."""
         with self._lock:
             if next(self._numbers) == self._last:
-                os.kill(os.getpid(), self._how)
+                self._act()
 
 
 class NotingStore(SessionStore):
@@ -130,7 +131,7 @@ class TearingWriter(Writer):
 
 def work(folder: Path, mutant: str, point: int, how: int) -> None:
     """Start the session, or go on with it."""
-    points = Points(point, how)
+    points = Points(point, lambda: os.kill(os.getpid(), how))
     effects = folder / "effects"
 
     def effect(line: str) -> None:
