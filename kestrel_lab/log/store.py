@@ -296,7 +296,7 @@ class SessionStore:
     def flush(self) -> None:
         """Wait until everything queued so far is on disk."""
         done: Future[None] = Future()
-        self._writer.put(Execute("SELECT 1", (), "nothing", done), urgent=True)
+        self._writer.put(Execute("SELECT 1", (), "a flush", done), urgent=True)
         done.result()
 
     def close(self) -> None:

@@ -131,13 +131,20 @@ class TearingWriter(Writer):
 
 def work(folder: Path, mutant: str, point: int, how: int) -> None:
     """Start the session, or go on with it."""
-    points = Points(point, lambda: os.kill(os.getpid(), how))
+
+    def act() -> None:
+        os.kill(os.getpid(), how)
+        time.sleep(0.2)  # a signal to stop takes a moment to reach every thread
+
+    points = Points(point, act)
     effects = folder / "effects"
 
+    around_effects = points.passed if how == signal.SIGKILL else lambda: None  # a writer frozen in a commit keeps everybody out
+
     def effect(line: str) -> None:
-        points.passed()
+        around_effects()
         note(effects, line)
-        points.passed()
+        around_effects()
 
     def happened(line: str) -> bool:
         return effects.exists() and line in effects.read_text().splitlines()
