@@ -151,7 +151,8 @@ class SessionStore:
         """Queue `event`; the future gives its number once it is on disk, or raises what refused it.
 
         With `urgent` the commit is not delayed to find company: say so when you are going to wait. Refused with
-        `Fenced` when the run belongs to another store.
+        `Fenced` when the run belongs to another store. After one that could not be kept, for want of room for
+        example, all that follow are refused for the same reason, until the run is claimed anew.
         """
         return self._append(run_id, event, self._epochs.get(run_id), time.time() if at is None else at, urgent=urgent)
 
@@ -314,7 +315,7 @@ class SessionStore:
     def flush(self) -> None:
         """Wait until everything queued so far is on disk."""
         done: Future[None] = Future()
-        self._writer.put(Execute("SELECT 1", (), "nothing", done), urgent=True)
+        self._writer.put(Execute("SELECT 1", (), "a flush", done), urgent=True)
         done.result()
 
     def close(self) -> None:

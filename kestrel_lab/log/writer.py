@@ -4,7 +4,8 @@ A commit to disk costs a millisecond, an insert a hundredth of that. So appends 
 writer commits what it finds; an append that nobody waits for lingers a few milliseconds to find
 company. When one statement of a batch is refused the batch is rolled back and its parts are tried one
 by one, so a bad append harms nobody else; when the disk is full or the database cannot be reached, all of
-them are refused.
+them are refused. An event that could not be kept for such a reason closes its run for the session that wrote it, as
+if it had ended there: else a later event, written when there is room again, would follow one that is missing.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Writer:
         self._urgent = False
         self._closed = False
         self._thread: threading.Thread | None = None
+        self._missing: dict[tuple[str, int | None], Exception] = {}
+        """Why the run in that epoch lacks an event."""
 
     def put(self, job: Append | Execute, *, urgent: bool) -> None:
         """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed.
@@ -116,6 +119,9 @@ class Writer:
             return batch
 
     def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
+        batch = [job for job in batch if not self._follows_missing(job)]
+        if not batch:
+            return
         try:
             numbers = _transact(connection, batch)
         except Exception as error:  # noqa: BLE001  # a writer that dies would leave everybody waiting: each waiter is told
@@ -124,15 +130,22 @@ class Writer:
                     self._commit(connection, [job])
                 return
             for job in batch:
-                _refuse(job, error)
+                self._refuse(job, error)
             return
         for job, number in zip(batch, numbers, strict=True):
             job.done.set_result(number)  # type: ignore[arg-type]  # an Append gets its number, an Execute None
 
+    def _follows_missing(self, job: Append | Execute) -> bool:
+        error = self._missing.get((job.run_id, job.epoch)) if isinstance(job, Append) and job.epoch is not None else None
+        if error is not None:
+            self._refuse(job, error)
+        return error is not None
 
-def _refuse(job: Append | Execute, error: Exception) -> None:
-    what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
-    job.done.set_exception(translate(error, what))
+    def _refuse(self, job: Append | Execute, error: Exception) -> None:
+        if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
+            self._missing[job.run_id, job.epoch] = error
+        what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
+        job.done.set_exception(translate(error, what))
 
 
 def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> list[int | None]:

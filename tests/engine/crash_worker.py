@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -50,18 +51,18 @@ def note(path: Path, line: str) -> None:
 
 
 class Points:
-    """Counts the moments of interest and dies, or is frozen, at the chosen one."""
+    """Counts the moments of interest and does something at the chosen one: dies, or is frozen."""
 
-    def __init__(self, last: int, how: int) -> None:
+    def __init__(self, last: int, act: Callable[[], object]) -> None:
         self._numbers = itertools.count(1)
-        self._last, self._how = last, how
+        self._last, self._act = last, act
         self._lock = threading.Lock()
 
     def passed(self) -> None:
         """One more."""
         with self._lock:
             if next(self._numbers) == self._last:
-                os.kill(os.getpid(), self._how)
+                self._act()
 
 
 class NotingStore(SessionStore):
@@ -130,13 +131,20 @@ class TearingWriter(Writer):
 
 def work(folder: Path, mutant: str, point: int, how: int) -> None:
     """Start the session, or go on with it."""
-    points = Points(point, how)
+
+    def act() -> None:
+        os.kill(os.getpid(), how)
+        time.sleep(0.2)  # a signal to stop takes a moment to reach every thread
+
+    points = Points(point, act)
     effects = folder / "effects"
 
+    around_effects = points.passed if how == signal.SIGKILL else lambda: None  # a writer frozen in a commit keeps everybody out
+
     def effect(line: str) -> None:
-        points.passed()
+        around_effects()
         note(effects, line)
-        points.passed()
+        around_effects()
 
     def happened(line: str) -> bool:
         return effects.exists() and line in effects.read_text().splitlines()

@@ -27,7 +27,7 @@ from kestrel_lab.tools.decorator import tool
 
 ROUNDS = 15
 FROZEN_AT = (1, 5, 12, 19, 26, 33, 40, 47)
-"""Moments of the reference session: acknowledgements, and before or behind an effect."""
+"""Which acknowledgements of the reference session; the one of a call's intent leaves the call under way."""
 
 
 class Served:
