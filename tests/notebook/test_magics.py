@@ -194,3 +194,14 @@ def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> 
     shown = [output.data["text/plain"] for output in captured.outputs]
     assert (len(shown) <= 3, shown[0], shown[-1]) == (True, "0 of 1,000 · <b>", "1,000 of 1,000 · <b>")
     assert "&lt;b&gt;" in captured.outputs[-1].data["text/html"]
+
+
+def test_a_workflow_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:
+    """Plans are values; a run follows one with inputs, in which `@name` stands for a variable."""
+    (tmp_path / "flow.yaml").write_text("kind: sequential\ninputs: {what: it}\nsteps: [{id: a, goal: 'Write {{what}}: {{goal}}'}]\n")
+    shell.user_ns["word"] = "a letter"
+    plan = run(shell, '%kestrel plan "to Ann" --plan flow.yaml --input what=@word')
+    assert [step.goal for step in plan.steps] == ["Write a letter: to Ann"]
+    made = run(shell, '%kestrel run "to Ann" --plan flow.yaml --input what=@word --approve auto')
+    assert (made.status, made.plan) == ("COMPLETE", plan)
+    assert list(run(shell, "%kestrel plans").index)[:1] == ["react"]
