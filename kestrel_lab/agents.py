@@ -49,6 +49,8 @@ class LLMAgent:
     """The run's by default."""
     turns: int | None = field(default=None, kw_only=True)
     """Most model turns for one goal; the run's limit holds as well."""
+    temperature: float | None = field(default=None, kw_only=True)
+    """How much chance there is in what the model says; its own setting by default."""
     schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
     """JSON Schema of the answer, which is then a value; one that does not fit goes back to the model."""
     description: str = field(default="", kw_only=True)
@@ -69,6 +71,7 @@ class LLMAgent:
             model=self.model,
             turns=self.turns,
             react=self.react,
+            temperature=self.temperature,
             schema=None if self.schema is None else dict(self.schema),
             **place,
         )

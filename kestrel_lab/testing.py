@@ -16,7 +16,7 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
-from kestrel_lab.core.protocols import Handler, ModelKind, OnDelta, Trial
+from kestrel_lab.core.protocols import Claim, Handler, ModelKind, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.yamlfile import read_yaml
 
@@ -194,6 +194,20 @@ class FixedCheck:
     async def __call__(self, trial: Trial) -> Score:
         """The opinion."""
         return Score(check=self.label, passed=self.passes, value=float(self.passes), reason="" if self.passes else "as told")
+
+
+@dataclass
+class ScriptedVerifier:
+    """Gives prepared verdicts in order, the last one for ever; keeps what was claimed."""
+
+    verdicts: Sequence[Verification]
+    name: str = "scripted"
+    claims: list[Claim] = field(default_factory=list)
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """The next verdict."""
+        self.claims.append(claim)
+        return self.verdicts[min(len(self.claims), len(self.verdicts)) - 1]
 
 
 def conversation(*turns: tuple[str, str]) -> list[Message]:

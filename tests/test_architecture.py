@@ -146,6 +146,7 @@ FAKES: dict[str, Any] = {
     "Middleware": testing.RecordingMiddleware(),
     "Model": testing.ScriptedModel([]),
     "Reporter": testing.RecordingReporter(),
+    "Verifier": testing.ScriptedVerifier([]),
 }
 
 

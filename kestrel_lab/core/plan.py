@@ -177,12 +177,13 @@ class Plan:
 
     def _check_conditions(self) -> None:
         for step in self.steps:
-            if (condition := step.condition) and (unknown := sorted(condition.names - {*step.consumes, STEPS})):
+            if (condition := step.condition) and (unknown := sorted(condition.names - {*step.consumes, *step.given, STEPS})):
                 msg = f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does not consume"
                 raise UsageError(msg)
 
     def _check_json(self) -> None:
-        for whose, value in (("the artifacts", self.artifacts), *((f"the args of step {step.id!r}", step.args) for step in self.steps)):
+        own = ((f"the {name} of step {step.id!r}", getattr(step, name)) for step in self.steps for name in ("args", "given"))
+        for whose, value in (("the artifacts", self.artifacts), *own):
             try:
                 if value:
                     dumps(value)

@@ -69,6 +69,66 @@ class Trial:
     expected: Json = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """Something worth knowing in later runs, and where it comes from."""
+
+    text: str
+    kind: str = "fact"
+    """`preference`, `decision` or `fact`."""
+    evidence: str = ""
+    """The words of the run it rests on."""
+    run: str = ""
+    """The run that learned it."""
+    at: float = 0.0
+    """When, in seconds since 1970."""
+
+    def as_json(self) -> dict[str, Json]:
+        """The same as a JSON object."""
+        return {"text": self.text, "kind": self.kind, "evidence": self.evidence, "run": self.run, "at": self.at}
+
+
+class Memory(Protocol):
+    """Keeps what later runs in the same workspace should know."""
+
+    async def recall(self, query: str, top_k: int, *, workspace: str) -> tuple[Note, ...]:
+        """At most `top_k` notes that have to do with `query`, the most useful first."""
+        ...
+
+    async def remember(self, note: Note, *, workspace: str) -> bool:
+        """Keep `note`; returns whether it is new. Again is the same as once."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A file that has to do with a goal, and the lines that say so."""
+
+    path: str
+    lines: tuple[tuple[int, str], ...]
+    """Number and text."""
+    terms: tuple[str, ...]
+    """The words of the goal that are in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    """What was found for a goal before anybody worked on it."""
+
+    sources: tuple[Source, ...] = ()
+    """The most useful first."""
+    gaps: tuple[str, ...] = ()
+    """Words of the goal that were found nowhere."""
+
+
+class Gatherer(Protocol):
+    """Finds what a workspace holds that has to do with a goal."""
+
+    async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
+        """At most `top_k` sources."""
+        ...
+
+
 class Check(Protocol):
     """Judges a finished run."""
 
@@ -79,6 +139,51 @@ class Check(Protocol):
 
     async def __call__(self, trial: Trial) -> Score:
         """Return an opinion; raise only if no opinion can be formed."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What a tool answered in a run."""
+
+    call: str
+    tool: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """An answer of which somebody says that it reaches a goal."""
+
+    goal: str
+    answer: str
+    criteria: tuple[str, ...]
+    """What must hold of the answer; never empty."""
+    evidence: tuple[Evidence, ...] = ()
+    """In the order in which the calls were answered, as far as that is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What a verifier found."""
+
+    passed: bool
+    confidence: float | None = None
+    """From 0 to 1; `None` where the verifier gives none."""
+    issues: tuple[str, ...] = ()
+    """What is wrong, each written for whoever puts it right; empty if it passed."""
+
+
+class Verifier(Protocol):
+    """Judges an answer while the run goes on."""
+
+    @property
+    def name(self) -> str:
+        """What its verdicts are filed under."""
+        ...
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge; raises a `RunError` if no verdict can be had."""
         ...
 
 

@@ -38,6 +38,8 @@ class Step:
     """Names under which others may consume what this step answers."""
     consumes: tuple[str, ...] = ()
     """Artifacts it is given; one that it also produces is brought up to date by it."""
+    given: dict[str, Json] = field(default_factory=dict)
+    """Artifacts that come with the step itself, from whoever grew it; told to an agent like those it consumes."""
     parallelizable: bool = True
     """Whether it may run beside other steps; those that may not run one at a time, in a fixed order."""
     needs_approval: bool = False
@@ -60,6 +62,8 @@ class Step:
     """Most model turns of the step; the run's limit holds as well."""
     react: bool = False
     """Thought, action and observation are written as text, which works with models that have no tool calling."""
+    temperature: float | None = None
+    """How much chance there is in what its model says; the model's own setting if `None`."""
     schema: dict[str, Json] | None = None
     """JSON Schema of the answer; the artifact is then its value, and an answer that does not fit goes back to the model."""
 
@@ -81,12 +85,15 @@ class Step:
                 msg = f"{name} of step {self.id!r} must be a list, not the text {value!r}"
                 raise UsageError(msg)
             object.__setattr__(self, name, value if value is None else tuple(value))
+        if twice := sorted({*self.given} & {*self.consumes}):
+            msg = f"step {self.id!r} both consumes {twice[0]!r} and is given it"
+            raise UsageError(msg)
         if self.turns is not None and self.turns < 1:
             msg = f"step {self.id!r} has {self.turns} turns: at least one is needed"
             raise UsageError(msg)
         try:
             self.condition  # noqa: B018  # raises if it cannot be read
-            unknown = sorted(self.references - set(self.consumes))
+            unknown = sorted(self.references - {*self.consumes, *self.given})
         except UsageError as error:
             msg = f"step {self.id!r}: {error}"
             raise UsageError(msg) from error
@@ -141,6 +148,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("depends_on", "produces", "consumes"), list),
     **dict.fromkeys(("parallelizable", "needs_approval", "after_failure", "react"), bool),
     "args": dict,
+    "given": dict,
+    "temperature": (float, int, type(None)),
     "tools": (list, type(None)),
     "turns": (int, type(None)),
     "schema": (dict, type(None)),

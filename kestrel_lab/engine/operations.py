@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kestrel_lab.engine.bootstrap import bootstrap
+from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.graph import graph
 from kestrel_lab.engine.loop import loop
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
+from kestrel_lab.engine.remembering import commit
+from kestrel_lab.engine.verifying import verify
 
-OPERATIONS: Mapping[str, Operation] = {"plan": plan, "loop": loop, "graph": graph}
+OPERATIONS: Mapping[str, Operation] = {
+    "bootstrap": bootstrap,
+    "gather": gather,
+    "plan": plan,
+    "verify": verify,
+    "commit": commit,
+    "loop": loop,
+    "graph": graph,
+}
+WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph"})
+"""Those that never ask a model."""

@@ -133,6 +133,7 @@ def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
     assert completions("%kestrel r") == ["resume", "run", "runs"]
     assert completions("%kestrel eval c") == ["compare"]
+    assert completions("%kestrel macros a") == ["accept"]
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
     assert "--workspace" in completions("%%kestrel ")
 
@@ -205,3 +206,18 @@ def test_a_workflow_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:
     made = run(shell, '%kestrel run "to Ann" --plan flow.yaml --input what=@word --approve auto')
     assert (made.status, made.plan) == ("COMPLETE", plan)
     assert list(run(shell, "%kestrel plans").index)[:1] == ["react"]
+
+
+def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) -> None:
+    """`%kestrel macros` gives the table, `%kestrel macros accept` keeps what three runs did, and it is offered from then on."""
+    turns = [[("file_exists", {"path": "a"}), ("list_directory", {})], "done"]
+    for _ in range(3):
+        shell.user_ns["lab"].run_sync("look", model=ScriptedModel(turns))
+    table = run(shell, "%kestrel macros")
+    assert "file_exists_list_directory()" in repr(table)
+    assert "proposed, 3 times" in table._repr_html_()
+    assert run(shell, "%kestrel macros accept file_exists_list_directory --as look") is None  # told, and no value to show
+    assert [macro.name for macro in run(shell, "%kestrel macros").list()] == ["look"]
+    assert run(shell, "%kestrel macros show look").steps[0].args == {"path": "a"}
+    with pytest.raises(UsageError, match="did you mean 'look'"):
+        run(shell, "%kestrel macros remove lok")

@@ -1,0 +1,197 @@
+"""The operation `verify`: an answer is judged, and repaired and judged again until it passes or the rounds are used up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import cast
+
+from kestrel_lab.core.errors import RunError, UsageError
+from kestrel_lab.core.events import ModelEscalated, VerifierFinished, VerifierStarted
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.protocols import Claim, Evidence, Verifier
+from kestrel_lab.core.step import Step
+from kestrel_lab.core.template import escape
+from kestrel_lab.core.text import one_line
+from kestrel_lab.engine.artifacts import as_text
+from kestrel_lab.engine.dialogue import Dialogue
+from kestrel_lab.engine.operation import Done, Operation, Scope
+from kestrel_lab.engine.verifiers import VERDICT, FilesExist, ModelVerifier
+from kestrel_lab.log.fold import RunState
+
+ROUNDS = 2
+"""Repairs, unless a step says otherwise."""
+_DEFAULT = "The answer reaches the goal, and nothing in it is made up."
+_REPAIR = """\
+Put an answer to this goal right:
+
+{goal}
+
+The artifacts below hold the answer so far, what a verifier found wrong with it, and the criteria it must meet. Use tools to find out \
+what is true, do what is missing, then give the whole answer anew, without talking about the earlier one."""
+
+_REFERENCE = re.compile(r"\{\{\s*(?P<a>[^\W\d][\w-]*)\s*\}\}|\$\{\s*(?P<b>[^\W\d][\w-]*)\s*\}")
+
+Judges = Callable[[Scope], Sequence[Verifier]]
+
+
+def verifying(judges: Judges) -> Operation:
+    """The operation `verify` with verifiers of one's own: an answer passes if all of them pass it.
+
+    Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
+    run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
+    repair (the last of them for all that follow). The plan's own acceptance criteria, and those that an operation
+    `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
+
+    Its output is the answer that passed. One that does not pass grows a step `STEP/repair#N`, which produces the answer
+    anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong.
+    """
+
+    async def verify(scope: Scope) -> Done:
+        order = _Order(scope)
+        answer = as_text(order.answer).strip()
+        issues = list(order.failed)
+        if not answer:
+            issues.append("there is no answer")
+        for judge in judges(scope) if answer else ():
+            claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=evidence(scope.ctx.state, but=scope.step.id))
+            issues += await _judged(judge, claim, scope)
+        if not issues:
+            return Done(output=order.answer)
+        if order.round > order.rounds:
+            times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
+            msg = f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}"
+            raise RunError(msg)
+        return Done(grows=order.growth(answer, issues))
+
+    return verify
+
+
+async def _judged(judge: Verifier, claim: Claim, scope: Scope) -> tuple[str, ...]:
+    """What the verifier finds wrong; recorded."""
+    ctx, step = scope.ctx, scope.step.id
+    ctx.emit(VerifierStarted(step=step, verifier=judge.name, criteria=list(claim.criteria)))
+    found = await judge(claim)
+    ctx.emit(VerifierFinished(step=step, verifier=judge.name, passed=found.passed, confidence=found.confidence, issues=list(found.issues)))
+    return () if found.passed else found.issues or (f"the verifier {judge.name!r} did not pass it and gave no reason",)
+
+
+class _Order:
+    """What a step orders to be verified, read and checked."""
+
+    def __init__(self, scope: Scope) -> None:
+        args = scope.args
+        self._scope = scope
+        self.artifact = _artifact(scope.step)
+        self.answer = scope.inputs[self.artifact]
+        self.goal = as_text(args.get("goal")).strip() or (scope.ctx.state.started.goal if scope.ctx.state.started else "")
+        self.rounds = _number(args.get("rounds", ROUNDS), "rounds", least=0)
+        self.round = _number(args.get("round", 1), "round", least=1)
+        self.escalate = _texts(args.get("escalate", []), "escalate")
+        for model in self.escalate:
+            scope.ctx.resolve(model)
+        written = dict.fromkeys((*scope.plan.acceptance_criteria, *_texts(args.get("criteria", []), "criteria"), *_proposed(scope)))
+        self.criteria = tuple(text for text in written if text.strip()) or (_DEFAULT,)
+        went = cast("dict[str, dict[str, Json]]", scope.steps)
+        self.failed = tuple(
+            f"step {name} {'was ' if how['skipped'] else 'failed: '}{one_line(str(how['reason']), 300)}"
+            for name, how in went.items()
+            if not how["ok"]
+        )
+        """What went wrong with the steps it waits for."""
+
+    def growth(self, answer: str, issues: Sequence[str]) -> tuple[Step, ...]:
+        """The repair, and the round after it."""
+        step = self._scope.step
+        first = step.id if self.round == 1 else step.id.removesuffix(f"#{self.round}")
+        so_far = answer or self._scope.step.given.get("earlier answer", "")
+        repair = Step(
+            id=f"{first}/repair#{self.round}",
+            goal=_REPAIR.format(goal=self.goal),
+            given={"answer so far": so_far, "what is wrong": list(issues), "criteria": list(self.criteria)},
+            produces=(self.artifact,),
+            model=self._model(self.round),
+            stage="repair" if step.stage else "",
+        )
+        if repair.model != (before := self._model(self.round - 1)):
+            source = before or self._scope.ctx.model.name
+            self._scope.ctx.emit(ModelEscalated(step=repair.id, source=source, target=repair.model, reason=one_line(issues[0], 200)))
+        again = replace(
+            step,
+            id=f"{first}#{self.round + 1}",
+            parent="",
+            depends_on=(repair.id,),
+            when="",
+            after_failure=True,
+            given={**step.given, "earlier answer": so_far},
+            args={
+                "goal": escape(self.goal),
+                "answer": f"{{{{{self.artifact}}}}}",
+                "criteria": escape(cast("Json", list(self.criteria))),
+                "rounds": self.rounds,
+                "round": self.round + 1,
+                "escalate": escape(cast("Json", list(self.escalate))),
+            },
+        )
+        return repair, again
+
+    def _model(self, repair: int) -> str:
+        """The model of the n-th repair; empty for the run's."""
+        return self.escalate[min(repair, len(self.escalate)) - 1] if self.escalate and repair else ""
+
+
+def _artifact(step: Step) -> str:
+    """The artifact that the step's `answer` refers to."""
+    written = step.args.get("answer")
+    if isinstance(written, str) and (found := _REFERENCE.fullmatch(written)):
+        return found["a"] or found["b"]
+    msg = f"the operation 'verify' needs the artifact it judges as `answer: '{{{{NAME}}}}'`, not {written!r}: a repair produces it anew"
+    raise UsageError(msg)
+
+
+def _proposed(scope: Scope) -> tuple[str, ...]:
+    """Criteria proposed together with the steps that this one waits for."""
+    plans = {step.id for step in scope.plan.steps if step.operation == "plan"}
+    given = [how.get("answer") for name, how in scope.steps.items() if name in plans and isinstance(how, dict)]
+    return tuple(text for value in given if isinstance(value, dict) for text in _texts(value.get("acceptance_criteria", []), "criteria"))
+
+
+def _texts(value: Json, name: str) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(cast("list[str]", value))
+    msg = f"{name} of the operation 'verify' must be a list of texts, not {one_line(repr(value), 60)}"
+    raise UsageError(msg)
+
+
+def _number(value: Json, name: str, *, least: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return value
+    msg = f"{name} of the operation 'verify' must be a whole number from {least}, not {value!r}"
+    raise UsageError(msg)
+
+
+def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
+    """What tools answered in all steps of the run, except the step `but`."""
+    steps = {step.id: step for step in state.planned.steps}
+    found: list[Evidence] = []
+    for name, talk in state.conversations.items():
+        if name == but:
+            continue
+        found += [Evidence(call=said.call_id, tool=said.name, text=said.text) for said in talk.messages if said.role == "tool"]
+        if name in steps and steps[name].tool:
+            found += [Evidence(call=call, tool=steps[name].tool, text=text) for call, text in talk.answers.items()]
+    return tuple(found)
+
+
+def _judges(scope: Scope) -> Sequence[Verifier]:
+    """The files the answer names, then a model; no chance in what it says unless the step asks for it."""
+    step = replace(scope.step, schema=VERDICT, temperature=0.0 if scope.step.temperature is None else scope.step.temperature)
+
+    def knows(call: str) -> bool:
+        return any(item.call == call for item in evidence(scope.ctx.state))
+
+    return FilesExist(scope.ctx.workspace), ModelVerifier(Dialogue(step, scope.ctx, scope.desk), knows)
+
+
+verify = verifying(_judges)
