@@ -49,6 +49,8 @@ class LLMAgent:
     """The run's by default."""
     turns: int | None = field(default=None, kw_only=True)
     """Most model turns for one goal; the run's limit holds as well."""
+    temperature: float | None = field(default=None, kw_only=True)
+    """How much chance there is in what the model says; its own setting by default."""
     schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
     """JSON Schema of the answer, which is then a value; one that does not fit goes back to the model."""
     description: str = field(default="", kw_only=True)
@@ -69,6 +71,7 @@ class LLMAgent:
             model=self.model,
             turns=self.turns,
             react=self.react,
+            temperature=self.temperature,
             schema=None if self.schema is None else dict(self.schema),
             **place,
         )
@@ -87,8 +90,8 @@ class ReActAgent(LLMAgent):
 
 Node = LLMAgent | tuple[LLMAgent, str] | Step
 """An agent that works on the run's goal, one with a goal of its own (`{{goal}}` stands for the run's), or any step."""
-Way = tuple[str, str] | tuple[str, str, str]
-"""From a node to another, perhaps with a condition on artifacts."""
+Way = tuple[str, ...]
+"""From a node to another, and perhaps a third text, a condition on artifacts."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class GraphAgent:
         """The plan that follows the graph; raises `UsageError` for a graph that is not in order."""
         shape = along_edges(
             [_part(name, node, goal) for name, node in self.nodes.items()],
-            [Edge(*way) for way in self.edges],
+            [_edge(way) for way in self.edges],
             start=(self.start,) if isinstance(self.start, str) else self.start,
             state=self.state,
             limit=self.limit,
@@ -136,6 +139,13 @@ def with_goal(text: str, scope: Mapping[str, Json]) -> str:
         raise UsageError(msg)
     found = render(f"{text} ", scope)  # the space, so that a text that is all reference stays text
     return str(found)[:-1]
+
+
+def _edge(way: Way) -> Edge:
+    if not 2 <= len(way) <= 3:
+        msg = f"an edge is (from, to) or (from, to, condition), not {way!r}"
+        raise UsageError(msg)
+    return Edge(*way)
 
 
 def _part(name: str, node: Node, goal: str) -> Part:

@@ -38,6 +38,8 @@ class Plan:
     """Artifacts that exist before the first step."""
     acceptance_criteria: tuple[str, ...] = ()
     """What the answer must meet: the operations `plan` and `verify` hold it to these."""
+    _growth: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
+    """What `growth` found."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -69,8 +71,10 @@ class Plan:
         """For each step, in the order written, the steps it waits for: named ones, producers of what it consumes, and what these grew."""
         return self._needs(self._producers())
 
-    def growth(self) -> dict[str, tuple[str, ...]]:
+    def growth(self) -> Mapping[str, tuple[str, ...]]:
         """For each step that grew others, all that came of it, in the order of the plan."""
+        if self._growth is not None:  # asked for several times for each step of a run
+            return self._growth
         parents = {step.id: step.parent for step in self.steps if step.parent}
         found: dict[str, list[str]] = {}
         for name in parents:
@@ -79,7 +83,9 @@ class Plan:
                 found.setdefault(above, []).append(name)
                 seen.add(above)
                 above = parents.get(above)
-        return {name: tuple(steps) for name, steps in found.items()}
+        growth = {name: tuple(steps) for name, steps in found.items()}
+        object.__setattr__(self, "_growth", growth)
+        return growth
 
     def source(self, step: Step, name: str) -> str | None:
         """Which step gives `step` the artifact `name`; `None` for one that is there before the first step."""

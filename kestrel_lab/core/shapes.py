@@ -99,7 +99,7 @@ def repeated(
         "at_limit": at_limit,
         "result": result or body[-1].produces[-1],
     }
-    return Shape((Step(id=name, operation="loop", args=_literal(args)),), artifacts)
+    return Shape((Step(id=_free(name, body), operation="loop", args=_literal(args)),), artifacts)
 
 
 def along_edges(
@@ -155,7 +155,7 @@ def along_edges(
             "at_limit": at_limit,
             "result": result,
         }
-        return Shape((Step(id=name, operation="graph", args=_literal(args)),), _before(body, state or {}))
+        return Shape((Step(id=_free(name, body), operation="graph", args=_literal(args)),), _before(body, state or {}))
     if result:
         msg = "result is for graphs with cycles: here the answer is what the last nodes answer"
         raise UsageError(msg)
@@ -252,6 +252,14 @@ def _along(step: Step, into: Sequence[Edge], before: Mapping[str, Step]) -> Step
 def _before(steps: Iterable[Step], state: Mapping[str, Json]) -> dict[str, Json]:
     """What there is of the artifacts before the first step that makes them: null, unless the state says more."""
     return {**{name: None for step in steps for name in step.produces}, **state}
+
+
+def _free(name: str, steps: Iterable[Step]) -> str:
+    """The name, or one like it that no step has."""
+    taken = {step.id for step in steps}
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _literal(args: dict[str, Json]) -> dict[str, Json]:

@@ -50,6 +50,9 @@ class AgentSettings(Entry):
     tools: list[str] | None = Field(default=None, description="Names of the tools it is offered; all of the run by default.")
     turns: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Most model turns for one goal.")
     react: bool = Field(default=False, description="Thought, action and observation as text, for any model.")
+    temperature: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="How much chance there is; the model's own by default."
+    )
     answer: dict[str, Any] | None = Field(default=None, alias="schema", description="JSON Schema of the answer, which is then a value.")
 
 

@@ -116,7 +116,9 @@ def _check_names(reading: Reading) -> None:
     entry, tried = reading.entry, reading.tried
     state = entry.state if isinstance(entry, LoopEntry | GraphEntry) else {}
     known = {*reading.scope, *state, *(name for _, work in _works(entry) for name in _makes(entry, work))}
+    first: dict[str, Where] = {}
     for where, work in _works(entry):
+        tried((*where, "id"), partial(_refuse_again, work.id, first.setdefault(work.id, where), where, reading.document))
         for place, name in enumerate(work.consumes):
             tried((*where, "consumes", place), partial(_find, {name}, known))
         tried((*where, "goal"), partial(with_goal, work.goal, reading.scope))
@@ -136,6 +138,12 @@ def _check_names(reading: Reading) -> None:
             tried(("edges", place, "from"), partial(_find, {edge.source}, nodes, "there is no node"))
             tried(("edges", place, "to"), partial(_find, {edge.target}, nodes, "there is no node"))
             tried(("edges", place, "when"), partial(asked_names, edge.when, known))
+
+
+def _refuse_again(name: str, first: Where, where: Where, document: YamlFile) -> None:
+    if first != where:
+        msg = f"{name!r} is already on line {document.line((*first, 'id'))}"
+        raise UsageError(msg)
 
 
 def _find_all(names_in: Callable[[Any], frozenset[str]], value: object, known: Collection[str]) -> None:

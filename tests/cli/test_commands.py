@@ -295,3 +295,39 @@ def test_a_run_is_forked_and_compared(kestrel: Kestrel, folder: Path) -> None:
     assert "has no event 99: its events are 1 to" in err
     assert kestrel("fork", parent, "--at", "1", "--result", "x")[0] == 2
     assert kestrel("diff", parent, "nothing")[0] == 2
+
+
+FLOW = """\
+kind: loop
+name: poem
+inputs: {tone: how it sounds}
+steps:
+  - {id: line, goal: "talk about {{goal}}, {{tone}}", consumes: [line]}
+until: line == "hello"
+limit: 3
+"""
+
+
+def test_a_workflow_from_the_command_line(kestrel: Kestrel, folder: Path) -> None:
+    """It is listed, looked at, drawn and run with its inputs; each mistake is one line with file, line and key."""
+    (folder / "flow.yaml").write_text(FLOW)
+    code, out, _ = kestrel("plans")
+    assert (code, "react" in out, "One agent works on the goal" in out) == (0, True, True)
+    code, out, _ = kestrel("plan", "the", "sea", "--plan", "flow.yaml", "--input", "tone=calm")
+    assert (code, 'loop until line == "hello", at most 3 rounds' in out, "talk about the sea, calm" in out) == (0, True, True)
+    code, out, _ = kestrel("plan", "sea", "--plan", "flow.yaml", "--input", "tone=calm", "--svg", "out/plan.svg")
+    assert (code, out.strip(), "<svg" in (folder / "out" / "plan.svg").read_text()) == (0, "out/plan.svg", True)
+    code, out, _ = kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone=calm", "--model", "scripted:script.yaml", "--json")
+    assert (code, json.loads(out)["answer"]) == (0, "hello")
+    (folder / "flow.yaml").write_text(FLOW.replace("until", "untl"))
+    code, _, err = kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone=calm")
+    assert (code, "flow.yaml:6: untl: unknown key; did you mean 'until'?" in err) == (2, True)
+    assert [kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone")[0], kestrel("plan", "sea", "--plan", "reakt")[0]] == [2, 2]
+
+
+def test_schemas_are_printed(kestrel: Kestrel) -> None:
+    """What is printed is the JSON Schema; another name is told with the nearest one."""
+    code, out, _ = kestrel("schema", "agent")
+    assert (code, json.loads(out)["title"]) == (0, "kestrel_lab agent")
+    code, _, err = kestrel("schema", "agents")
+    assert (code, "did you mean 'agent'?" in err) == (2, True)

@@ -197,6 +197,17 @@ def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> 
     assert "&lt;b&gt;" in captured.outputs[-1].data["text/html"]
 
 
+def test_a_workflow_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:
+    """Plans are values; a run follows one with inputs, in which `@name` stands for a variable."""
+    (tmp_path / "flow.yaml").write_text("kind: sequential\ninputs: {what: it}\nsteps: [{id: a, goal: 'Write {{what}}: {{goal}}'}]\n")
+    shell.user_ns["word"] = "a letter"
+    plan = run(shell, '%kestrel plan "to Ann" --plan flow.yaml --input what=@word')
+    assert [step.goal for step in plan.steps] == ["Write a letter: to Ann"]
+    made = run(shell, '%kestrel run "to Ann" --plan flow.yaml --input what=@word --approve auto')
+    assert (made.status, made.plan) == ("COMPLETE", plan)
+    assert list(run(shell, "%kestrel plans").index)[:1] == ["react"]
+
+
 def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) -> None:
     """`%kestrel macros` gives the table, `%kestrel macros accept` keeps what three runs did, and it is offered from then on."""
     turns = [[("file_exists", {"path": "a"}), ("list_directory", {})], "done"]

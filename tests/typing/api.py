@@ -9,10 +9,13 @@ from kestrel_lab import (
     ApprovalRequired,
     Danger,
     EvalResult,
+    GraphAgent,
     KestrelError,
     Lab,
     Limits,
+    LLMAgent,
     Plan,
+    ReActAgent,
     Run,
     RunStatus,
     Step,
@@ -119,6 +122,15 @@ async def main(lab: Lab) -> None:
         print(decided)
     except (UsageError, KestrelError) as error:
         print(error)
+
+    critic = LLMAgent("critic", "Be strict.", tools=["grep"], turns=3)
+    ways = [("a", "b"), ("b", "a", "not b.done")]
+    graph = GraphAgent("graph", {"a": critic, "b": (ReActAgent("b"), "check {{goal}}")}, ways, limit=9)
+    await lab.run("go", plan=critic)
+    await lab.run("go", plan=graph)
+    await lab.run("go", plan="react", inputs={"n": 3})
+    await lab.run("go", plan=Path("flow.yaml"))
+    await lab.run("go", plan=7)  # type: ignore[arg-type]
 
     fork: Run = await lab.fork(run.id, at=5, model="openai/gpt-5", tools=["grep"], answer="42", approver=person)
     begun = lab.start_fork(fork.id, result="text", approve="auto")
