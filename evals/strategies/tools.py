@@ -133,7 +133,12 @@ class Maze:
     @classmethod
     def read(cls, context: ToolContext) -> Maze:
         """The maze of a run."""
-        found = json.loads(context.workspace.read_text("maze.json").text)
+        return cls.of(context.workspace.read_text("maze.json").text)
+
+    @classmethod
+    def of(cls, text: str) -> Maze:
+        """The maze that a file holds."""
+        found = json.loads(text)
         return cls([row.split() for row in found["cells"]], tuple(found["start"]), tuple(found["exit"]))
 
     def position(self, context: ToolContext) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from kestrel_lab.views.page import page
 from kestrel_lab.views.plan_figure import plot_plan
 from kestrel_lab.views.runview import RunView, view_of
 from kestrel_lab.views.text import run_text
+from kestrel_lab.views.thoughts import plot_thoughts, thoughts_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,6 +104,14 @@ class Run:
     def plot_plan(self) -> Figure:
         """The plan as a drawing that says how far each step is; a notebook shows it, `savefig` stores it."""
         return plot_plan(self.plan, {step.id: step.state for step in self.view().steps.values()})
+
+    def thoughts(self) -> pd.DataFrame:
+        """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""
+        return thoughts_of(self.events())
+
+    def plot_thoughts(self) -> Figure:
+        """The search as a tree, the solution in green; a notebook shows it, `savefig` stores it."""
+        return plot_thoughts(self.thoughts())
 
     def records(self) -> list[Record]:
         """The run's events as the log keeps them, with number and time."""

@@ -5,7 +5,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +260,10 @@ def test_wrong_arguments_are_told(session: Session, workspace: Path, args: dict[
     assert (run.status, problem in run.reason) == (RunStatus.FAILED, True), run.reason
 
 
-def reference(tree: Tree, *, breadth: int, beam: int, nodes: int, depth: int, floor: float) -> tuple[list[str], str]:
-    """Best-first search, written apart: what is scored in which order, and the solution."""
+def reference(
+    tree: Tree, *, breadth: int, beam: int, nodes: int, depth: int, floor: float, worth: Callable[[float], float] = abs
+) -> tuple[list[str], str]:
+    """Best-first search, written apart: what is scored in which order, and the solution. With another `worth` it is a mutant."""
     order: list[str] = []
     frontier: list[str] = []
     at = ""
@@ -271,16 +273,15 @@ def reference(tree: Tree, *, breadth: int, beam: int, nodes: int, depth: int, fl
         if solved := [name for name in children if tree[name] == 1]:
             return order, solved[0]
         frontier += [name for name in children if tree[name] >= floor and name.count(".") + 1 < depth]
-        frontier = sorted(frontier, key=lambda name: (-tree[name], -name.count("."), order.index(name)))[:beam]
+        frontier = sorted(frontier, key=lambda name: (-worth(tree[name]), -name.count("."), order.index(name)))[:beam]
         if len(order) >= nodes or not frontier:
             return order, ""
         at = frontier.pop(0)
 
 
-@st.composite
-def trees(draw: st.DrawFn) -> Tree:
+def random_tree(seed: int) -> Tree:
     """A random tree, sometimes with solutions and dead ends."""
-    rng = random.Random(draw(st.integers(0, 10**6)))
+    rng = random.Random(seed)
     tree: dict[str, float] = {}
 
     def grow(at: str, level: int) -> None:
@@ -296,7 +297,7 @@ def trees(draw: st.DrawFn) -> Tree:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    tree=trees(),
+    tree=st.integers(0, 10**6).map(random_tree),
     breadth=st.integers(1, 3),
     beam=st.integers(1, 4),
     nodes=st.integers(1, 16),
@@ -312,6 +313,24 @@ def test_it_is_best_first_search(
     order, solution = reference(tree, **bounds)
     assert scored(run) == order
     assert (run.status, run.answer) == ((RunStatus.COMPLETE, solution.replace(".", "\n")) if solution else (RunStatus.FAILED, run.answer))
+
+
+BOUNDS: dict[str, Any] = {"breadth": 2, "beam": 2, "nodes": 7, "depth": 4, "floor": 0.3}
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        {"worth": lambda _: 0.0},
+        {"worth": lambda score: -score},
+        *({name: value} for name, value in (("breadth", 3), ("beam", 1), ("beam", 9), ("nodes", 8), ("depth", 3), ("floor", 0.0))),
+    ],
+    ids=["blind", "worst first", "breadth", "greedy", "no beam", "one too many", "not deep enough", "no floor"],
+)
+def test_the_comparison_tells_mutants(mutation: dict[str, Any]) -> None:
+    """A search that follows other candidates, or keeps a bound by one off, scores other candidates on some of a hundred trees."""
+    trees = [random_tree(seed) for seed in range(100)]
+    assert any(reference(tree, **BOUNDS) != reference(tree, **{**BOUNDS, **mutation}) for tree in trees)
 
 
 def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.toolfiles import load_tools
+from kestrel_lab.evals.toolfiles import load_function, load_tools
 
 TOOLS = '''\
 from kestrel_lab import tool
@@ -58,3 +58,16 @@ def test_what_is_wrong_is_told(tmp_path, text, message):
     (tmp_path / "tools.py").write_text(text)
     with pytest.raises(UsageError, match=message):
         load_tools(tmp_path / "tools.py")
+
+
+def test_a_function_is_taken_by_its_name(tmp_path):
+    """A scripted model's function comes from the file as it is now; a wrong name is told with the nearest right one."""
+    (tmp_path / "part.py").write_text("WORD = 'one'\n")
+    (tmp_path / "script.py").write_text("import part\n\ndef reasoner(request):\n    return part.WORD\n")
+    assert load_function(tmp_path / "script.py", "reasoner")(None) == "one"
+    assert "part" not in sys.modules
+    with pytest.raises(UsageError, match=r"script.py has no function 'reasonr'; did you mean 'reasoner'\?"):
+        load_function(tmp_path / "script.py", "reasonr")
+    (tmp_path / "script.py").write_text("import nothing_of_this_name\n")
+    with pytest.raises(UsageError, match=r"a scripted model is to come from .*script.py, which cannot be imported: ModuleNotFoundError"):
+        load_function(tmp_path / "script.py", "reasoner")
