@@ -79,6 +79,7 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         emit=ctx.emit,
         inputs=runner.inputs,
         preflight=partial(preflight, ctx),
+        on_disk=ctx.on_disk,
         budget=ctx.ports.budget,
         sleep=ctx.ports.sleep,
     )

@@ -58,6 +58,7 @@ class StageRunner:
         emit: Callable[[Event], Any],
         inputs: Callable[[Step], Mapping[str, Json]],
         preflight: Callable[[Step], Awaitable[None]],
+        on_disk: Callable[[], Awaitable[None]],
         budget: RetryBudget | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -70,11 +71,12 @@ class StageRunner:
             emit: Records an event and takes it into `state`.
             inputs: The artifacts a step is given.
             preflight: Raises a `RunError` when something that a step needs is not there.
+            on_disk: Waits until what was recorded is safe: nothing is begun, or begun anew, before a checkpoint is.
             budget: How often and how long is tried; the default one if `None`.
             sleep: Waits so many seconds; may be cancelled.
         """
         self._run, self._state, self._toolbox, self._emit = run, state, toolbox, emit
-        self._inputs, self._preflight, self._sleep = inputs, preflight, sleep
+        self._inputs, self._preflight, self._on_disk, self._sleep = inputs, preflight, on_disk, sleep
         self._budget = budget or RetryBudget()
 
     async def __call__(self, step: Step) -> Outcome:
@@ -92,6 +94,7 @@ class StageRunner:
                 await self._failed(step, talk, error)
             else:
                 self._checkpoint(step, "skipped" if outcome.skipped else "done", talk)
+                await self._on_disk()
                 return outcome
 
     def _begin(self, step: Step) -> Conversation:
@@ -111,6 +114,7 @@ class StageRunner:
             raise self._ended(talk, kind, error)
         self._checkpoint(step, "retrying", talk, kind, str(error))
         self._retry(step, talk, kind, str(error), wait)
+        await self._on_disk()
         await self._sleep(wait)
 
     def _may_repeat(self, step: Step, talk: Conversation, kind: FailureClass, wait: float) -> bool:

@@ -123,14 +123,24 @@ class Scene:
         async def sleep(seconds: float) -> None:
             self.waits.append(seconds)
 
-        async def ready(step: Step) -> None:
+        async def ready(*_: Any) -> None:
             pass
 
         runner = self.runner(
-            run, state=state, toolbox=toolbox(), emit=emit, inputs=lambda _: {}, preflight=ready, budget=BUDGET, sleep=sleep
+            run,
+            state=state,
+            toolbox=toolbox(),
+            emit=emit,
+            inputs=lambda _: {},
+            preflight=ready,
+            on_disk=ready,
+            budget=BUDGET,
+            sleep=sleep,
         )
         try:
-            asyncio.run(runner(self.step))
+            runner(self.step).send(None)  # nothing here waits for anything: a loop would only cost time
+        except StopIteration:
+            pass
         except RunError as error:
             emit(StepFinished(step=self.step.id, ok=False, reason=str(error)))
             return error
