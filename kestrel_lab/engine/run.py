@@ -21,7 +21,6 @@ from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.page import page
-from kestrel_lab.views.plan_figure import plot_plan
 from kestrel_lab.views.runview import RunView, view_of
 from kestrel_lab.views.text import run_text
 
@@ -95,7 +94,7 @@ class Run:
 
     def plot_plan(self) -> Figure:
         """The plan as a drawing that says how far each step is; a notebook shows it, `savefig` stores it."""
-        return plot_plan(self.plan, {step.id: step.state for step in self.view().steps.values()})
+        return self.plan.plot({step.id: step.state for step in self.view().steps.values()})
 
     def records(self) -> list[Record]:
         """The run's events as the log keeps them, with number and time."""
