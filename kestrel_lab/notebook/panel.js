@@ -148,7 +148,7 @@ const TALL = 38;
 function stepPart(drawing, goTo) {
   const root = make("li"), mark = make("span", "kst-mark"), name = make("b"), goal = make("span"), needs = make("span", "kst-soft"), now = {};
   const node = draw("g", { class: "kst-node", tabindex: "0", role: "button" }), tip = draw("title", {});
-  const frame = draw("rect", { height: TALL, rx: 7 }), behind = draw("rect", { height: TALL, rx: 7, x: 3, y: 3, class: "kst-behind" });
+  const frame = draw("rect", { height: TALL, rx: 7 }), behind = draw("path", { class: "kst-behind" });
   const label = draw("text", { y: 16, class: "kst-nodename" }), state = draw("text", { y: 31, class: "kst-nodestate" });
   root.append(mark, name, goal, needs);
   node.append(tip, behind, frame, label, state);
@@ -166,12 +166,14 @@ function stepPart(drawing, goTo) {
       put(mark, MARK[word] || "");
       mark.setAttribute("role", "img");
       mark.setAttribute("aria-label", word);
+      root.classList.toggle("kst-grown", !!now.parent);
       put(name, now.name || ""); put(goal, now.goal || "");
       put(needs, now.needs?.length ? "after " + now.needs.join(", ") : "");
       node.classList.toggle("kst-away", !!now.within);
       if (now.within) node.setAttribute("tabindex", "-1"); else node.setAttribute("tabindex", "0");
       node.style.transform = "translate(" + (now.x || 0) + "px, " + (now.y || 0) + "px)";
-      frame.setAttribute("width", now.width || 0); behind.setAttribute("width", now.width || 0);
+      frame.setAttribute("width", now.width || 0);
+      behind.setAttribute("d", "M8 " + (TALL + 4) + "H" + ((now.width || 0) - 4) + "a8 8 0 0 0 8 -8V8");
       behind.classList.toggle("kst-away", !now.folded);
       frame.classList.toggle("kst-exclusive", !!now.exclusive);
       for (const text of [label, state]) text.setAttribute("x", (now.width || 0) / 2);
@@ -194,8 +196,15 @@ function graphPart() {
     group.append(draw("rect", { x, y: 2, width, height: Math.max(0, now.height - 4), rx: 6, class: "kst-bandback" }), name);
     return group;
   };
+  // A step that begins comes into sight, unless somebody looks around in the drawing.
+  const show = ({ x, y, width }) => {
+    if (root.matches(":hover, :focus-within")) return;
+    const { scrollLeft: left, scrollTop: top, clientWidth: wide, clientHeight: high } = root;
+    if (x < left || x + width > left + wide) root.scrollLeft = x - wide / 2;
+    if (y < top || y + TALL > top + high) root.scrollTop = y - high / 2;
+  };
   return {
-    root, nodes,
+    root, nodes, show,
     update(c) {
       Object.assign(now, c);
       svg.setAttribute("width", now.width || 0); svg.setAttribute("height", now.height || 0);
@@ -278,6 +287,16 @@ function view(el, send) {
   const create = c => c.op === "step" ? stepPart(graph.nodes, goTo) : c.op === "ask" ? askPart(c.id, send) : kinds[c.kind]();
   const drop = (op, id) => { parts[op].get(id)?.remove?.(); parts[op].get(id)?.root.remove(); parts[op].delete(id); };
 
+  let begun = null;
+
+  // In the list a step stands behind what its parent has grown so far.
+  function lastOf(id) {
+    const family = new Set([id]);
+    let last = parts.step.get(id).root;
+    parts.step.forEach(({ now, root }) => { if (family.has(now.parent)) { family.add(now.id); last = root; } });
+    return last;
+  }
+
   // Shows the first row of a step, or of a step that it grew and that is drawn as one with it.
   function goTo(id) {
     const wanted = new Set([id]);
@@ -295,8 +314,13 @@ function view(el, send) {
     if (c.op === "asked") return drop("ask", c.id);
     if (c.op === "text") return parts.row.get(c.id)?.append(c.append);
     let part = parts[c.op].get(c.id);
-    if (!part) { part = create(c); parts[c.op].set(c.id, part); boxes[c.op].append(part.root); }
+    if (!part) {
+      part = create(c);
+      parts[c.op].set(c.id, part);
+      if (c.op === "step" && parts.step.has(c.parent)) lastOf(c.parent).after(part.root); else boxes[c.op].append(part.root);
+    }
     part.update(c);
+    if (c.op === "step" && c.state === "running") begun = part.now;
     if (c.step !== undefined) {
       part.of = c.step;
       if (part.step) put(part.step, parts.step.get(c.step)?.now.name || "");
@@ -308,6 +332,7 @@ function view(el, send) {
     changes.forEach(apply);
     plan.hidden = parts.step.size < 2;
     el.classList.toggle("kst-several", !plan.hidden);
+    if (begun) { graph.show(begun); begun = null; }
     if (atEnd) rows.scrollTop = rows.scrollHeight;
   }
   return {

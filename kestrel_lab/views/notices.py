@@ -18,8 +18,6 @@ def notice_of(event: e.Event) -> NoticeRow | None:
     match event:
         case e.BudgetWarned():
             return _row("warning", event.message)
-        case e.Prompted():
-            return _row("info", f"asked again: {event.text}", step=event.step)
         case e.StepRetried():
             soon = f" in {event.wait_s:g} s" if event.wait_s else ""
             text = f"failed ({event.error_class}) and is tried again{soon}, attempt {event.attempt}: {event.reason}"
@@ -39,6 +37,11 @@ def notice_of(event: e.Event) -> NoticeRow | None:
             level = "info" if event.target in _WELL else "warning"
             return _row(level, f"{event.kind} {event.dependency}: {event.source} → {event.target}{why}")
     return None
+
+
+def prompt(event: e.Prompted, *, again: bool) -> NoticeRow:
+    """The row of a question to a model, shortened: what a model is told is long and mostly known."""
+    return _row("info", f"asked{' again' if again else ''}: {one_line(event.text, 160)}", step=event.step)
 
 
 def verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished) -> NoticeRow:

@@ -15,7 +15,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import START_STEP
 from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import one_line, plain
-from kestrel_lab.views.notices import notice_of, verdict
+from kestrel_lab.views.notices import notice_of, prompt, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.wording import args_line, args_pairs, duration, shown, usage_line, visible_json
@@ -114,6 +114,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return _asked(view, event)
         case e.ApprovalGiven():
             return _decided(view, event)
+        case e.Prompted():
+            return [_prompted(view, event)]
         case e.MacroStarted() | e.MacroFinished():
             return _macro(view, event)
         case e.VerifierStarted() | e.VerifierFinished():
@@ -172,6 +174,11 @@ def _staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Chan
     row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=plain(event.stage), attempt=event.attempt)))
     row.change(state=view.plan.stage_state(event.stage))
     return [*changes, row.whole()]
+
+
+def _prompted(view: RunView, event: e.Prompted) -> Change:
+    again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
+    return _added(view, prompt(event, again=again))
 
 
 def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Change]:

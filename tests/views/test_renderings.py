@@ -202,7 +202,7 @@ def test_text_tells_what_happens_beside_calls() -> None:
         view.apply(event)
     assert run_text(view).splitlines()[2:] == [
         "warning: failed (it) and is tried again in 0.5 s, attempt 2: it",
-        "info: asked again: it",
+        "info: asked: it",
         "✗ macro_run it it [error · macro it failed: it]",
         "  it › … bash  [running · SAFE]",
         "bad: FAIL · confidence 0.25 · it",

@@ -27,6 +27,9 @@ _NOT_XML = {0xFFFE: "\\u{fffe}", 0xFFFF: "\\u{ffff}"}
 def plan_svg(layout: Layout, *, alone: bool = False, stages: Mapping[str, str] | None = None) -> str:
     """The layout as one `<svg>` element.
 
+    Where a page removes drawings, as notebooks do that nobody trusts yet, only text is left of it: strokes between the
+    elements, which are not drawn, keep it readable.
+
     Args:
         layout: What is where.
         alone: Whether it is a file of its own, which brings its paper along, light or dark as its reader prefers.
@@ -40,9 +43,9 @@ def plan_svg(layout: Layout, *, alone: bool = False, stages: Mapping[str, str] |
         _ALONE if alone else "",
         "<title>Plan</title>" if alone else "",
         f"<desc>{_safe(description(layout))}</desc>" if alone else "",
-        *(_band(band, layout.height, stages or {}) for band in layout.bands),
+        *(f"{_band(band, layout.height, stages or {})} | " for band in layout.bands),
         *(_line(line) for line in layout.lines),
-        *(_box(box) for box in layout.boxes),
+        *(f"{_box(box, tip=alone)} | " for box in layout.boxes),
         "</svg>",
     ]
     return "".join(parts)
@@ -94,7 +97,7 @@ def _line(line: Line) -> str:
     )
 
 
-def _box(box: Box) -> str:
+def _box(box: Box, *, tip: bool) -> str:
     node, middle = box.node, box.x + box.width // 2
     dashed = ' stroke-dasharray="5 3"' if node.exclusive else ""
     colour = COLOURS.get(node.state, QUIET)
@@ -105,15 +108,15 @@ def _box(box: Box) -> str:
         if node.state
         else ""
     )
-    behind = "".join(
-        f'<rect x="{box.x + shift}" y="{box.y + shift}" width="{box.width}" height="{HEIGHT}" rx="7" fill="none" {_ink(node.state)}/>'
-        for shift in ((3,) if node.folded else ())
-    )
+    right, below = box.x + box.width, box.y + HEIGHT
+    edge = f"M{box.x + 8} {below + 4}H{right - 4}a8 8 0 0 0 8 -8V{box.y + 8}"
+    behind = f'<path d="{edge}" fill="none" {_ink(node.state)}/>' if node.folded else ""
     work = f": {node.work}" if node.work else ""
+    title = f"<title>{_safe(short(f'{_told(node)}{work}', 400))}</title>" if tip else ""
     return (
-        f"<g{faint}><title>{_safe(short(f'{_told(node)}{work}', 400))}</title>{behind}"
+        f"<g{faint}>{title}{behind}"
         f'<rect x="{box.x}" y="{box.y}" width="{box.width}" height="{HEIGHT}" rx="7"{dashed}'
         f' fill="{colour}" fill-opacity=".12" {_ink(node.state)}/>'
         f'<text x="{middle}" y="{box.y + (16 if node.state else 23)}" text-anchor="middle" font-weight="600" fill="currentColor">'
-        f"{_safe(box.label)}</text>{state}</g>"
+        f"{_safe(box.label)}</text> {state}</g>"
     )
