@@ -19,13 +19,15 @@ from rich.text import Text
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import loads
-from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, TextRow
+from kestrel_lab.core.text import one_line
+from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS
 from kestrel_lab.views.wording import duration
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
+_LEVELS = {"warning": "yellow", "good": "green", "bad": "red"}
 _SETTLED = frozenset({"ok", "error", "denied", "stopped", "done"})
 _TAIL_LINES = 8
 
@@ -47,7 +49,7 @@ class TerminalDisplay:
         for row in self.view.rows.values():
             # The last text may still turn out to be the answer.
             undecided = isinstance(row, TextRow) and row.id == last and not self.view.done
-            if row.id not in self._printed and not undecided and (isinstance(row, NoticeRow) or row.state in _SETTLED):
+            if row.id not in self._printed and not undecided and (isinstance(row, StageRow) or row.state in _SETTLED):
                 self._printed.add(row.id)
                 if not isinstance(row, TextRow) or row.text.strip():
                     self._console.print(_settled(row))
@@ -98,7 +100,10 @@ class TerminalDisplay:
 def _settled(row: Row) -> Any:
     match row:
         case NoticeRow():
-            return Text(row.text, style="yellow" if row.level == "warning" else "dim")
+            line = Text(row.text, style=_LEVELS.get(row.level, "dim"))
+            return line.append("".join(f"\n    {one_line(item, 200)}" for item in row.items), style="dim")
+        case StageRow():
+            return Text(f"stage {row.stage}" + (f", attempt {row.attempt}" if row.attempt > 1 else ""), style="bold")
         case TextRow():
             if row.role == "answer":
                 return Panel(

@@ -40,13 +40,12 @@ def plan(
 ) -> Plan | Path:
     """Show the plan that a workflow makes for a goal; nothing is run."""
     from kestrel_lab.engine.workflow import load_plan  # loads pydantic
-    from kestrel_lab.views.plan_figure import plot_plan
 
     made = load_plan(name, " ".join(goal), values(inputs))
     if svg is None:
         return made
     svg.parent.mkdir(parents=True, exist_ok=True)
-    plot_plan(made).savefig(svg, format="svg")
+    svg.write_text(made.to_svg(), encoding="utf-8")
     return svg
 
 

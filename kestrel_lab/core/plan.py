@@ -8,6 +8,10 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING
 
+from kestrel_lab.core.drawing.graph import Node
+from kestrel_lab.core.drawing.layout import arrange
+from kestrel_lab.core.drawing.plan_figure import plan_figure
+from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.shapes import outlook
@@ -16,6 +20,7 @@ from kestrel_lab.core.text import plain
 
 if TYPE_CHECKING:
     import networkx as nx
+    from matplotlib.figure import Figure
 
 __all__ = ["START_STEP", "Plan", "Step"]
 
@@ -229,10 +234,40 @@ class Plan:
             rows += outlook(step) or [plain_row]
         return ("step", "stage", "work", "after", "if", "produces"), rows
 
+    def plot(self, states: Mapping[str, str] | None = None) -> Figure:
+        """The plan as a figure: a notebook shows it, `savefig` stores it as PNG, SVG or PDF.
+
+        `states` says how far each step is, `pending`, `running`, `waiting`, `ok`, `failed`, `skipped` or `stopped`: it is
+        written in the step and colours its frame; steps not named are pending. Exclusive steps have a dashed frame.
+        """
+        return plan_figure(arrange(self.nodes(states)))
+
+    def to_svg(self, states: Mapping[str, str] | None = None) -> str:
+        """The plan as an SVG file without scripts or anything from outside, light or dark as its reader prefers; see `plot`."""
+        return plan_svg(arrange(self.nodes(states)), alone=True)
+
+    def nodes(self, states: Mapping[str, str] | None = None) -> tuple[Node, ...]:
+        """The steps as drawings know them."""
+        needs = self.needs()
+        return tuple(
+            Node(
+                id=step.id,
+                needs=needs[step.id],
+                state="" if states is None else states.get(step.id, "pending"),
+                work=step.work,
+                stage=step.stage,
+                parent=step.parent,
+                exclusive=step.exclusive,
+            )
+            for step in self.steps
+        )
+
     def _repr_html_(self) -> str:
+        drawing = f'<div style="overflow-x:auto">{plan_svg(arrange(self.nodes()))}</div>'
         names, cells = self.table()
         heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in names)
         rows = "".join(
             "<tr>" + "".join(f'<td style="text-align:left">{escape(plain(text))}</td>' for text in row) + "</tr>" for row in cells
         )
-        return f"<table><caption>Plan</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        return f"{drawing}<details><summary>Plan of {len(self.steps)} steps as a table</summary>{table}</details>"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from importlib import import_module
 from typing import TypeVar
 
 from kestrel_lab.core.errors import ModelError, UsageError
@@ -34,6 +36,7 @@ class Dialogue:
         `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most. Raises
         `ModelError` when it then still cannot be used, and what `run_agent` raises.
         """
+        await asyncio.to_thread(import_module, "jsonschema")  # what checks use; its import would hold up whoever watches
         answer = await self._said(text)
         for _ in range(RETRIES):
             try:
@@ -60,7 +63,7 @@ def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
     """The JSON value in a model's answer, alone or in a fence or among words; raises `UsageError` if there is none or it does not fit."""
     value = _found(text)
     if schema is not None:
-        import jsonschema  # 40 ms: not at import
+        import jsonschema  # a third of a second: not at import
 
         problems = sorted(jsonschema.Draft202012Validator(schema).iter_errors(value), key=lambda error: list(map(str, error.absolute_path)))
         if problems:

@@ -23,7 +23,6 @@ from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.page import page
-from kestrel_lab.views.plan_figure import plot_plan
 from kestrel_lab.views.runview import RunView, view_of
 from kestrel_lab.views.text import run_text
 from kestrel_lab.views.thoughts import plot_thoughts, thoughts_of
@@ -103,7 +102,7 @@ class Run:
 
     def plot_plan(self) -> Figure:
         """The plan as a drawing that says how far each step is; a notebook shows it, `savefig` stores it."""
-        return plot_plan(self.plan, {step.id: step.state for step in self.view().steps.values()})
+        return self.plan.plot({step.id: step.state for step in self.view().steps.values()})
 
     def thoughts(self) -> pd.DataFrame:
         """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""

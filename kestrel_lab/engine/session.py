@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ApprovalGiven, Event, RunForked, RunResumed, RunStarted
+from kestrel_lab.core.events import Event, RunForked, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
@@ -21,12 +21,11 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
+from kestrel_lab.engine.archive import Archive
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.continuation import continuation
-from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
-from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.macros import offer_macros, tools_begun_with
 from kestrel_lab.engine.memory import LogMemory
@@ -36,6 +35,7 @@ from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.connection import process_name
@@ -52,10 +52,10 @@ from kestrel_lab.tools.registry import Tool, Toolbox
 from kestrel_lab.tools.workspace import Workspace
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
-class Session:
+class Session(Archive):
     """Starts, resumes and lists runs over one log."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Session:
             model=chosen.name,
             model_kind=chosen.kind,
             system=system_prompt(bounds, instructions),
-            tools=[{"name": t.name, "version": t.version, "danger": t.danger.name, "effect": t.effect} for t in toolbox],
+            tools=offered(toolbox),
             limits=bounds.as_json(),
             policy=policy.text,
             config=config,
@@ -181,7 +181,8 @@ class Session:
         )
         state = RunState()
         state.apply(started, self.store.create_run(run_id, started))
-        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, planned or Plan.single(goal))
+        setup = Setup(model=chosen, toolbox=toolbox, workspace=place, limits=bounds, policy=policy, approver=approver)
+        return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
     async def run(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`start` and wait for the end; takes the same options.
@@ -223,76 +224,26 @@ class Session:
         if known is not None and known.working:
             return known
         state = self.store.state(run_id)
+        given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(self.store.records(run_id))) is not None:
-            given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
             return self._begin_fork(run_id, found.at, given, limits=limits, stage=found.stage)
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
         if not take_over and owner.at_work(row.owner, run_id):
             raise owner.taken(run_id, row.owner)
-        began = state.started
-        place = Workspace(Path(began.workspace))
-        toolbox = self.resolve_tools(tools if tools is not None else tools_begun_with(began))
-        toolbox = offer_macros(toolbox, self.store, place, state)
-        chosen = self._model_again(began, model)
-        bounds = limits or Limits(**cast("dict[str, Any]", began.limits))
-        policy = Policy.parse(approve or began.policy)
-        check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
+        setup = self._again(state.started, state, given, limits)
         if not self.store.claim(row):
             raise owner.taken(run_id, self.store.run(run_id).owner)
         for record in self.store.records(run_id, after=state.events):  # written until the claim
             state.apply(record.event, record.at)
         if state.status.terminal:
             return Run(self.store, run_id, state)
-        resumed = RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
-        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, state.planned, resumed)
+        resumed = RunResumed(by=process_name(), model=setup.model.name, model_kind=setup.model.kind)
+        return self._launch(run_id, state, setup, state.planned, resumed)
 
     async def resume(self, run_id: str, **options: Unpack[RestartOptions]) -> Run:
         """`restart` and wait for the end; takes the same options. The run that comes back may be a new one."""
         return await self.restart(run_id, **options).wait()
-
-    def get(self, run_id: str) -> Run:
-        """A run of this log by its id; raises `UsageError` with the nearest id when there is none."""
-        live_run = self._runs.get(run_id)
-        if live_run is not None and live_run.working:
-            return live_run
-        self.store.flush()
-        self.store.run(run_id)
-        return Run(self.store, run_id)
-
-    def decide(self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once") -> list[str]:
-        """Answer every open question of a run; returns the tools that were decided on.
-
-        Raises `UsageError` when nothing waits. A session that waits for the answer goes on at once,
-        also in another process; otherwise the answer is used when the run is resumed.
-        """
-        run = self.get(run_id)
-        questions = run.questions
-        if not questions:
-            msg = f"run {run_id} is {run.status} and waits for no approval"
-            raise UsageError(msg)
-        for asked in questions:
-            run.decide(ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=how, reason=reason, scope=scope))
-        return [asked.tool for asked in questions]
-
-    def stages(self, run_id: str) -> pd.DataFrame:
-        """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
-        return self.get(run_id).stages()
-
-    def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
-        """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
-        self.store.flush()
-        return runs_frame(self.store.runs(limit=limit, trials=trials))
-
-    def checkpoints(self, run_id: str) -> pd.DataFrame:
-        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
-
-        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
-        damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
-        """
-        self.store.flush()
-        self.store.run(run_id)
-        return checkpoints_frame(self.store.checkpoints(run_id))
 
     def run_sync(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`run` for scripts; inside a running event loop (a notebook) it works too and blocks it."""
@@ -332,6 +283,20 @@ class Session:
         shelf: Shelf = open_cache(self.home / "cache")
         return shelf
 
+    def _again(self, began: RunStarted, state: RunState, given: ResumeOptions, limits: Limits | None) -> Setup:
+        """What a run goes on with: what is given anew, else what it began with."""
+        tools, place = given.get("tools"), Workspace(Path(began.workspace))
+        toolbox = offer_macros(self.resolve_tools(tools if tools is not None else tools_begun_with(began)), self.store, place, state)
+        check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
+        return Setup(
+            model=self._model_again(began, given.get("model")),
+            toolbox=toolbox,
+            workspace=place,
+            limits=limits or Limits(**cast("dict[str, Any]", began.limits)),
+            policy=Policy.parse(given.get("approve") or began.policy),
+            approver=given.get("approver"),
+        )
+
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
             wanted = self.model
@@ -345,12 +310,7 @@ class Session:
         self,
         run_id: str,
         state: RunState,
-        model: Model,
-        toolbox: Toolbox,
-        workspace: Workspace,
-        limits: Limits,
-        policy: Policy,
-        approver: Approver | None,
+        setup: Setup,
         plan: Plan,
         resumed: RunResumed | None = None,
         told: tuple[Event, ...] = (),
@@ -359,12 +319,12 @@ class Session:
             run_id=run_id,
             store=self.store,
             state=state,
-            model=model,
-            toolbox=toolbox,
-            workspace=workspace,
-            limits=limits,
-            policy=policy,
-            approver=approver,
+            model=setup.model,
+            toolbox=setup.toolbox,
+            workspace=setup.workspace,
+            limits=setup.limits,
+            policy=setup.policy,
+            approver=setup.approver,
             resolve=self.resolve_model,
             cache=self._cache,
             middleware=self.middleware,
@@ -433,21 +393,15 @@ class Session:
         self.store.flush()
         self.store.run(run_id)
         branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
-        state, began, tools = branch.state, branch.began, options.get("tools")
-        place, bounds = Workspace(Path(began.workspace)), Limits(**cast("dict[str, Any]", began.limits))
-        toolbox = self.resolve_tools(tools if tools is not None else tools_begun_with(began))
-        toolbox = offer_macros(toolbox, self.store, place, state)
-        chosen = self._model_again(began, options.get("model"))
-        policy = Policy.parse(options.get("approve") or began.policy)
-        place, bounds = Workspace(Path(began.workspace)), limits or Limits(**cast("dict[str, Any]", began.limits))
-        check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
+        state = branch.state
+        setup = self._again(branch.began, state, options, limits)
         forked = RunForked(
             parent=self.store.origin(run_id, branch.at),
             at=branch.at,
-            model=chosen.name,
-            model_kind=chosen.kind,
-            tools=offered(toolbox),
-            policy=policy.text,
+            model=setup.model.name,
+            model_kind=setup.model.kind,
+            tools=offered(setup.toolbox),
+            policy=setup.policy.text,
             given=branch.word,
             by=process_name(),
             stage=stage,
@@ -458,18 +412,13 @@ class Session:
         opening = (forked,) if branch.given is None else (forked, branch.given)
         for event in opening:
             state.apply(event, now)
-        plan = state.planned
-        return self._launch(fork_id, state, chosen, toolbox, place, bounds, policy, options.get("approver"), plan, told=opening)
+        return self._launch(fork_id, state, setup, state.planned, told=opening)
 
     async def fork(
         self, run_id: str, *, at: int | None = None, answer: str | None = None, result: str | None = None, **options: Unpack[ResumeOptions]
     ) -> Run:
         """`start_fork` and wait for the end; takes the same options."""
         return await self.start_fork(run_id, at=at, answer=answer, result=result, **options).wait()
-
-    def diff(self, a: str, b: str) -> RunDiff:
-        """Where two runs of this log part, forks of each other or not; raises `UsageError` for an unknown id."""
-        return diff_runs(self.get(a), self.get(b))
 
 
 def _tool(item: Tool | Callable[..., Any] | str) -> Tool:

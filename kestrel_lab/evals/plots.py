@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.evals.table import labelled
-from kestrel_lab.views.figure import literal, shown_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

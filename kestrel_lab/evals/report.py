@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Final
 
+from kestrel_lab.core.drawing.figure import png_uri
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.evals.plots import configs_figure
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, percent, success_interval, summarise, summary_cells, trial_record
 from kestrel_lab.log.store import EvalRow, SessionStore
-from kestrel_lab.views.figure import png_uri
 from kestrel_lab.views.html import run_html, table_html
 from kestrel_lab.views.page import page
 from kestrel_lab.views.runview import view_of

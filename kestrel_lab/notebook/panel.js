@@ -8,7 +8,15 @@ const make = (tag, cls, text) => {
 };
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const seconds = s => s < 60 ? s.toFixed(1) + " s" : Math.floor(s / 60) + " min " + String(Math.floor(s % 60)).padStart(2, "0") + " s";
-const MARK = { ok: "✓", error: "✗", denied: "✗", failed: "✗", waiting: "?", stopped: "–", asked: "·" };
+const MARK = {
+  ok: "✓", done: "✓", error: "✗", denied: "✗", failed: "✗", waiting: "?", stopped: "–", asked: "·", pending: "·", skipped: "»", retrying: "↻",
+};
+const draw = (tag, attributes, text) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+};
 
 function pairs(box, args) {
   box.replaceChildren(...args.flatMap(([name, text]) => [make("dt", "", name), put2(make("dd"), text)]));
@@ -27,7 +35,7 @@ function headPart(el, send) {
   const kind = make("span", "kst-badge kst-kind"), clock = make("span", "kst-clock"), stop = make("button", "kst-stop", "Stop run");
   const progress = make("div", "kst-progress"), note = make("span"), meter = make("progress");
   const reason = make("div", "kst-reason"), usage = make("footer", "kst-usage kst-soft");
-  const stages = make("div", "kst-soft"), health = make("div", "kst-notice");
+  const health = make("div", "kst-notice");
   health.dataset.level = "warning";
   said.setAttribute("role", "status");
   stop.type = "button";
@@ -44,8 +52,6 @@ function headPart(el, send) {
       put(said, "run " + pill.textContent);
     }
     put(run, now.run || ""); put(goal, now.goal || ""); put(model, now.model || ""); put(usage, now.usage || ""); put(reason, now.reason || "");
-    stages.hidden = !now.stages;
-    put(stages, now.stages ? "stages: " + now.stages : "");
     health.hidden = !now.health;
     put(health, now.health ? "not in order: " + now.health : "");
     kind.hidden = !now.model_kind || now.model_kind === "real";
@@ -58,14 +64,15 @@ function headPart(el, send) {
     reason.hidden = !now.reason;
   };
   const tick = clockNow => put(clock, now.started ? seconds(Math.max(0, (now.ended || clockNow) - now.started)) : "");
-  return { bar, goal, stages, health, said, progress, reason, usage, update, tick };
+  return { bar, goal, health, said, progress, reason, usage, update, tick };
 }
 
 function textRow() {
   const root = make("div", "kst-text"), label = make("div", "kst-label", "Answer"), body = make("div", "kst-body"), note = make("div", "kst-note kst-soft");
-  root.append(label, body, note);
+  const step = make("span", "kst-step kst-soft");
+  root.append(label, step, body, note);
   return {
-    root,
+    root, step,
     update(c) {
       if (c.state !== undefined) root.dataset.state = c.state;
       if (c.role !== undefined) root.dataset.role = c.role;
@@ -81,13 +88,15 @@ function callRow() {
   const root = make("details", "kst-call"), summary = make("summary"), mark = make("span", "kst-mark"), tool = make("b"), line = make("code", "kst-line");
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
   const args = make("dl"), resultLabel = make("div", "kst-label", "Result"), result = make("pre"), note = make("div", "kst-note kst-soft");
+  const inside = make("span", "kst-soft"), step = make("span", "kst-step kst-soft");
   result.tabIndex = 0;
-  summary.append(mark, tool, line, danger, took, preview);
+  summary.append(mark, inside, tool, line, danger, step, took, preview);
   root.append(summary, args, resultLabel, result, note);
   let since = 0;
   return {
-    root,
+    root, step,
     update(c) {
+      if (c.inside !== undefined) { put(inside, c.inside ? c.inside + " ›" : ""); inside.hidden = !c.inside; root.classList.toggle("kst-inside", !!c.inside); }
       if (c.state !== undefined) {
         if (c.state === "error" && root.dataset.state !== "error") root.open = true;
         root.dataset.state = c.state;
@@ -111,21 +120,104 @@ function callRow() {
 }
 
 function noticeRow() {
-  const root = make("div", "kst-notice");
-  return { root, update(c) { root.dataset.level = c.level; put(root, c.text); } };
+  const root = make("div", "kst-notice"), step = make("span", "kst-step kst-soft"), text = make("span"), items = make("ul");
+  root.append(step, text, items);
+  return {
+    root, step,
+    update(c) {
+      if (c.level !== undefined) root.dataset.level = c.level;
+      if (c.text !== undefined) put(text, c.text);
+      if (c.items !== undefined) items.replaceChildren(...c.items.map(item => make("li", "", item)));
+      items.hidden = !items.childElementCount;
+    },
+  };
 }
 
-function stepPart() {
-  const root = make("li"), mark = make("span", "kst-mark"), name = make("b"), goal = make("span"), needs = make("span", "kst-soft");
-  root.append(mark, name, goal, needs);
+function stageRow() {
+  const root = make("h4", "kst-stage"), name = make("span"), pill = make("span", "kst-badge"), now = {};
+  root.append(name, pill);
   return {
     root,
     update(c) {
-      root.dataset.state = c.state;
-      put(mark, MARK[c.state] || "");
+      Object.assign(now, c);
+      root.dataset.state = now.state;
+      put(name, "Stage " + now.stage + (now.attempt > 1 ? " · attempt " + now.attempt : ""));
+      put(pill, (MARK[now.state] ? MARK[now.state] + " " : "") + now.state);
+    },
+  };
+}
+
+// A step is shown twice: as a node of the drawing, which leads to its rows, and as an item of the list, for narrow places and for listening.
+const TALL = 38;
+function stepPart(drawing, goTo) {
+  const root = make("li"), mark = make("span", "kst-mark"), name = make("b"), goal = make("span"), needs = make("span", "kst-soft"), now = {};
+  const node = draw("g", { class: "kst-node", tabindex: "0", role: "button" }), tip = draw("title", {});
+  const frame = draw("rect", { height: TALL, rx: 7 }), behind = draw("path", { class: "kst-behind" });
+  const label = draw("text", { y: 16, class: "kst-nodename" }), state = draw("text", { y: 31, class: "kst-nodestate" });
+  root.append(mark, name, goal, needs);
+  node.append(tip, behind, frame, label, state);
+  drawing.append(node);
+  node.addEventListener("click", () => goTo(now.id));
+  node.addEventListener("keydown", event => {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); goTo(now.id); }
+  });
+  return {
+    root, now,
+    update(c) {
+      Object.assign(now, c);
+      const word = now.state || "pending";
+      root.dataset.state = node.dataset.state = word;
+      put(mark, MARK[word] || "");
       mark.setAttribute("role", "img");
-      mark.setAttribute("aria-label", c.state);
-      put(name, c.id); put(goal, c.goal); put(needs, c.needs.length ? "after " + c.needs.join(", ") : "");
+      mark.setAttribute("aria-label", word);
+      root.classList.toggle("kst-grown", !!now.parent);
+      put(name, now.name || ""); put(goal, now.goal || "");
+      put(needs, now.needs?.length ? "after " + now.needs.join(", ") : "");
+      node.classList.toggle("kst-away", !!now.within);
+      if (now.within) node.setAttribute("tabindex", "-1"); else node.setAttribute("tabindex", "0");
+      node.style.transform = "translate(" + (now.x || 0) + "px, " + (now.y || 0) + "px)";
+      frame.setAttribute("width", now.width || 0);
+      behind.setAttribute("d", "M8 " + (TALL + 4) + "H" + ((now.width || 0) - 4) + "a8 8 0 0 0 8 -8V8");
+      behind.classList.toggle("kst-away", !now.folded);
+      frame.classList.toggle("kst-exclusive", !!now.exclusive);
+      for (const text of [label, state]) text.setAttribute("x", (now.width || 0) / 2);
+      put(label, now.label || ""); put(state, (MARK[word] || "…") + " " + word);
+      node.setAttribute("aria-label", "step " + now.name + ", " + word + ", show what it did");
+      put(tip, [now.name + " (" + word + ")", now.goal, now.reason].filter(Boolean).join("\n"));
+    },
+    remove() { node.remove(); },
+  };
+}
+
+// The rest of the drawing: stages behind, lines from step to step, and the sheet itself.
+function graphPart() {
+  const root = make("div", "kst-graph"), svg = draw("svg", { role: "group" });
+  const bands = draw("g", {}), lines = draw("g", {}), nodes = draw("g", {}), now = {};
+  svg.append(bands, lines, nodes);
+  root.append(svg);
+  const band = ([title, x, width]) => {
+    const group = draw("g", {}), name = draw("text", { x: x + 8, y: 17, class: "kst-band" }, title);
+    group.append(draw("rect", { x, y: 2, width, height: Math.max(0, now.height - 4), rx: 6, class: "kst-bandback" }), name);
+    return group;
+  };
+  // A step that begins comes into sight, unless somebody looks around in the drawing.
+  const show = ({ x, y, width }) => {
+    if (root.matches(":hover, :focus-within")) return;
+    const { scrollLeft: left, scrollTop: top, clientWidth: wide, clientHeight: high } = root;
+    if (x < left || x + width > left + wide) root.scrollLeft = x - wide / 2;
+    if (y < top || y + TALL > top + high) root.scrollTop = y - high / 2;
+  };
+  return {
+    root, nodes, show,
+    update(c) {
+      Object.assign(now, c);
+      svg.setAttribute("width", now.width || 0); svg.setAttribute("height", now.height || 0);
+      svg.setAttribute("aria-label", now.summary || "Plan");
+      if (c.bands !== undefined || c.height !== undefined) bands.replaceChildren(...(now.bands || []).map(band));
+      if (c.lines !== undefined) lines.replaceChildren(...c.lines.flatMap(([from, to, d]) => {
+        const [x, y] = d.match(/-?\d+/g).slice(-2);
+        return [draw("path", { d, class: "kst-edge" }), draw("path", { d: "M" + x + " " + y + "l-7 -3.5v7z", class: "kst-tip" })];
+      }));
     },
   };
 }
@@ -187,29 +279,64 @@ function view(el, send) {
   el.setAttribute("role", "region");
   // A key pressed on one of our buttons is no notebook command; JupyterLab looks at the focused element first.
   el.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
-  const head = headPart(el, send), plan = make("ol", "kst-plan"), rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
+  const head = headPart(el, send), plan = make("section", "kst-planbox"), list = make("ol", "kst-plan"), graph = graphPart();
+  const rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
   plan.setAttribute("aria-label", "Plan");
+  plan.append(graph.root, list);
   asks.setAttribute("aria-live", "assertive");
-  el.append(head.bar, head.goal, head.stages, head.health, head.said, plan, rows, head.progress, asks, head.reason, head.usage);
+  el.append(head.bar, head.goal, head.health, head.said, plan, rows, head.progress, asks, head.reason, head.usage);
   const parts = { step: new Map(), row: new Map(), ask: new Map() };
-  const boxes = { step: plan, row: rows, ask: asks };
-  const create = c => c.op === "step" ? stepPart() : c.op === "ask" ? askPart(c.id, send)
-    : c.kind === "call" ? callRow() : c.kind === "notice" ? noticeRow() : textRow();
-  const drop = (op, id) => { parts[op].get(id)?.root.remove(); parts[op].delete(id); };
+  const boxes = { step: list, row: rows, ask: asks };
+  const kinds = { call: callRow, notice: noticeRow, stage: stageRow, text: textRow };
+  const create = c => c.op === "step" ? stepPart(graph.nodes, goTo) : c.op === "ask" ? askPart(c.id, send) : kinds[c.kind]();
+  const drop = (op, id) => { parts[op].get(id)?.remove?.(); parts[op].get(id)?.root.remove(); parts[op].delete(id); };
+
+  let begun = null;
+
+  // In the list a step stands behind what its parent has grown so far.
+  function lastOf(id) {
+    const family = new Set([id]);
+    let last = parts.step.get(id).root;
+    parts.step.forEach(({ now, root }) => { if (family.has(now.parent)) { family.add(now.id); last = root; } });
+    return last;
+  }
+
+  // Shows the first row of a step, or of a step that it grew and that is drawn as one with it.
+  function goTo(id) {
+    const wanted = new Set([id]);
+    parts.step.forEach(step => { if (step.now.within === id) wanted.add(step.now.id); });
+    const row = [...parts.row.values()].find(part => wanted.has(part.of))?.root;
+    if (!row) return;
+    row.tabIndex = -1;
+    row.scrollIntoView({ block: "nearest" });
+    (row.querySelector(":scope > summary") || row).focus({ preventScroll: true });
+  }
 
   function apply(c) {
     if (c.op === "head") return head.update(c);
+    if (c.op === "graph") return graph.update(c);
     if (c.op === "asked") return drop("ask", c.id);
     if (c.op === "text") return parts.row.get(c.id)?.append(c.append);
     let part = parts[c.op].get(c.id);
-    if (!part) { part = create(c); parts[c.op].set(c.id, part); boxes[c.op].append(part.root); }
+    if (!part) {
+      part = create(c);
+      parts[c.op].set(c.id, part);
+      if (c.op === "step" && parts.step.has(c.parent)) lastOf(c.parent).after(part.root); else boxes[c.op].append(part.root);
+    }
     part.update(c);
+    if (c.op === "step" && c.state === "running") begun = part.now;
+    if (c.step !== undefined) {
+      part.of = c.step;
+      if (part.step) put(part.step, parts.step.get(c.step)?.now.name || "");
+    }
   }
   // While the reader is at the end, the newest line stays in sight; who scrolled up is left alone.
   function batch(changes) {
     const atEnd = rows.scrollHeight - rows.scrollTop - rows.clientHeight < 40;
     changes.forEach(apply);
     plan.hidden = parts.step.size < 2;
+    el.classList.toggle("kst-several", !plan.hidden);
+    if (begun) { graph.show(begun); begun = null; }
     if (atEnd) rows.scrollTop = rows.scrollHeight;
   }
   return {

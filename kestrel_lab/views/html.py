@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.text import plain
-from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StepPart, TextRow
+from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.runview import RunView
-from kestrel_lab.views.text import MARKS
+from kestrel_lab.views.text import MARKS, in_order
 from kestrel_lab.views.wording import duration
 
 _LINE = "rgba(127,127,127,.35)"
@@ -20,17 +21,19 @@ _BOX = f"border:1px solid {_LINE};border-radius:6px;padding:8px 12px;margin:4px 
 _WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
 _PRE = f"{_WRAP};max-height:24em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
 _TONES = {
-    "success": ("COMPLETE", "ok"),
+    "success": ("COMPLETE", "ok", "done", "good"),
     "info": ("EXECUTING", "PLANNING", "LOW", "running", "streaming", "scripted", "replay"),
-    "warn": ("WAITING_APPROVAL", "MEDIUM", "waiting", "CANCELLED", "stopped"),
-    "error": ("FAILED", "HIGH", "CRITICAL", "error", "denied", "failed"),
+    "warn": ("WAITING_APPROVAL", "MEDIUM", "waiting", "CANCELLED", "stopped", "retrying", "warning"),
+    "error": ("FAILED", "HIGH", "CRITICAL", "error", "denied", "failed", "bad"),
 }
+_VERDICTS = {"good", "bad"}
 _TONE = {word: tone for tone, words in _TONES.items() for word in words}
 
 
 def run_html(view: RunView) -> str:
     """The run from its goal to its answer as one `<section>`."""
-    parts = [_head(view), _plan(view), *(_row(row) for row in view.rows.values()), *(_ask(ask) for ask in view.asks.values())]
+    rows = (_row(row, _step_of(view, row)) for row in view.rows.values())
+    parts = [_head(view), _plan(view), *rows, *(_ask(ask) for ask in view.asks.values())]
     if view.head.reason:
         parts.append(f"<p><b>Reason:</b> {_safe(view.head.reason)}</p>")
     if view.head.usage:
@@ -75,8 +78,7 @@ def _head(view: RunView) -> str:
     status = f"<b>{_badge(head.status or 'not started')}</b>"
     facts = _joined(status, f"<code>{_safe(head.run)}</code>", _safe(head.model), _badge(kind))
     health = f"<div><b>Not in order:</b> {_safe(head.health)}</div>" if head.health else ""
-    stages = f"<div><b>Stages:</b> {_safe(head.stages)}</div>" if head.stages else ""
-    return f'<div>{facts}</div>{health}<div style="margin:4px 0;{_WRAP}"><b>{_safe(head.goal)}</b></div>{stages}'
+    return f'<div>{facts}</div>{health}<div style="margin:4px 0;{_WRAP}"><b>{_safe(head.goal)}</b></div>'
 
 
 def _took(view: RunView) -> str:
@@ -85,40 +87,58 @@ def _took(view: RunView) -> str:
 
 
 def _plan(view: RunView) -> str:
+    """The drawing, and the same as a table, which also says what each step is for."""
     if len(view.steps) < 2:
         return ""
-    rows = "".join(_step(step) for step in view.steps.values())
-    heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in ("step", "state", "goal", "after"))
-    return f"<table><caption>Plan</caption><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    rows = "".join(_step(step, depth) for step, depth in in_order(view))
+    heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in ("step", "state", "stage", "goal", "after"))
+    drawing = f'<div style="overflow-x:auto;margin:4px 0">{plan_svg(view.plan.layout(), stages=view.plan.marks())}</div>'
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    summary = f'<summary style="cursor:pointer">{_safe(view.plan.graph.summary)}</summary>'
+    return f'{drawing}<details style="margin:4px 0">{summary}{table}</details>'
 
 
-def _step(step: StepPart) -> str:
-    state = f"{MARKS.get(step.state, '·')} {step.state}"
-    return f"<tr>{''.join(_cell(text) for text in (step.id, state, step.goal, ', '.join(step.needs)))}</tr>"
+def _step(step: StepPart, depth: int) -> str:
+    state = f"{MARKS.get(step.state, '·')} {step.state}" + (f": {step.reason}" if step.reason else "")
+    cells = ("\u2003" * depth + step.name, state, step.stage, step.goal, ", ".join(step.needs))
+    return f"<tr>{''.join(_cell(text) for text in cells)}</tr>"
 
 
-def _row(row: Row) -> str:
+def _step_of(view: RunView, row: Row) -> str:
+    """Which step a row belongs to, where there are several."""
+    step = view.steps.get(row.step) if len(view.steps) > 1 and not isinstance(row, StageRow) else None
+    return f'<small style="opacity:.65">{_safe(step.name)}</small>' if step else ""
+
+
+def _row(row: Row, step: str) -> str:
     match row:
         case TextRow(text=""):
             return ""
         case TextRow():
-            title = _joined("<b>Answer</b>" if row.role == "answer" else "", "" if row.state == "done" else _badge(row.state))
+            title = _joined("<b>Answer</b>" if row.role == "answer" else "", step, "" if row.state == "done" else _badge(row.state))
             note = f'<small style="opacity:.65">{_safe(row.note)}</small>' if row.note else ""
             text = f'<div style="{_WRAP}">{_safe(row.text)}</div>'
             return f'<div style="margin:6px 0">{title}{text}{note}</div>'
         case NoticeRow():
-            return f'<div style="margin:4px 0"><b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}</div>'
+            items = "".join(f'<div style="{_WRAP};margin-left:1em">{_safe(item)}</div>' for item in row.items)
+            said = f"<b>{_safe(row.text)}</b>" if row.level in _VERDICTS else f"<b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}"
+            return f'<div style="margin:4px 0">{_joined(step, said)}{items}</div>'
+        case StageRow():
+            again = f" · attempt {row.attempt}" if row.attempt > 1 else ""
+            return f'<div style="margin:8px 0 2px"><b>Stage {_safe(row.stage)}</b>{again} {_badge(row.state)}</div>'
         case CallRow():
-            return _call(row)
+            return _call(row, step)
 
 
-def _call(row: CallRow) -> str:
+def _call(row: CallRow, step: str) -> str:
     opened = " open" if row.state in {"error", "waiting"} else ""
     mark = f"{MARKS.get(row.state, '·')} {row.state}"
-    facts = _joined(_badge(row.danger), _safe(row.took), f"<small>{_safe(row.note)}</small>" if row.note else "")
-    title = f"{mark} <b>{_safe(row.tool)}</b> <code>{_safe(row.summary)}</code> {facts}"
+    inside = f"<small>{_safe(row.inside)} ›</small>" if row.inside else ""
+    facts = _joined(_badge(row.danger), _safe(row.took), f"<small>{_safe(row.note)}</small>" if row.note else "", step)
+    title = f"{_joined(mark, inside)} <b>{_safe(row.tool)}</b> <code>{_safe(row.summary)}</code> {facts}"
     result = f"<div>Result</div>{_pre(row.result)}" if row.result else ""
-    return f'<details{opened} style="margin:3px 0"><summary style="cursor:pointer">{title}</summary>{_args(row.args)}{result}</details>'
+    style = f"margin:3px 0 3px {'1.5em' if row.inside else '0'}"
+    return f'<details{opened} style="{style}"><summary style="cursor:pointer">{title}</summary>{_args(row.args)}{result}</details>'
 
 
 def _args(pairs: list[list[str]]) -> str:

@@ -45,8 +45,6 @@ class Head(Part):
     ended: float = 0.0
     """Seconds since 1970; 0 as long as the run goes on."""
     usage: str = ""
-    stages: str = ""
-    """How far each stage is; empty where there are none."""
     health: str = ""
     """What the run depends on and is not in order; empty when all is."""
     progress: str = ""
@@ -57,14 +55,57 @@ class Head(Part):
 
 @dataclass(kw_only=True, slots=True)
 class StepPart(Part):
-    """A step of the plan."""
+    """A step of the plan, and where it is drawn."""
 
     op: ClassVar[str] = "step"
+    name: str = ""
+    """Its id, harmless."""
+    label: str = ""
+    """The same, short enough for its place."""
     goal: str = ""
     needs: list[str] = field(default_factory=list)
-    state: str = "waiting"
-    """`waiting`, `running`, `ok` or `failed`."""
+    """Names of the steps right before it."""
+    state: str = "pending"
+    """`pending`, `running`, `waiting` (for a person), `ok`, `failed`, `skipped` or `stopped`."""
     reason: str = ""
+    stage: str = ""
+    parent: str = ""
+    """The step that grew it."""
+    exclusive: bool = False
+    within: str = ""
+    """The step it is drawn as one with, when long plans are folded; it has no place of its own then."""
+    folded: int = 0
+    """How many steps are drawn as one with it."""
+    x: int = 0
+    y: int = 0
+    width: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class GraphPart(Part):
+    """What is drawn of the plan beside its steps, in pixels."""
+
+    op: ClassVar[str] = "graph"
+    id: str = "graph"
+    summary: str = ""
+    width: int = 0
+    height: int = 0
+    lines: list[Json] = field(default_factory=list)
+    """From, to, and the `d` of an SVG path, which consists of numbers and letters only."""
+    bands: list[Json] = field(default_factory=list)
+    """Title, left edge and width of each stage."""
+
+
+@dataclass(kw_only=True, slots=True)
+class StageRow(Part):
+    """A stage of the plan began."""
+
+    op: ClassVar[str] = "row"
+    kind: str = "stage"
+    stage: str = ""
+    attempt: int = 1
+    state: str = "running"
+    """`running`, `done`, `retrying` or `failed`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -110,6 +151,8 @@ class CallRow(Part):
     since: float = 0.0
     """When it started, while it runs."""
     took: str = ""
+    inside: str = ""
+    """The macro that makes the call."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -118,9 +161,14 @@ class NoticeRow(Part):
 
     op: ClassVar[str] = "row"
     kind: str = "notice"
+    step: str = ""
     level: str = "info"
-    """`info` or `warning`."""
+    """`info`, `good`, `warning` or `bad`."""
+    state: str = "done"
+    """`running` as long as the end of it is still to come, else `done` or `stopped`."""
     text: str = ""
+    items: list[str] = field(default_factory=list)
+    """What belongs to it, a line or more each."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,4 +184,4 @@ class Ask(Part):
     """The arguments as JSON to edit: hidden characters are written as escapes, the value is the same."""
 
 
-Row = TextRow | CallRow | NoticeRow
+Row = TextRow | CallRow | NoticeRow | StageRow

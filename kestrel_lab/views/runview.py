@@ -15,7 +15,9 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import START_STEP
 from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import one_line, plain
-from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
+from kestrel_lab.views.notices import notice_of, prompt, verdict
+from kestrel_lab.views.planview import PlanView
+from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.wording import args_line, args_pairs, duration, shown, usage_line, visible_json
 
 _GIVEN = "given by hand"
@@ -27,18 +29,23 @@ class RunView:
     """What is known of one run so far."""
 
     head: Head = field(default_factory=Head)
-    steps: dict[str, StepPart] = field(default_factory=dict)
+    plan: PlanView = field(default_factory=PlanView)
     rows: dict[str, Row] = field(default_factory=dict)
     """In the order of their beginning."""
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     usage: Usage = field(default_factory=Usage)
-    stages: dict[str, str] = field(default_factory=dict)
-    """How far each stage is, in the order in which they began."""
     unwell: dict[str, str] = field(default_factory=dict)
     """State of each dependency that is not in order."""
     forks: int = 0
     """How often the run's history parted from another's."""
+    macros: dict[str, str] = field(default_factory=dict)
+    """Macros that were called, by call."""
+
+    @property
+    def steps(self) -> dict[str, StepPart]:
+        """The steps of the plan so far, by id."""
+        return self.plan.steps
 
     @property
     def answer(self) -> str:
@@ -59,7 +66,7 @@ class RunView:
 
     def snapshot(self) -> list[Change]:
         """The patches that make all of this from nothing."""
-        parts = (self.head, *self.steps.values(), *self.rows.values(), *self.asks.values())
+        parts = (self.head, *self.steps.values(), self.plan.graph, *self.rows.values(), *self.asks.values())
         return [part.whole() for part in parts]
 
 
@@ -82,9 +89,13 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.StateTransition():
             return _moved(view, event, at)
         case e.PlanProposed():
-            return _planned(view, event)
+            return view.plan.proposed(event)
+        case e.PlanExtended():
+            return view.plan.extended(event)
         case e.StepStarted() | e.StepFinished():
-            return [_stepped(view, event)]
+            return view.plan.stepped(event)
+        case e.StageStarted() | e.StageFinished():
+            return _staged(view, event)
         case e.ModelCalled():
             name = _text_id(view, event.call)
             text = view.rows[name] = TextRow(id=name, step=event.step)
@@ -105,22 +116,21 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return _asked(view, event)
         case e.ApprovalGiven():
             return _decided(view, event)
-        case e.BudgetWarned():
-            return [_notice(view, "warning", event.message)]
-        case e.StageStarted() | e.StageFinished():
-            return [_staged(view, event)]
-        case e.StepRetried():
-            return [_notice(view, "warning", _retry_line(event))]
         case e.HealthChanged():
             return _health(view, event)
-        case e.ModelEscalated():
-            return [_notice(view, "info", f"{event.target} takes over from {event.source}: {event.reason}")]
+        case e.Prompted():
+            return [_prompted(view, event)]
+        case e.MacroStarted() | e.MacroFinished():
+            return _macro(view, event)
+        case e.VerifierStarted() | e.VerifierFinished():
+            return _verified(view, event)
         case e.Progress():
             return [view.head.change(progress=shown(event.text, 200), fraction=event.fraction)]
         case e.RunFinished():
             return _finished(view, event, at)
         case _:
-            return []
+            notice = notice_of(event)
+            return [] if notice is None else [_added(view, notice)]
 
 
 def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
@@ -168,30 +178,39 @@ def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
     return changes
 
 
-def _planned(view: RunView, event: e.PlanProposed) -> list[Change]:
-    changes = []
-    specs = cast("list[dict[str, Json]]", event.plan.get("steps", []))
-    producer = {str(name): str(spec["id"]) for spec in specs for name in _names(spec, "produces")}
-    for spec in specs:
-        step = view.steps.setdefault(str(spec["id"]), StepPart(id=str(spec["id"])))
-        needs = _names(spec, "depends_on") + [producer[name] for name in _names(spec, "consumes") if name in producer]
-        work = str(spec.get("goal") or "") or f"{spec.get('tool')} {args_line(cast('dict[str, Json]', spec.get('args') or {}))}"
-        step.change(goal=plain(work), needs=cast("Json", [*dict.fromkeys(needs)]))
-        changes.append(step.whole())
-    return changes
+def _staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Change]:
+    changes = view.plan.staged(event)
+    name = f"g:{event.stage}:{event.attempt}"
+    row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=plain(event.stage), attempt=event.attempt)))
+    row.change(state=view.plan.stage_state(event.stage))
+    return [*changes, row.whole()]
 
 
-def _names(spec: dict[str, Json], key: str) -> list[str]:
-    return [str(name) for name in cast("list[Json]", spec.get(key) or [])]
+def _prompted(view: RunView, event: e.Prompted) -> Change:
+    again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
+    return _added(view, prompt(event, again=again))
 
 
-def _stepped(view: RunView, event: e.StepStarted | e.StepFinished) -> Change:
-    step = view.steps.setdefault(event.step, StepPart(id=event.step))
-    if isinstance(event, e.StepStarted):
-        step.change(state="running", goal=plain(event.goal) or step.goal)
+def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Change]:
+    row = _call_row(view, event.call, "macro_run")
+    row.step = event.step
+    if isinstance(event, e.MacroStarted):
+        view.macros[event.call] = plain(event.macro)
+        row.change(summary=one_line(f"{event.macro} {args_line(event.args)}", 100), note=f"macro, version {event.version}", state="running")
     else:
-        step.change(state="ok" if event.ok else "failed", reason=plain(event.reason))
-    return step.whole()
+        row.change(state="ok" if event.ok else "error")
+        if not event.ok:
+            row.change(note=shown(f"macro {event.macro} failed: {event.reason}", 500))
+    return [row.whole()]
+
+
+def _verified(view: RunView, event: e.VerifierStarted | e.VerifierFinished) -> list[Change]:
+    """A verification is one row, from its question to its verdict."""
+    rows = [row for row in view.rows.values() if isinstance(row, NoticeRow) and row.id.startswith(f"v:{event.step}#")]
+    if not rows or rows[-1].state != "running":
+        rows.append(NoticeRow(id=f"v:{event.step}#{len(rows)}", step=event.step))
+        view.rows[rows[-1].id] = rows[-1]
+    return [verdict(rows[-1], event).whole()]
 
 
 def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
@@ -269,7 +288,7 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         args=args_pairs(event.args, limit=None),
         json=visible_json(event.args),
     )
-    return [row.whole(), ask.whole()]
+    return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
 
 
 _WHY = {"danger": "", "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect."}
@@ -284,24 +303,6 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
     row.change(note=note, state=granted if event.granted else "denied")
     return [row.whole(), *_withdraw(view, event.call)]
-
-
-def _staged(view: RunView, event: e.StageStarted | e.StageFinished) -> Change:
-    name = plain(event.stage)
-    if isinstance(event, e.StageStarted):
-        view.stages[name] = "running" if event.attempt == 1 else f"attempt {event.attempt}"
-    elif event.status != "skipped" or view.stages.get(name) != "done":
-        view.stages[name] = plain(f"{event.status}, {event.error_class}" if event.error_class else event.status)
-    told = (f"{_MARK.get(state.partition(',')[0], '…')} {stage} ({state})" for stage, state in view.stages.items())
-    return view.head.change(stages=" · ".join(told))
-
-
-_MARK = {"done": "✓", "skipped": "-", "failed": "✗"}
-
-
-def _retry_line(event: e.StepRetried) -> str:
-    pause = f" in {duration(event.wait_s)}" if event.wait_s else ""
-    return f"step {event.step!r} failed ({event.error_class}): {one_line(event.reason, 300)}; attempt {event.attempt}{pause}"
 
 
 def _health(view: RunView, event: e.HealthChanged) -> list[Change]:
@@ -335,9 +336,10 @@ def _close(view: RunView) -> list[Change]:
     """Nothing is under way in a run that ended."""
     calls = [row for row in view.rows.values() if isinstance(row, CallRow) and row.state in _OPEN]
     changes = [row.change(state="stopped", since=0.0) for row in calls] + _stop_open_texts(view)
+    changes += [row.change(state="stopped") for row in view.rows.values() if isinstance(row, NoticeRow) and row.state in _OPEN]
     for call in list(view.asks):
         changes += _withdraw(view, call)
-    return changes
+    return changes + view.plan.closed()
 
 
 def _stop_open_texts(view: RunView) -> list[Change]:
@@ -346,7 +348,11 @@ def _stop_open_texts(view: RunView) -> list[Change]:
 
 
 def _withdraw(view: RunView, call: str) -> list[Change]:
-    return [{"op": "asked", "id": call}] if view.asks.pop(call, None) else []
+    if view.asks.pop(call, None) is None:
+        return []
+    step = _call_row(view, call, "").step
+    others = any(_call_row(view, other, "").step == step for other in view.asks)
+    return [{"op": "asked", "id": call}, *([] if others else view.plan.waits(step, waits=False))]
 
 
 def _text_row(view: RunView, call: str) -> TextRow:
@@ -360,12 +366,22 @@ def _text_id(view: RunView, call: str) -> str:
 
 
 def _call_row(view: RunView, call: str, tool: str) -> CallRow:
-    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}")))
+    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=_macro_around(view, call))))
     row.tool = plain(tool) or row.tool
     return row
 
 
+def _macro_around(view: RunView, call: str) -> str:
+    """The macro whose call the id of `call` begins with."""
+    found = [name for name in view.macros if call.startswith(name) and not call[len(name) : len(name) + 1].isalnum() and call != name]
+    return view.macros[max(found, key=len)] if found else ""
+
+
 def _notice(view: RunView, level: str, text: str) -> Change:
-    row = NoticeRow(id=f"n:{len(view.rows)}", level=level, text=shown(text, 500))
+    return _added(view, NoticeRow(id="", level=level, text=shown(text, 500)))
+
+
+def _added(view: RunView, row: NoticeRow) -> Change:
+    row.id = f"n:{len(view.rows)}"
     view.rows[row.id] = row
     return row.whole()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.events import BranchScored, Event
 from kestrel_lab.core.text import one_line, plain
-from kestrel_lab.views.figure import literal, shown_figure
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,26 @@ def test_a_notebook_runs_to_its_end_with_nobody_there(tmp_path: Path) -> None:
     page, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
     assert page.count('aria-label="kestrel run') == len([o for cell in outputs for o in cell if "text/html" in o.get("data", {})])
     assert (outputs[7][-1].ename, len(outputs[7][-1].traceback)) == ("ApprovalRequired", 1)
+
+
+PLANNED = """from kestrel_lab import Plan, Step
+lab = Lab(model=ScriptedModel(lambda request: "done"))
+plan = Plan(steps=(Step(id="dig", goal="dig", produces=("hole",)), Step(id="fill", goal="fill", consumes=("hole",))))
+run = await lab.run("garden", plan=plan)"""
+
+
+@pytest.mark.timeout(120)
+def test_a_converted_notebook_shows_plans_as_graphs(tmp_path: Path) -> None:
+    """A plan, a run of it and its figure are drawings in the converted page, with states in words and no script of ours."""
+    notebook = executed(tmp_path, [SETUP, PLANNED, "plan", "run", "run.plot_plan()"], allow_errors=False)
+    shown = [cell.outputs[0].data for cell in notebook.cells[2:]]
+    page, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook)  # type: ignore[no-untyped-call]
+
+    assert [sorted(data) for data in shown] == [["text/html", "text/plain"], ["text/html", "text/plain"], ["image/png", "text/plain"]]
+    assert not any("<script" in data.get("text/html", "") for data in shown)
+    assert re.findall(r'<svg aria-label="([^"]*)" class="kestrel-plan"', page) == ["Plan of 2 steps", "Plan of 2 steps: 2 ok"]
+    assert page.count(">dig</text>") == 2
+    assert "  ✓ dig [ok]: dig\n  ✓ fill [ok]: fill\n" in shown[1]["text/plain"]
 
 
 @pytest.mark.timeout(60)

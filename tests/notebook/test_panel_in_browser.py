@@ -27,6 +27,7 @@ pytestmark = [
 SCREENS = Path(os.environ.get("KESTREL_ARTIFACTS") or Path(__file__).parents[2] / "out" / "tests")
 WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
 ENDED = 10_000
+expect.set_options(timeout=ENDED)
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +255,89 @@ def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, theme: str) -> None:
         button(page, "Approve").click()
         expect(output(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
         page.screenshot(path=str(SCREENS / f"done-{name}.png"))
+
+
+GROWS = """
+import asyncio, json, jsonschema
+from pathlib import Path
+from kestrel_lab import Plan, Step
+from kestrel_lab.notebook.performing import Work, perform
+from kestrel_lab.notebook.prompting import ask_here
+@tool(danger_level="safe", effect="pure")
+async def look(what: str) -> str:
+    "Look at something, as soon as there is a file of that name."
+    while not Path(what).exists():
+        await asyncio.sleep(0.02)
+    return f"{what}: nothing unusual"
+PROPOSED = {"steps": [{"id": "sort", "tool": "look", "args": {"what": "sort"}, "produces": ["order"]},
+    {"id": "clean", "goal": "clean <b>all</b> rooms"}, {"id": "last", "goal": "say what was done", "depends_on": ["clean"], "consumes": ["order"]}],
+    "acceptance_criteria": ["everything is tidy"]}
+def says(request):
+    goal = next(message.text for message in request.messages if message.role == "user")
+    return json.dumps(PROPOSED) if goal.startswith("Make a plan") else f"I did this: {goal[:30]}"
+PLAN = Plan(steps=(
+    Step(id="kitchen", tool="look", args={"what": "kitchen"}, stage="gather"),
+    Step(id="cellar", tool="look", args={"what": "cellar"}, stage="gather"),
+    Step(id="plan", operation="plan", args={"goal": "tidy up", "stage": "act"}, depends_on=("kitchen", "cellar"), stage="plan"),
+    Step(id="report", goal="report", depends_on=("plan",), needs_approval=True, stage="report"),
+    Step(id="sorry", goal="apologise", depends_on=("kitchen",), when="not steps.kitchen.ok", stage="report")))
+lab = Lab(model=ScriptedModel(says), tools=[look])
+"""
+FOLLOWED = (
+    'r = await perform(Work(launch=lambda approver: lab.start("tidy the house up", plan=PLAN, approver=approver), '
+    "started=lambda run: None, surface='panel', user='ana'), ask_here)"
+)
+
+
+def node(page: Page, name: str) -> Locator:
+    """A step in the drawing of the plan."""
+    return page.get_by_role("button", name=f"step {name},")
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, theme: str) -> None:
+    """Steps show their state as it changes and appear as they grow; Enter leads to what a step did; saved HTML has the graph."""
+    name = theme.split()[1].lower()
+    folder = jupyterlab.root / f"plan-{name}"
+    with jupyterlab.opened(f"plan-{name}", [setup('"-"'), GROWS, FOLLOWED, "PLAN"]) as page:
+        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+        page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
+        command(page, "notebook:run-all-cells")
+        for step, state in {"kitchen": "running", "cellar": "running", "plan": "pending", "report": "pending"}.items():
+            expect(node(page, step)).to_have_attribute("data-state", state, timeout=30_000)
+        expect(page.locator(".kst-node")).to_have_count(5)
+        page.locator(".kst").screenshot(path=str(SCREENS / f"plan-begun-{name}.png"))
+        (folder / "kitchen").touch()
+        expect(node(page, "kitchen")).to_have_attribute("data-state", "ok")
+        expect(node(page, "cellar")).to_have_attribute("data-state", "running")
+        (folder / "cellar").touch()
+        expect(node(page, "plan/sort")).to_have_attribute("data-state", "running")
+        expect(node(page, "plan/clean")).to_have_attribute("data-state", "ok")
+        expect(page.locator(".kst-node")).to_have_count(8)
+        (folder / "sort").touch()
+        expect(node(page, "report")).to_have_attribute("data-state", "waiting")
+        expect(page.locator(".kst b b, .kst-graph b")).to_have_count(0)
+        places = {box["x"]: box for step in ("plan", "plan/clean", "plan/last", "report") if (box := node(page, step).bounding_box())}
+        assert list(places) == sorted(places)
+        node(page, "plan/clean").focus()
+        page.keyboard.press("Enter")
+        focused = page.evaluate("() => document.activeElement.textContent")
+        assert "I did this: clean <b>all</b> rooms" in focused
+        page.locator(".kst").screenshot(path=str(SCREENS / f"plan-grown-{name}.png"))
+        page.set_viewport_size({"width": 560, "height": 900})
+        expect(page.locator(".kst-graph")).to_be_hidden()
+        listed = page.locator(".kst-plan li > b").all_inner_texts()
+        assert listed == ["kitchen", "cellar", "plan", "plan/sort", "plan/clean", "plan/last", "report", "sorry"]
+        page.locator(".kst").screenshot(path=str(SCREENS / f"plan-narrow-{name}.png"))
+        page.set_viewport_size({"width": 1100, "height": 900})
+        button(page, "Approve").click()
+        expect(output(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
+        expect(output(page, 3).locator("svg.kestrel-plan")).to_be_visible(timeout=ENDED)
+        page.screenshot(path=str(SCREENS / f"plan-done-{name}.png"))
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        saved = json.loads((folder / "t.ipynb").read_text())["cells"][2]["outputs"][0]["data"]
+    shown = "".join(saved["text/html"])
+    assert "<script" not in shown
+    for words in ("<svg", "plan/clean", "✓ ok", "» skipped", "&lt;b&gt;all&lt;/b&gt;"):
+        assert words in shown
+    assert "clean <b>all</b> rooms" in "".join(saved["text/plain"])

@@ -31,8 +31,13 @@ ALLOWED = set(
         "pre",
         "details",
         "summary",
+        "svg",
+        "title",
+        "g",
+        "rect",
+        "path",
+        "text",
         "table",
-        "caption",
         "thead",
         "tbody",
         "tr",
@@ -40,6 +45,12 @@ ALLOWED = set(
         "td",
     ]
 )
+
+
+SVG_ATTRIBUTES = {
+    *("xmlns", "class", "role", "width", "height", "viewbox", "font-size", "x", "y", "rx", "d", "opacity", "stroke-dasharray"),
+    *("fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "text-anchor", "font-weight"),
+}
 
 
 class Markup(HTMLParser):
@@ -59,12 +70,37 @@ class Markup(HTMLParser):
         self.words += data
 
 
+def notices(text: str, step: str) -> list[e.Event]:
+    """One of each event that is told in a row of its own."""
+    return [
+        e.StepRetried(step=step, attempt=2, error_class=text, reason=text, wait_s=0.5),
+        e.Prompted(step=step, text=text),
+        e.MacroStarted(call="m1", step=step, macro=text, version=3, args={text: text}),
+        e.ToolCalled(call="m1.1", step=step, tool="bash", args={}),
+        e.MacroFinished(call="m1", step=step, macro=text, ok=False, reason=text),
+        e.VerifierStarted(step=step, verifier=text, criteria=[text]),
+        e.VerifierFinished(step=step, verifier=text, passed=False, confidence=0.25, issues=[text, text]),
+        e.BranchScored(step=step, candidate=text, text=text, score=0.5, parent=text),
+        e.MemoryRecalled(step=step, notes=[{"text": text}, {text: text}]),
+        e.MemoryStored(step=step, note={"text": text}),
+        e.ModelEscalated(step=step, source=text, target=text, reason=text),
+        e.HealthChanged(dependency=text, kind=text, source="ready", target="degraded", reason=text),
+        e.CheckpointSaved(seq=3, reason=text),
+    ]
+
+
 def told(hostile: str) -> RunView:
     """A run in which every foreign text is `hostile`."""
     view = RunView()
     view.apply(e.RunStarted(goal=hostile, workspace=".", model=hostile, model_kind="replay"))
-    steps: list[Json] = [{"id": hostile + "1", "goal": hostile}, {"id": "b", "goal": hostile, "depends_on": [hostile]}]
+    steps: list[Json] = [{"id": hostile + "1", "goal": hostile, "stage": hostile}, {"id": "b", "goal": hostile, "depends_on": [hostile]}]
     view.apply(e.PlanProposed(plan={"steps": steps}))
+    view.apply(e.PlanExtended(step=hostile + "1", steps=[{"id": hostile + "2", "operation": hostile, "parent": hostile + "1"}]))
+    view.apply(e.StageStarted(stage=hostile))
+    view.apply(e.StageFinished(stage=hostile, task=hostile + "1", status=hostile))
+    view.apply(e.StepFinished(step=hostile + "1", ok=False, skipped=True, reason=hostile))
+    for event in notices(hostile, hostile + "1"):
+        view.apply(event)
     wanted: dict[str, Json] = {"id": "c", "name": hostile, "args": {hostile: hostile}}
     view.apply(e.ModelAnswered(call="m", step="s", model=hostile, text=hostile, calls=[wanted]))
     view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=hostile))
@@ -88,7 +124,7 @@ def test_foreign_text_is_never_markup(hostile: str) -> None:
     markup.feed(run_html(told(hostile)))
 
     assert set(markup.tags) <= ALLOWED
-    assert markup.attributes <= {"style", "scope", "open", "aria-label"}
+    assert markup.attributes <= {"style", "scope", "open", "aria-label"} | SVG_ATTRIBUTES
     assert plain(markup.words) == markup.words
 
 
@@ -111,6 +147,90 @@ def test_text_tells_the_run() -> None:
         "run ? · COMPLETE · toy\ngoal: count\n✓ bash wc [ok · 0.2 s · HIGH]\n    3 lines\nanswer:\n  three\n"
         "0 tokens · $0.0000 · 0 model calls · 1 tool call"
     )
+
+
+def staged() -> RunView:
+    """A session in stages whose plan grew."""
+    view = RunView()
+    plan: list[Json] = [
+        {"id": "gather", "goal": "look around", "stage": "gather"},
+        {"id": "plan", "operation": "plan", "args": {"goal": "x"}, "stage": "act", "depends_on": ["gather"]},
+        {"id": "end", "goal": "end it", "depends_on": ["plan"], "needs_approval": True},
+    ]
+    grown: list[dict[str, Json]] = [
+        {"id": "plan/a", "goal": "do a", "parent": "plan", "stage": "act"},
+        {"id": "plan/b", "goal": "do b", "parent": "plan", "depends_on": ["plan/a"], "stage": "act"},
+    ]
+    for event in (
+        e.RunStarted(goal="tidy", workspace=".", model="toy"),
+        e.PlanProposed(plan={"steps": plan}),
+        e.StageStarted(stage="gather"),
+        e.StepStarted(step="gather", goal="look around"),
+        e.StepFinished(step="gather", ok=True),
+        e.StageFinished(stage="gather", task="gather", status="done"),
+        e.StageStarted(stage="act", attempt=2),
+        e.StepStarted(step="plan"),
+        e.PlanExtended(step="plan", steps=grown),
+        e.StepFinished(step="plan", ok=True),
+        e.StageFinished(stage="act", task="plan", status="done", attempt=2),
+        e.StepStarted(step="plan/a", goal="do a"),
+        e.ModelAnswered(call="m", step="plan/a", model="toy", text="I did"),
+    ):
+        view.apply(event)
+    return view
+
+
+def test_text_tells_a_plan_that_grew() -> None:
+    """Steps stand under what grew them, with state and stage; stages are headings; a text says which step wrote it."""
+    assert run_text(staged()).splitlines()[2:] == [
+        "Plan of 5 steps: 2 ok, 2 pending, 1 running:",
+        "  ✓ gather [ok, stage gather]: look around",
+        "  ✓ plan [ok, stage act]: plan x",
+        "    … plan/a [running, stage act]: do a",
+        "    · plan/b [pending, stage act]: do b",
+        "  · end [pending]: end it",
+        "stage gather: done",
+        "stage act: running, attempt 2",
+        "plan/a: text:",
+        "  I did",
+        "0 tokens · 1 unpriced · 1 model call · 0 tool calls",
+    ]
+
+
+def test_text_tells_what_happens_beside_calls() -> None:
+    """Each of the rarer events is one readable line and what belongs to it; a checkpoint is not told."""
+    view = RunView()
+    for event in notices("it", "s"):
+        view.apply(event)
+    assert run_text(view).splitlines()[2:] == [
+        "not in order: it degraded",
+        "warning: failed (it) and is tried again in 0.5 s, attempt 2: it",
+        "info: asked: it",
+        "✗ macro_run it it [error · macro it failed: it]",
+        "  it › … bash  [running · SAFE]",
+        "bad: FAIL · confidence 0.25 · it",
+        "    it",
+        "    it",
+        "info: candidate it: score 0.50, goes on from it",
+        "    it",
+        "info: 2 notes of earlier runs recalled",
+        "    it",
+        "    it: it",
+        "info: kept for later runs",
+        "    it",
+        "info: it takes over from it: it",
+        "warning: it it is degraded: it",
+    ]
+
+
+def test_html_draws_the_plan() -> None:
+    """The saved page has the plan as a drawing without a script, with states in words, and as a table with goals."""
+    text = run_html(staged())
+    assert text.count("<svg") == 1
+    assert "gather ✓" in text and "act …" in text
+    for words in ("plan/a", "… running", "· pending", "do b", "Stage act"):
+        assert words in text
+    assert "<script" not in text
 
 
 @given(JSON)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import time
+from dataclasses import fields
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core import events as e
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.views.html import run_html
-from kestrel_lab.views.rows import Change
+from kestrel_lab.views.rows import Change, NoticeRow
 from kestrel_lab.views.runview import RunView, view_of
 from kestrel_lab.views.text import run_text
 
@@ -30,7 +32,7 @@ def patch(state: dict[str, dict[str, dict[str, Any]]], changes: list[Change]) ->
 
 def screen() -> dict[str, dict[str, dict[str, Any]]]:
     """An empty screen."""
-    return {"head": {}, "step": {}, "row": {}, "ask": {}}
+    return {"head": {}, "step": {}, "graph": {}, "row": {}, "ask": {}}
 
 
 def ordered(state: dict[str, dict[str, dict[str, Any]]]) -> list[tuple[str, list[tuple[str, dict[str, Any]]]]]:
@@ -42,46 +44,62 @@ CALLS = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["", "hello", "\x1b[31mred", "\u200b", "42"])
 ARGS = st.dictionaries(st.sampled_from(["path", "command"]), st.one_of(TEXTS, st.integers(), st.none()))
 PROBLEM = st.sampled_from([None, {"kind": "denied", "message": "no"}, {"kind": "failed", "message": "boom"}])
-EVENTS = st.one_of(
-    st.builds(e.RunStarted, goal=TEXTS, workspace=st.just("."), model=st.just("m"), model_kind=st.sampled_from(["real", "scripted"])),
-    st.builds(e.StateTransition, source=st.just(""), target=st.sampled_from(["EXECUTING", "WAITING_APPROVAL", "COMPLETE", "FAILED"])),
-    st.builds(e.RunResumed, by=TEXTS, model_kind=st.sampled_from(["real", "replay"])),
-    st.builds(e.RunForked, parent=st.just("p"), at=st.just(3), model=TEXTS, given=st.sampled_from(["", "answer", "result"])),
-    st.builds(e.PlanProposed, plan=st.just({"steps": [{"id": "s1", "goal": "x"}, {"id": "s2", "goal": "y", "depends_on": ["s1"]}]})),
-    st.builds(e.StepStarted, step=st.sampled_from(["s1", "s3"]), goal=TEXTS),
-    st.builds(e.StepFinished, step=st.sampled_from(["s1", "s3"]), ok=st.booleans()),
-    st.builds(e.ModelCalled, call=CALLS, step=st.just("s1"), model=st.just("m"), cycle=st.just(1), messages=st.just(1)),
-    st.builds(e.ModelDelta, call=CALLS, text=TEXTS),
-    st.builds(
-        e.ModelAnswered,
-        call=CALLS,
-        step=st.just("s1"),
-        model=st.just("m"),
-        text=TEXTS,
-        cost_usd=st.sampled_from([None, 0.5]),
-        error=PROBLEM,
-        calls=st.lists(st.fixed_dictionaries({"id": CALLS, "name": st.just("bash"), "args": ARGS}), max_size=2),
-    ),
-    st.builds(e.ToolCalled, call=CALLS, step=st.just("s1"), tool=st.just("bash"), args=ARGS),
-    st.builds(e.ToolAnswered, call=CALLS, step=st.just("s1"), tool=st.just("bash"), text=TEXTS, error=PROBLEM),
-    st.builds(e.CacheHit, call=CALLS, tool=st.just("bash"), key=st.just("k")),
-    st.builds(e.ApprovalAsked, call=CALLS, step=st.just("s1"), tool=st.just("bash"), args=ARGS, danger=st.just("HIGH"), key=st.just("k")),
-    st.builds(e.ApprovalGiven, call=CALLS, granted=st.booleans(), by=st.just("ana"), how=st.just("click"), reason=TEXTS),
-    st.builds(e.BudgetWarned, limit=st.just("cost_usd"), message=TEXTS),
-    st.builds(e.ModelEscalated, step=st.just("s1"), source=TEXTS, target=TEXTS, reason=TEXTS),
-    st.builds(
-        e.HealthChanged,
-        dependency=TEXTS,
-        kind=st.just("model"),
-        source=st.just("ready"),
-        target=st.sampled_from(["ready", "recovering", "failed"]),
-        reason=TEXTS,
-    ),
-    st.builds(e.Progress, text=TEXTS, fraction=st.sampled_from([None, 0.5])),
-    st.builds(e.RunFinished, outcome=st.just("complete"), answer=TEXTS),
+STEPS = st.sampled_from(["s1", "s2", "s3", "s1/a", "s1/b", "\u202es"])
+SPECS: st.SearchStrategy[dict[str, Json]] = st.fixed_dictionaries(
+    {"id": STEPS, "goal": TEXTS},
+    optional={
+        "depends_on": st.lists(STEPS, max_size=2),
+        "stage": st.sampled_from(["look", "act\u200b"]),
+        "parent": STEPS,
+        "needs_approval": st.booleans(),
+    },
 )
+BY_NAME: dict[str, st.SearchStrategy[Any]] = {
+    "call": CALLS,
+    "step": STEPS,
+    "tool": st.just("bash"),
+    "args": ARGS,
+    "model_kind": st.sampled_from(["real", "scripted", "replay"]),
+    "target": st.sampled_from(["EXECUTING", "WAITING_APPROVAL", "COMPLETE", "FAILED"]),
+    "plan": st.lists(SPECS, max_size=4).map(lambda steps: {"steps": steps}),
+    "steps": st.lists(SPECS, max_size=3),
+    "stage": st.sampled_from(["look", "act\u200b"]),
+    "status": st.sampled_from(["done", "skipped", "retrying", "failed"]),
+    "task": STEPS,
+    "calls": st.lists(st.fixed_dictionaries({"id": CALLS, "name": st.just("bash"), "args": ARGS}), max_size=2),
+    "error": PROBLEM,
+    "notes": st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=2),
+    "note": st.dictionaries(TEXTS, TEXTS, max_size=2),
+    "given": st.sampled_from(["", "answer", "result"]),
+    "value": st.none(),
+    "output": st.none(),
+}
+BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
+    "str": TEXTS,
+    "int": st.integers(0, 3),
+    "bool": st.booleans(),
+    "float": st.sampled_from([0.0, 0.5]),
+    "float | None": st.sampled_from([None, 0.5]),
+    "str | None": st.none() | TEXTS,
+    "list[str]": st.lists(TEXTS, max_size=2),
+    "list[dict[str, Json]]": st.just([]),
+    "dict[str, Json]": st.just({}),
+    "dict[str, Json] | None": st.none(),
+    "Json": st.none(),
+}
 
 
+def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Events of one class, with values that make it meet others."""
+    named = BY_NAME if kind not in {e.SchedulerParallelBatch, e.ToolAnswered, e.ModelAnswered} else {**BY_NAME, "given": st.booleans()}
+    named = {**named, "calls": st.lists(CALLS)} if kind is e.SchedulerParallelBatch else named
+    return st.builds(kind, **{field.name: named.get(field.name, BY_TYPE[str(field.type)]) for field in fields(kind)})
+
+
+EVENTS = st.one_of([any_of(kind) for kind in e.EVENT_TYPES.values()])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENTS, max_size=25), st.integers(0, 25))
 def test_patches_and_snapshot_agree_wherever_a_screen_joins(history: list[e.Event], join: int) -> None:
     """A screen that saw every patch, one that starts from a snapshot, and one that joins midway all show the same."""
@@ -223,7 +241,7 @@ def test_health_is_a_notice_and_stays_in_the_head_while_something_is_not_in_orde
         return view.apply(e.HealthChanged(dependency=name, kind="mcp", source="ready", target=target, reason=reason))
 
     assert change("notes", "ready") == [
-        {"op": "row", "id": "n:0", "kind": "notice", "level": "info", "text": "mcp notes is ready"},
+        NoticeRow(id="n:0", level="info", text="mcp notes is ready").whole(),
         {"op": "head", "id": "head", "health": ""},
     ]
     assert change("notes", "degraded", "no answer")[0]["text"] == "mcp notes is degraded: no answer"
@@ -236,3 +254,109 @@ def test_health_is_a_notice_and_stays_in_the_head_while_something_is_not_in_orde
     change("notes", "ready")
     assert view.head.health == ""
     assert "not in order" not in run_text(view).lower() + run_html(view).lower()
+
+
+def proposed(*specs: dict[str, Json]) -> RunView:
+    """A run with a plan."""
+    view = RunView()
+    view.apply(e.PlanProposed(plan={"steps": list[Json](specs)}))
+    return view
+
+
+def states(view: RunView) -> dict[str, str]:
+    """How far each step is."""
+    return {step.id: step.state for step in view.steps.values()}
+
+
+def test_a_step_says_how_far_it_is() -> None:
+    """Pending, running, waiting for a person until all its questions are answered, and how it ended."""
+    view = proposed({"id": "a", "goal": "x"}, {"id": "b", "goal": "y"}, {"id": "c", "goal": "z"})
+    seen = [states(view)]
+    question = {"step": "a", "tool": "bash", "args": {}, "danger": "HIGH", "key": "k"}
+    for event in (
+        e.StepStarted(step="a", goal="x"),
+        e.ApprovalAsked(call="1", **question),  # type: ignore[arg-type]
+        e.ApprovalAsked(call="2", **question),  # type: ignore[arg-type]
+        e.ApprovalGiven(call="1", granted=True, by="ana", how="click"),
+        e.ApprovalGiven(call="2", granted=False, by="ana", how="click"),
+        e.StepFinished(step="a", ok=True),
+        e.StepFinished(step="b", ok=False, skipped=True, reason="skipped: step 'x' failed"),
+        e.StepStarted(step="c", goal="z"),
+        e.StateTransition(source="EXECUTING", target="CANCELLED"),
+    ):
+        view.apply(event)
+        seen.append(states(view))
+    assert [state["a"] for state in seen[:7]] == ["pending", "running", "waiting", "waiting", "waiting", "running", "ok"]
+    assert seen[-1] == {"a": "ok", "b": "skipped", "c": "stopped"}
+
+
+def test_a_plan_that_grows_is_drawn_anew() -> None:
+    """What a step grew stands right of it and left of what waited for it; only what changed is sent."""
+    view = proposed({"id": "plan", "operation": "plan"}, {"id": "end", "goal": "end", "depends_on": ["plan"]})
+    before = view.steps["end"].x
+    changes = view.apply(e.PlanExtended(step="plan", steps=[{"id": "plan/a", "goal": "a", "parent": "plan"}]))
+    place = {step.id: step.x for step in view.steps.values()}
+    assert place["plan"] < place["plan/a"] == before < place["end"]
+    assert view.steps["end"].needs == ["plan/a"]
+    assert [line[:2] for line in view.plan.graph.lines] == [["plan/a", "end"], ["plan", "plan/a"]] or len(view.plan.graph.lines) == 2  # type: ignore[index]
+    assert {change["op"] for change in changes} == {"step", "graph"}
+    assert view.apply(e.StepStarted(step="plan/a", goal="a")) == [
+        {"op": "step", "id": "plan/a", "state": "running", "goal": "a", "reason": ""},
+        {"op": "graph", "id": "graph", "summary": "Plan of 3 steps: 2 pending, 1 running"},
+    ]
+
+
+def test_long_plans_fold_and_unfold() -> None:
+    """Growth that is done moves into the step that grew it; when the run goes back to it, it has its places again."""
+    view = proposed({"id": "p", "operation": "plan"}, *({"id": f"x{n}", "goal": "x", "depends_on": ["p"]} for n in range(30)))
+    view.apply(e.PlanExtended(step="p", steps=[{"id": f"p/{n}", "goal": "g", "parent": "p"} for n in range(7)]))
+    for name in ("p", *(f"p/{n}" for n in range(7))):
+        view.apply(e.StepFinished(step=name, ok=True))
+    assert (view.steps["p"].label, view.steps["p"].folded) == ("p (8 steps)", 7)
+    assert {view.steps[f"p/{n}"].within for n in range(7)} == {"p"}
+    view.apply(e.StepStarted(step="p/3", goal="g"))
+    assert (view.steps["p"].label, view.steps["p/3"].within, view.steps["p/3"].label) == ("p", "", "p/3")
+
+
+def test_stages_say_how_far_they_are() -> None:
+    """A stage runs until all its steps have ended, fails with one of them, and a new attempt starts over."""
+    view = proposed({"id": "a", "goal": "x", "stage": "look"}, {"id": "b", "goal": "y", "stage": "look"})
+    seen = []
+    for event in (
+        e.StageStarted(stage="look"),
+        e.StageFinished(stage="look", task="a", status="done"),
+        e.StageFinished(stage="look", task="b", status="retrying"),
+        e.StageStarted(stage="look", attempt=2),
+        e.StageFinished(stage="look", task="b", status="done", attempt=2),
+        e.StageFinished(stage="look", task="b", status="failed", attempt=2),
+    ):
+        view.apply(event)
+        seen.append((view.plan.stage_state("look"), view.plan.graph.bands[0][0]))  # type: ignore[index]
+    assert seen == [
+        ("running", "look …"),
+        ("running", "look …"),
+        ("retrying", "look ↻"),
+        ("running", "look …"),
+        ("done", "look ✓"),
+        ("failed", "look ✗"),
+    ]
+
+
+def test_calls_of_a_macro_are_inside_it() -> None:
+    """Calls whose ids go on from the macro's call belong to it; one that only looks alike does not."""
+    view = RunView()
+    view.apply(e.MacroStarted(call="s.1.1", step="s", macro="tidy", version=1))
+    for call in ("s.1.1.1", "s.1.1/2", "s.1.10", "s.1"):
+        view.apply(e.ToolCalled(call=call, step="s", tool="bash", args={}))
+    inside = {row.id: row.inside for row in view.rows.values() if row.kind == "call"}  # type: ignore[union-attr]
+    assert inside == {"c:s.1.1": "", "c:s.1.1.1": "tidy", "c:s.1.1/2": "tidy", "c:s.1.10": "", "c:s.1": ""}
+
+
+def test_a_thousand_steps_are_shown_in_little_time() -> None:
+    """A step that ends does not arrange the plan anew: 1,000 steps begin and end within a few seconds."""
+    view = proposed(*({"id": f"s{n}", "goal": "g", "depends_on": [f"s{n - d}" for d in (1, 5, 9) if n >= d + n % 3]} for n in range(1_000)))
+    began = time.perf_counter()
+    for n in range(1_000):
+        view.apply(e.StepStarted(step=f"s{n}", goal="g"))
+        view.apply(e.StepFinished(step=f"s{n}", ok=True))
+    assert time.perf_counter() - began < 5

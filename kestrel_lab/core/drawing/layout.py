@@ -1,0 +1,288 @@
+"""Where the steps of a plan are drawn: each to the right of all it waits for, near its neighbours, few lines crossing.
+
+Layers as in Sugiyama's method: columns by the longest chain, places in a column by barycentres, and a line that
+passes a column has a place there like a step, so that no line runs through a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from bisect import bisect_right, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kestrel_lab.core.drawing.graph import Node, arrows, folded
+from kestrel_lab.core.text import plain
+
+HEIGHT = 38
+"""Of a step, like every length here in CSS pixels."""
+HEADING = 22
+"""Room above the steps where stages are named."""
+_GAP_X, _GAP_Y, _MARGIN = 44, 14, 14
+_CELLS, _CELL, _PADDING, _NARROWEST = 22, 7, 22, 78
+_SWEEPS = 6
+_MOST_BENDS = 2_000
+"""With more lines through columns than this, they are drawn straight."""
+
+_Item = tuple[str, str, int]
+"""A step `(id, "", 0)`, or the place of a line in a column: `(from, to, column)`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """A step in its place."""
+
+    node: Node
+    label: str
+    column: int
+    x: int
+    y: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """From a step to one that waits for it: points in pairs of leaving and reaching, so that between pairs it may curve."""
+
+    source: str
+    target: str
+    points: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Band:
+    """Neighbouring columns whose steps are of the same stage, or stages."""
+
+    stages: tuple[str, ...]
+    x: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """A plan arranged; equal for equal nodes."""
+
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+    bands: tuple[Band, ...]
+    width: int
+    height: int
+
+
+def arrange(nodes: Sequence[Node]) -> Layout:
+    """Place the nodes; long plans are folded first, see `graph.folded`."""
+    kept = folded(nodes)
+    needs = arrows(kept)
+    shown = tuple(replace(node, needs=needs[node.id]) for node in kept)
+    column = _columns(needs)
+    paths = _paths(needs, column)
+    layers = _ordered(_layers(shown, column, paths), paths)
+    rows = _rows(layers, paths)
+    labels = {node.id: _label(node) for node in shown}
+    left, width = _spread(shown, column, labels)
+    top = HEADING if any(node.stage for node in shown) else 0
+    y = {item: round(row * (HEIGHT + _GAP_Y)) + _MARGIN + top for item, row in rows.items()}
+    boxes = tuple(
+        Box(
+            node=node,
+            label=labels[node.id],
+            column=column[node.id],
+            x=left[column[node.id]],
+            y=y[node.id, "", 0],
+            width=width[column[node.id]],
+        )
+        for node in shown
+    )
+    return Layout(
+        boxes=boxes,
+        lines=tuple(_line(path, column, left, width, y) for path in paths),
+        bands=_bands(shown, column, left, width),
+        width=left[-1] + width[-1] + _MARGIN if left else 0,
+        height=max(y.values(), default=0) + HEIGHT + _MARGIN,
+    )
+
+
+def curve(line: Line) -> str:
+    """The line as the `d` of an SVG path: numbers and letters only."""
+    (x, y), *rest = line.points
+    parts = [f"M{x} {y}"]
+    for place, (to_x, to_y) in enumerate(rest):
+        middle = (x + to_x) // 2
+        parts.append(f"L{to_x} {to_y}" if place % 2 or y == to_y else f"C{middle} {y} {middle} {to_y} {to_x} {to_y}")
+        x, y = to_x, to_y
+    return "".join(parts)
+
+
+def cells(text: str) -> int:
+    """How wide `text` is, counted in letters; Chinese and Japanese characters are two."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def short(text: str, limit: int) -> str:
+    """`text` on one line of at most `limit` letters in width; its end, which tells grown steps apart, is kept."""
+    line = " ".join(plain(text).split())
+    if cells(line) <= limit:
+        return line
+    head, tail = "", ""
+    for letter in line:
+        if cells(head + letter) > limit // 3:
+            break
+        head += letter
+    for letter in reversed(line):
+        if cells(head + letter + tail) > limit - 1:
+            break
+        tail = letter + tail
+    return f"{head}…{tail}"
+
+
+def _label(node: Node) -> str:
+    return short(f"{short(node.id, _CELLS - 10)} ({node.folded + 1} steps)" if node.folded else node.id, _CELLS)
+
+
+def _columns(needs: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    column: dict[str, int] = {}
+    for name, waits in needs.items():
+        column[name] = 1 + max((column[need] for need in waits), default=-1)
+    return column
+
+
+def _paths(needs: Mapping[str, tuple[str, ...]], column: Mapping[str, int]) -> list[list[_Item]]:
+    """Each arrow as the items it goes through."""
+    pairs = [(need, name) for name, waits in needs.items() for need in waits]
+    bends = sum(column[name] - column[need] - 1 for need, name in pairs) <= _MOST_BENDS
+    return [
+        [(need, "", 0), *((need, name, at) for at in range(column[need] + 1, column[name]) if bends), (name, "", 0)] for need, name in pairs
+    ]
+
+
+def _layers(shown: Sequence[Node], column: Mapping[str, int], paths: Sequence[Sequence[_Item]]) -> list[list[_Item]]:
+    layers: list[list[_Item]] = [[] for _ in range(1 + max(column.values(), default=-1))]
+    for node in shown:
+        layers[column[node.id]].append((node.id, "", 0))
+    for path in paths:
+        for item in path[1:-1]:
+            layers[item[2]].append(item)
+    return layers
+
+
+def _neighbours(paths: Sequence[Sequence[_Item]]) -> tuple[dict[_Item, list[_Item]], dict[_Item, list[_Item]]]:
+    """Of each item those before it and those after it."""
+    before: dict[_Item, list[_Item]] = {}
+    after: dict[_Item, list[_Item]] = {}
+    for path in paths:
+        for source, target in itertools.pairwise(path):
+            before.setdefault(target, []).append(source)
+            after.setdefault(source, []).append(target)
+    return before, after
+
+
+def _ordered(layers: list[list[_Item]], paths: Sequence[Sequence[_Item]]) -> list[list[_Item]]:
+    """The layers sorted so that few lines cross; the best of some sweeps."""
+    before, after = _neighbours(paths)
+    best, least = layers, _crossings(layers, after)
+    now = layers
+    for sweep in range(_SWEEPS):
+        if least == 0:
+            break
+        near, order = (before, range(1, len(now))) if sweep % 2 == 0 else (after, range(len(now) - 2, -1, -1))
+        now = [list(layer) for layer in now]
+        place = {item: at for layer in now for at, item in enumerate(layer)}
+        for at in order:
+            now[at].sort(key=lambda item: _mean([place[other] for other in near.get(item, ())], place[item]))  # used at once
+            place.update({item: number for number, item in enumerate(now[at])})
+        if (crossings := _crossings(now, after)) < least:
+            best, least = now, crossings
+    return best
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
+
+
+def _crossings(layers: Sequence[Sequence[_Item]], after: Mapping[_Item, Sequence[_Item]]) -> int:
+    total = 0
+    for layer, following in itertools.pairwise(layers):
+        place = {item: at for at, item in enumerate(following)}
+        seen: list[int] = []
+        for item in layer:
+            ends = sorted(place[other] for other in after.get(item, ()) if other in place)
+            total += sum(len(seen) - bisect_right(seen, end) for end in ends)
+            for end in ends:
+                insort(seen, end)
+    return total
+
+
+def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -> dict[_Item, float]:
+    """Heights: in every layer in order and apart, otherwise as near to the neighbours as can be; the topmost is 0."""
+    before, after = _neighbours(paths)
+    rows = {item: float(at) for layer in layers for at, item in enumerate(layer)}
+    for sweep in range(_SWEEPS):
+        near = before if sweep % 2 == 0 else after
+        for layer in layers if sweep % 2 == 0 else reversed(layers):
+            wanted = [_mean([rows[other] for other in near.get(item, ())], rows[item]) for item in layer]
+            rows.update(zip(layer, _apart(layer, wanted), strict=True))
+    topmost = min(rows.values(), default=0.0)
+    return {item: row - topmost for item, row in rows.items()}
+
+
+def _apart(layer: Sequence[_Item], wanted: Sequence[float]) -> list[float]:
+    """The heights nearest to those wanted, by least squares, that keep the order and leave room: pooled adjacent violators."""
+    offset, offsets = 0.0, []
+    for at, item in enumerate(layer):
+        # Lines need less room than steps.
+        offset += (0.25 if item[1] and layer[at - 1][1] else 0.7 if item[1] or layer[at - 1][1] else 1.0) if at else 0.0
+        offsets.append(offset)
+    pools: list[tuple[float, int]] = []
+    for want, needed in zip(wanted, offsets, strict=True):
+        mean, size = want - needed, 1
+        while pools and pools[-1][0] > mean:
+            other, count = pools.pop()
+            mean, size = (mean * size + other * count) / (size + count), size + count
+        pools.append((mean, size))
+    means = [mean for mean, size in pools for _ in range(size)]
+    return [mean + needed for mean, needed in zip(means, offsets, strict=True)]
+
+
+def _spread(shown: Sequence[Node], column: Mapping[str, int], labels: Mapping[str, str]) -> tuple[list[int], list[int]]:
+    """Left edge and width of each column."""
+    widest = [0] * (1 + max(column.values(), default=-1))
+    for node in shown:
+        widest[column[node.id]] = max(widest[column[node.id]], cells(labels[node.id]))
+    widths = [max(_NARROWEST, letters * _CELL + _PADDING) for letters in widest]
+    lefts, x = [], _MARGIN
+    for width in widths:
+        lefts.append(x)
+        x += width + _GAP_X
+    return lefts, widths
+
+
+def _line(path: Sequence[_Item], column: Mapping[str, int], left: Sequence[int], width: Sequence[int], y: Mapping[_Item, int]) -> Line:
+    first, last = path[0], path[-1]
+    start, end = column[first[0]], column[last[0]]
+    points = [(left[start] + width[start], y[first] + HEIGHT // 2)]
+    for item in path[1:-1]:
+        at = y[item] + HEIGHT // 2
+        points += [(left[item[2]], at), (left[item[2]] + width[item[2]], at)]
+    points.append((left[end], y[last] + HEIGHT // 2))
+    return Line(source=first[0], target=last[0], points=tuple(points))
+
+
+def _bands(shown: Sequence[Node], column: Mapping[str, int], left: Sequence[int], width: Sequence[int]) -> tuple[Band, ...]:
+    if not any(node.stage for node in shown):
+        return ()
+    stages: list[dict[str, None]] = [{} for _ in left]
+    for node in shown:
+        if node.stage:
+            stages[column[node.id]][node.stage] = None
+    found: list[tuple[tuple[str, ...], int, int]] = []
+    for at, names in enumerate(map(tuple, stages)):
+        if found and found[-1][0] == names:
+            found[-1] = (names, found[-1][1], at)
+        else:
+            found.append((names, at, at))
+    return tuple(
+        Band(stages=names, x=left[first] - _GAP_X // 4, width=left[last] + width[last] - left[first] + _GAP_X // 2)
+        for names, first, last in found
+        if names
+    )

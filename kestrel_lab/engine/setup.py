@@ -1,0 +1,23 @@
+"""What a run works with, once it has been found and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.protocols import Approver, Model
+from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.workspace import Workspace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """Model, tools, place, bounds, and who decides."""
+
+    model: Model
+    toolbox: Toolbox
+    workspace: Workspace
+    limits: Limits
+    policy: Policy
+    approver: Approver | None

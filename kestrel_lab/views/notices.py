@@ -1,0 +1,62 @@
+"""Events that are told in one sentence: what it says, and what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kestrel_lab.core import events as e
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.views.rows import NoticeRow
+from kestrel_lab.views.wording import count, shown
+
+
+def notice_of(event: e.Event) -> NoticeRow | None:
+    """The row that tells `event`, still without an id; `None` for an event that is told otherwise or not at all."""
+    match event:
+        case e.BudgetWarned():
+            return _row("warning", event.message)
+        case e.StepRetried():
+            soon = f" in {event.wait_s:g} s" if event.wait_s else ""
+            text = f"failed ({event.error_class}) and is tried again{soon}, attempt {event.attempt}: {event.reason}"
+            return _row("warning", text, step=event.step)
+        case e.BranchScored():
+            after = f", goes on from {event.parent}" if event.parent else ""
+            return _row("info", f"candidate {event.candidate}: score {event.score:.2f}{after}", [event.text], step=event.step)
+        case e.MemoryRecalled():
+            text = f"{count(len(event.notes), 'note')} of earlier runs recalled"
+            return _row("info", text, map(_note, event.notes), step=event.step)
+        case e.MemoryStored():
+            return _row("info", "kept for later runs", [_note(event.note)], step=event.step)
+        case e.ModelEscalated():
+            return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
+    return None
+
+
+def prompt(event: e.Prompted, *, again: bool) -> NoticeRow:
+    """The row of a question to a model, shortened: what a model is told is long and mostly known."""
+    return _row("info", f"asked{' again' if again else ''}: {one_line(event.text, 160)}", step=event.step)
+
+
+def verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished) -> NoticeRow:
+    """Bring the row of a verification up to date: what is asked for, then the verdict."""
+    if isinstance(event, e.VerifierStarted):
+        criteria: list[Json] = [shown(text, 500) for text in event.criteria]
+        row.change(text=f"{plain(event.verifier)} checks the answer", level="info", state="running", items=criteria)
+    else:
+        sure = "" if event.confidence is None else f" · confidence {event.confidence:.2f}"
+        text = f"{'PASS' if event.passed else 'FAIL'}{sure} · {plain(event.verifier)}"
+        issues: list[Json] = [shown(text, 500) for text in event.issues]
+        row.change(text=text, level="good" if event.passed else "bad", state="done", items=issues)
+    return row
+
+
+def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") -> NoticeRow:
+    told = [shown(item, 500) for item in items]
+    return NoticeRow(id="", step=step, level=level, text=shown(text, 500), items=[item for item in told if item])
+
+
+def _note(note: dict[str, Json]) -> str:
+    """What a note says, whatever else is in it."""
+    text = next((note[key] for key in ("text", "content", "note") if isinstance(note.get(key), str)), None)
+    return str(text) if text is not None else one_line(", ".join(f"{key}: {value}" for key, value in note.items()), 300)
