@@ -88,8 +88,13 @@ class RunContext:
         return due
 
     def checkpoint(self, reason: str) -> None:
-        """Keep a snapshot of what is on disk of the run; a log that cannot be read is left to whoever needs it."""
+        """Keep a snapshot of what is on disk of the run: of everything, unless it is just one of many (`cycles`).
+
+        A log that cannot be read is left to whoever needs it.
+        """
         with suppress(StoreError):
+            if reason != "cycles":
+                self.store.flush()
             if (saved := self.store.checkpoint(self.run_id, reason)) is not None:
                 self.emit(saved)
 
