@@ -4,19 +4,25 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kestrel_lab.agents import ReActAgent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.yamlfile import read_yaml
 from kestrel_lab.engine.agentfile import SHIPPED_AGENTS, load_agent
+from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.schemas import FOLDER, NAMES, schema_text
 from kestrel_lab.engine.session import Session
+from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.workflow import SHIPPED, load_plan
 from kestrel_lab.engine.workflow_entries import StepEntry
 from kestrel_lab.testing import ScriptedModel
@@ -304,3 +310,51 @@ def test_agent_files_fit_the_schema_and_load(path: Path, session: Session) -> No
     agent = load_agent(path)
     assert (agent.name, bool(agent.description)) == (path.stem, True)
     session.toolbox.only(agent.tools or ())
+
+
+@st.composite
+def workflows(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+    """A workflow file of up to five nodes that may skip, call tools, use agents and refer to what others make."""
+    names = [f"n{number}" for number in range(draw(st.integers(1, 5)))]
+    nodes: list[dict[str, Any]] = []
+    for name in names:
+        # Where all is there from the start anything may be used; otherwise what was made before.
+        there = names if kind in ("loop", "cyclic") else [] if kind == "parallel" else names[: len(nodes)]
+        node: dict[str, Any] = {"id": name, **draw(st.sampled_from([{"goal": "{{goal}}"}, {"agent": "writer"}, {"tool": "read_file"}]))}
+        if "tool" in node:
+            node["args"] = {"path": f"{{{{{draw(st.sampled_from([*there, 'goal', 'n']))}}}}}"}
+        elif draw(st.booleans()):
+            node["consumes"] = draw(st.lists(st.sampled_from([*there, "goal", "n"]), unique=True, max_size=3))
+        if draw(st.booleans()):
+            node["when"] = f"{draw(st.sampled_from([*there, 'n']))} != 1"
+        nodes.append(node)
+    shape: dict[str, Any] = {"kind": kind, "inputs": {"n": {"type": "integer", "default": 1}}}
+    if kind == "sequential":
+        return {**shape, "steps": nodes}
+    if kind == "parallel":
+        return {**shape, "branches": nodes, **draw(st.sampled_from([{}, {"join": {"id": "end", "agent": "writer"}}]))}
+    if kind == "loop":
+        return {**shape, "steps": nodes, "until": f"{names[-1]} == 1", "limit": draw(st.integers(1, 50))}
+    edges = [{"from": names[draw(st.integers(0, place - 1))], "to": names[place]} for place in range(1, len(names))]
+    if kind == "cyclic":
+        edges.append({"from": names[-1], "to": names[0], "when": f"{names[0]} == 1"})
+        return {**shape, "kind": "graph", "nodes": nodes, "edges": edges, "start": names[:1], "limit": draw(st.integers(1, 200))}
+    return {**shape, "nodes": nodes, "edges": edges}
+
+
+@pytest.mark.parametrize("kind", ["sequential", "parallel", "loop", "graph", "cyclic"])
+def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path: Path) -> None:
+    """Whatever fits the schema and names only what is there is a plan that can be stored, and that a run accepts; its text is JSON as well as YAML."""
+    validator = jsonschema.Draft202012Validator(json.loads(schema_text("workflow")))
+
+    @settings(max_examples=30)
+    @given(value=workflows(kind))
+    def law(value: dict[str, Any]) -> None:
+        assert list(validator.iter_errors(value)) == []
+        plan = load_plan(written(tmp_path, json.dumps(value)), "bees", {"n": "2"})
+        nodes = value.get("nodes") or value.get("branches") or value["steps"]
+        assert {node["id"] for node in nodes} <= {step.id for step in foreseen(plan.steps)}
+        assert Plan.from_json(plan.as_json()) == plan
+        check_steps(foreseen(plan.steps), session.toolbox, OPERATIONS, session.resolve_model)
+
+    law()
