@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.agents import ReActAgent
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import StepFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.shapes import foreseen
@@ -358,3 +359,56 @@ def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path:
         check_steps(foreseen(plan.steps), session.toolbox, OPERATIONS, session.resolve_model)
 
     law()
+
+
+CRITERIA = """\
+kind: sequential
+name: careful
+acceptance_criteria: ["it is about {{goal}}"]
+steps:
+  - {id: facts, goal: "Find facts about {{goal}}"}
+  - {id: text, agent: writer, goal: "Write about {{goal}}"}
+  - {id: verified, operation: verify, args: {goal: "{{goal}}", answer: "{{text}}"}}
+"""
+
+
+def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, tmp_path: Path) -> None:
+    """One step at a time, each leaves an artifact for the next, and the answer that was repaired is the one that meets the file's criteria."""
+
+    def verdict(*, met: bool) -> str:
+        entry = {"criterion": 1, "met": met, "why": "as read", "evidence": []}
+        return json.dumps({"criteria": [entry], "confidence": 0.9})
+
+    def says(request: ModelRequest) -> str:
+        goal = next(message.text for message in request.messages if message.role == "user")
+        if goal.startswith("Judge"):
+            assert "it is about bees" in goal
+            return verdict(met="Bees dance." in goal)
+        return {"Find": "They dance.", "Writ": "Something dances."}.get(goal[:4], "Bees dance.")
+
+    flow = written(tmp_path, CRITERIA)
+    run = asyncio.run(session.run("bees", plan=flow, model=ScriptedModel(says), workspace=workspace))
+    assert (run.status, run.reason, run.answer) == (RunStatus.COMPLETE, "", "Bees dance.")
+    assert run.plan.acceptance_criteria == ("it is about bees",)
+    assert "They dance." in run._state.conversations["text"].messages[1].text
+    order = [event.step for event in run.events() if isinstance(event, StepFinished)]
+    assert order == ["facts", "text", "verified", "verified/repair#1", "verified#2"]
+
+
+def test_a_step_that_grows_others_may_be_in_a_loop(session: Session, workspace: Path, tmp_path: Path) -> None:
+    """What an operation inside a round grows belongs to that round: the question whether to go on waits for it and is given what it made."""
+    flow = written(
+        tmp_path,
+        "kind: loop\nsteps:\n  - {id: work, operation: plan, args: {goal: '{{goal}}'}}\nuntil: work == \"good\"\nlimit: 3\n",
+    )
+    answers = iter(["bad", "good"])
+
+    def says(request: ModelRequest) -> str:
+        text = next(message.text for message in request.messages if message.role == "user")
+        if text.startswith("Make a plan"):
+            return json.dumps({"steps": [{"id": "do", "goal": "do it"}], "acceptance_criteria": ["done"]})
+        return next(answers)
+
+    run = asyncio.run(session.run("bees", plan=flow, model=ScriptedModel(says), workspace=workspace))
+    assert (run.status, run.reason, run.answer) == (RunStatus.COMPLETE, "", "good")
+    assert [step.id for step in run.plan.steps] == ["loop", "work#1", "loop#1", "work#1/do", "work#2", "loop#2", "work#2/do"]
