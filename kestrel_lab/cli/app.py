@@ -73,6 +73,9 @@ def run(
         if text:
             msg = "give a goal or --resume, not both"
             raise UsageError(msg)
+        if plan is not None or inputs:
+            msg = "a run that is resumed keeps its plan: leave --plan and --input out"
+            raise UsageError(msg)
         run_id = resume
         return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, tools=names, approve=approve, approver=who), how)
     values = workflow_inputs(inputs)

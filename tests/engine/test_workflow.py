@@ -179,7 +179,7 @@ def test_agent_files_are_shared(tmp_path: Path) -> None:
     assert load_agent(tmp_path / "agents" / "careful.yaml") == ReActAgent("careful", "Look twice.")
     written(tmp_path / "agents", "kind: agent\ninstrutions: x\n", "careful.yaml")
     with pytest.raises(
-        UsageError, match=r"flow.yaml:3: steps\[0\]: .*careful.yaml:2: instrutions: unknown key; did you mean 'instructions'"
+        UsageError, match=r"flow.yaml:3: steps\[0\].agent: .*careful.yaml:2: instrutions: unknown key; did you mean 'instructions'"
     ):
         load_plan(flow, "bees")
 
@@ -192,14 +192,17 @@ def test_agent_files_stay_in_the_folder_of_the_workflow(name: str, tmp_path: Pat
     written(tmp_path, "kind: agent\n", "x.yaml")
     (folder / "link.yaml").symlink_to(tmp_path / "x.yaml")
     flow = written(folder, f"kind: sequential\nsteps:\n  - id: a\n    agent: '{name}'\n")
-    with pytest.raises(UsageError, match=r"flow.yaml:3: steps\[0\]: (.* is not in the folder of the workflow|there is no agent file)"):
+    with pytest.raises(
+        UsageError, match=r"flow.yaml:4: steps\[0\].agent: (.* is not in the folder of the workflow|there is no agent file)"
+    ):
         load_plan(flow, "bees")
 
 
 @pytest.mark.parametrize(
     ("text", "old", "new", "told"),
     [
-        (SEQUENCE, "agent: poet}", "agent: poett}", "flow.yaml:5: steps[0]: there is no agent 'poett'; did you mean 'poet'?"),
+        (SEQUENCE, "agent: poet}", "agent: poett}", "flow.yaml:5: steps[0].agent: there is no agent 'poett'; did you mean 'poet'?"),
+        (SEQUENCE, "turns: 2", "use: critik", "flow.yaml:3: agents.poet: there is no agent 'critik'; did you mean 'critic'?"),
         (SEQUENCE, "turns: 2", "turn: 2", "flow.yaml:3: agents.poet.turn: unknown key; did you mean 'turns'?"),
         (SEQUENCE, "kind: sequential", "kind: sequence", "flow.yaml:1: kind: there is no kind 'sequence'; did you mean 'sequential'?"),
         (SEQUENCE, "id: second", "id: first", "flow.yaml:6: steps[1].id: 'first' is already on line 5"),
