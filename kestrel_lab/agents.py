@@ -55,8 +55,8 @@ class LLMAgent:
     """JSON Schema of the answer, which is then a value; one that does not fit goes back to the model."""
     description: str = field(default="", kw_only=True)
 
-    def step(self, goal: str, id: str = "", **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
-        """A step of a plan in which this agent works on `goal`; its id is the agent's name by default.
+    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
+        """A step of a plan in which this agent works on `goal`.
 
         Raises `UsageError` like `Step`.
         """
@@ -64,7 +64,7 @@ class LLMAgent:
             msg = f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}"
             raise UsageError(msg)
         return Step(
-            id=id or self.name,
+            id=id,
             goal=goal,
             instructions=self.instructions,
             tools=None if self.tools is None else tuple(self.tools),
@@ -78,7 +78,7 @@ class LLMAgent:
 
     def plan(self, goal: str) -> Plan:
         """The plan in which it works on `goal` alone."""
-        return Plan(steps=(self.step(goal),), artifacts={GOAL: goal})
+        return Plan(steps=(self.step(self.name, goal),), artifacts={GOAL: goal})
 
 
 @dataclass(frozen=True)
@@ -153,4 +153,4 @@ def _part(name: str, node: Node, goal: str) -> Part:
         step = replace(node, id=name, produces=node.produces or (name,))
         return Part(step, fed=bool(node.goal) and not node.consumes)
     agent, text = node if isinstance(node, tuple) else (node, f"{{{{{GOAL}}}}}")
-    return Part(agent.step(with_goal(text, {GOAL: goal}), name, produces=(name,)), fed=True)
+    return Part(agent.step(name, with_goal(text, {GOAL: goal}), produces=(name,)), fed=True)

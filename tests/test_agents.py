@@ -24,7 +24,7 @@ def test_an_agent_is_the_plan_of_its_step() -> None:
     agent = LLMAgent("critic", "Be strict.", tools=["measure"], model="small", turns=3, schema={"type": "object"})
     step = Step(id="critic", goal="Judge", instructions="Be strict.", tools=("measure",), model="small", turns=3, schema={"type": "object"})
     assert agent.plan("Judge") == Plan(steps=(step,), artifacts={"goal": "Judge"})
-    assert agent.step("Judge", "last", consumes=("text",), when="text != ''").consumes == ("text",)
+    assert agent.step("last", "Judge", consumes=("text",), when="text != ''").consumes == ("text",)
     with pytest.raises(UsageError, match="tools of agent 'x' must be a list, not the text 'measure'"):
         LLMAgent("x", tools="measure").plan("go")
 

@@ -77,7 +77,7 @@ def run(
             msg = "give a goal or --resume, not both"
             raise UsageError(msg)
         if plan is not None or inputs:
-            msg = "a resumed run follows the plan in its log: leave out --plan and --input"
+            msg = "a run that is resumed keeps its plan: leave --plan and --input out"
             raise UsageError(msg)
     values = workflow_inputs(inputs)
     limits = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}

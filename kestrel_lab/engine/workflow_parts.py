@@ -116,11 +116,15 @@ def _check_names(reading: Reading) -> None:
     entry, tried = reading.entry, reading.tried
     state = entry.state if isinstance(entry, LoopEntry | GraphEntry) else {}
     known = {*reading.scope, *state, *(name for _, work in _works(entry) for name in _makes(entry, work))}
+    for name, agent in entry.agents.items():
+        tried(("agents", name), partial(settings_of, agent, reading.folder, {}))
     first: dict[str, Where] = {}
     for where, work in _works(entry):
         tried((*where, "id"), partial(_refuse_again, work.id, first.setdefault(work.id, where), where, reading.document))
         for place, name in enumerate(work.consumes):
             tried((*where, "consumes", place), partial(_find, {name}, known))
+        if work.agent is not None:
+            tried((*where, "agent"), partial(settings_of, work.agent, reading.folder, entry.agents))
         tried((*where, "goal"), partial(with_goal, work.goal, reading.scope))
         tried((*where, "args"), partial(_find_all, references, work.args, known))
         tried((*where, "when"), partial(_find_all, _asked, work.when, known))

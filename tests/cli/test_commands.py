@@ -322,6 +322,8 @@ def test_a_workflow_from_the_command_line(kestrel: Kestrel, folder: Path) -> Non
     (folder / "flow.yaml").write_text(FLOW.replace("until", "untl"))
     code, _, err = kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone=calm")
     assert (code, "flow.yaml:6: untl: unknown key; did you mean 'until'?" in err) == (2, True)
+    code, _, err = kestrel("run", "--resume", newest(folder), "--plan", "react")
+    assert (code, "a run that is resumed keeps its plan" in err) == (2, True)
     assert [kestrel("run", "sea", "--plan", "flow.yaml", "--input", "tone")[0], kestrel("plan", "sea", "--plan", "reakt")[0]] == [2, 2]
 
 

@@ -4,19 +4,26 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kestrel_lab.agents import ReActAgent
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import StepFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.yamlfile import read_yaml
 from kestrel_lab.engine.agentfile import SHIPPED_AGENTS, load_agent
+from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.schemas import FOLDER, NAMES, schema_text
 from kestrel_lab.engine.session import Session
+from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.workflow import SHIPPED, load_plan
 from kestrel_lab.engine.workflow_entries import StepEntry
 from kestrel_lab.testing import ScriptedModel
@@ -172,7 +179,7 @@ def test_agent_files_are_shared(tmp_path: Path) -> None:
     assert load_agent(tmp_path / "agents" / "careful.yaml") == ReActAgent("careful", "Look twice.")
     written(tmp_path / "agents", "kind: agent\ninstrutions: x\n", "careful.yaml")
     with pytest.raises(
-        UsageError, match=r"flow.yaml:3: steps\[0\]: .*careful.yaml:2: instrutions: unknown key; did you mean 'instructions'"
+        UsageError, match=r"flow.yaml:3: steps\[0\].agent: .*careful.yaml:2: instrutions: unknown key; did you mean 'instructions'"
     ):
         load_plan(flow, "bees")
 
@@ -185,14 +192,17 @@ def test_agent_files_stay_in_the_folder_of_the_workflow(name: str, tmp_path: Pat
     written(tmp_path, "kind: agent\n", "x.yaml")
     (folder / "link.yaml").symlink_to(tmp_path / "x.yaml")
     flow = written(folder, f"kind: sequential\nsteps:\n  - id: a\n    agent: '{name}'\n")
-    with pytest.raises(UsageError, match=r"flow.yaml:3: steps\[0\]: (.* is not in the folder of the workflow|there is no agent file)"):
+    with pytest.raises(
+        UsageError, match=r"flow.yaml:4: steps\[0\].agent: (.* is not in the folder of the workflow|there is no agent file)"
+    ):
         load_plan(flow, "bees")
 
 
 @pytest.mark.parametrize(
     ("text", "old", "new", "told"),
     [
-        (SEQUENCE, "agent: poet}", "agent: poett}", "flow.yaml:5: steps[0]: there is no agent 'poett'; did you mean 'poet'?"),
+        (SEQUENCE, "agent: poet}", "agent: poett}", "flow.yaml:5: steps[0].agent: there is no agent 'poett'; did you mean 'poet'?"),
+        (SEQUENCE, "turns: 2", "use: critik", "flow.yaml:3: agents.poet: there is no agent 'critik'; did you mean 'critic'?"),
         (SEQUENCE, "turns: 2", "turn: 2", "flow.yaml:3: agents.poet.turn: unknown key; did you mean 'turns'?"),
         (SEQUENCE, "kind: sequential", "kind: sequence", "flow.yaml:1: kind: there is no kind 'sequence'; did you mean 'sequential'?"),
         (SEQUENCE, "id: second", "id: first", "flow.yaml:6: steps[1].id: 'first' is already on line 5"),
@@ -304,3 +314,104 @@ def test_agent_files_fit_the_schema_and_load(path: Path, session: Session) -> No
     agent = load_agent(path)
     assert (agent.name, bool(agent.description)) == (path.stem, True)
     session.toolbox.only(agent.tools or ())
+
+
+@st.composite
+def workflows(draw: st.DrawFn, kind: str) -> dict[str, Any]:
+    """A workflow file of up to five nodes that may skip, call tools, use agents and refer to what others make."""
+    names = [f"n{number}" for number in range(draw(st.integers(1, 5)))]
+    nodes: list[dict[str, Any]] = []
+    for name in names:
+        # Where all is there from the start anything may be used; otherwise what was made before.
+        there = names if kind in ("loop", "cyclic") else [] if kind == "parallel" else names[: len(nodes)]
+        node: dict[str, Any] = {"id": name, **draw(st.sampled_from([{"goal": "{{goal}}"}, {"agent": "writer"}, {"tool": "read_file"}]))}
+        if "tool" in node:
+            node["args"] = {"path": f"{{{{{draw(st.sampled_from([*there, 'goal', 'n']))}}}}}"}
+        elif draw(st.booleans()):
+            node["consumes"] = draw(st.lists(st.sampled_from([*there, "goal", "n"]), unique=True, max_size=3))
+        if draw(st.booleans()):
+            node["when"] = f"{draw(st.sampled_from([*there, 'n']))} != 1"
+        nodes.append(node)
+    shape: dict[str, Any] = {"kind": kind, "inputs": {"n": {"type": "integer", "default": 1}}}
+    if kind == "sequential":
+        return {**shape, "steps": nodes}
+    if kind == "parallel":
+        return {**shape, "branches": nodes, **draw(st.sampled_from([{}, {"join": {"id": "end", "agent": "writer"}}]))}
+    if kind == "loop":
+        return {**shape, "steps": nodes, "until": f"{names[-1]} == 1", "limit": draw(st.integers(1, 50))}
+    edges = [{"from": names[draw(st.integers(0, place - 1))], "to": names[place]} for place in range(1, len(names))]
+    if kind == "cyclic":
+        edges.append({"from": names[-1], "to": names[0], "when": f"{names[0]} == 1"})
+        return {**shape, "kind": "graph", "nodes": nodes, "edges": edges, "start": names[:1], "limit": draw(st.integers(1, 200))}
+    return {**shape, "nodes": nodes, "edges": edges}
+
+
+@pytest.mark.parametrize("kind", ["sequential", "parallel", "loop", "graph", "cyclic"])
+def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path: Path) -> None:
+    """Whatever fits the schema and names only what is there is a plan that can be stored, and that a run accepts; its text is JSON as well as YAML."""
+    validator = jsonschema.Draft202012Validator(json.loads(schema_text("workflow")))
+
+    @settings(max_examples=30)
+    @given(value=workflows(kind))
+    def law(value: dict[str, Any]) -> None:
+        assert list(validator.iter_errors(value)) == []
+        plan = load_plan(written(tmp_path, json.dumps(value)), "bees", {"n": "2"})
+        nodes = value.get("nodes") or value.get("branches") or value["steps"]
+        assert {node["id"] for node in nodes} <= {step.id for step in foreseen(plan.steps)}
+        assert Plan.from_json(plan.as_json()) == plan
+        check_steps(foreseen(plan.steps), session.toolbox, OPERATIONS, session.resolve_model)
+
+    law()
+
+
+CRITERIA = """\
+kind: sequential
+name: careful
+acceptance_criteria: ["it is about {{goal}}"]
+steps:
+  - {id: facts, goal: "Find facts about {{goal}}"}
+  - {id: text, agent: writer, goal: "Write about {{goal}}"}
+  - {id: verified, operation: verify, args: {goal: "{{goal}}", answer: "{{text}}"}}
+"""
+
+
+def test_a_sequence_is_held_to_its_criteria(session: Session, workspace: Path, tmp_path: Path) -> None:
+    """One step at a time, each leaves an artifact for the next, and the answer that was repaired is the one that meets the file's criteria."""
+
+    def verdict(*, met: bool) -> str:
+        entry = {"criterion": 1, "met": met, "why": "as read", "evidence": []}
+        return json.dumps({"criteria": [entry], "confidence": 0.9})
+
+    def says(request: ModelRequest) -> str:
+        goal = next(message.text for message in request.messages if message.role == "user")
+        if goal.startswith("Judge"):
+            assert "it is about bees" in goal
+            return verdict(met="Bees dance." in goal)
+        return {"Find": "They dance.", "Writ": "Something dances."}.get(goal[:4], "Bees dance.")
+
+    flow = written(tmp_path, CRITERIA)
+    run = asyncio.run(session.run("bees", plan=flow, model=ScriptedModel(says), workspace=workspace))
+    assert (run.status, run.reason, run.answer) == (RunStatus.COMPLETE, "", "Bees dance.")
+    assert run.plan.acceptance_criteria == ("it is about bees",)
+    assert "They dance." in run._state.conversations["text"].messages[1].text
+    order = [event.step for event in run.events() if isinstance(event, StepFinished)]
+    assert order == ["facts", "text", "verified", "verified/repair#1", "verified#2"]
+
+
+def test_a_step_that_grows_others_may_be_in_a_loop(session: Session, workspace: Path, tmp_path: Path) -> None:
+    """What an operation inside a round grows belongs to that round: the question whether to go on waits for it and is given what it made."""
+    flow = written(
+        tmp_path,
+        "kind: loop\nsteps:\n  - {id: work, operation: plan, args: {goal: '{{goal}}'}}\nuntil: work == \"good\"\nlimit: 3\n",
+    )
+    answers = iter(["bad", "good"])
+
+    def says(request: ModelRequest) -> str:
+        text = next(message.text for message in request.messages if message.role == "user")
+        if text.startswith("Make a plan"):
+            return json.dumps({"steps": [{"id": "do", "goal": "do it"}], "acceptance_criteria": ["done"]})
+        return next(answers)
+
+    run = asyncio.run(session.run("bees", plan=flow, model=ScriptedModel(says), workspace=workspace))
+    assert (run.status, run.reason, run.answer) == (RunStatus.COMPLETE, "", "good")
+    assert [step.id for step in run.plan.steps] == ["loop", "work#1", "loop#1", "work#1/do", "work#2", "loop#2", "work#2/do"]

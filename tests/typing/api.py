@@ -125,6 +125,7 @@ async def main(lab: Lab) -> None:
 
     critic = LLMAgent("critic", "Be strict.", tools=["grep"], turns=3)
     ways = [("a", "b"), ("b", "a", "not b.done")]
+    Plan(steps=(critic.step("first", "look", produces=("view",)), critic.step("last", "judge", consumes=("view",))))
     graph = GraphAgent("graph", {"a": critic, "b": (ReActAgent("b"), "check {{goal}}")}, ways, limit=9)
     await lab.run("go", plan=critic)
     await lab.run("go", plan=graph)
