@@ -12,6 +12,7 @@ from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session, run_blocking
 from kestrel_lab.engine.settings import load_settings
+from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.views.html import table_html
 
 if TYPE_CHECKING:
@@ -51,10 +52,16 @@ class Lab(Session):
             middleware=middleware,
             listeners=listeners,
             limits=self.settings.limits,
+            checkpoint_every=self.settings["checkpoint_every"],
             provider=self.settings["provider"],
             api_base=self.settings["api_base"],
             env=env,
         )
+
+    @property
+    def macros(self) -> WorkspaceMacros:
+        """Tool sequences that agents use again in the current folder, kept or proposed; `macros.at(folder)` for another."""
+        return WorkspaceMacros(self)
 
     async def eval(
         self,

@@ -10,6 +10,7 @@ import typer
 from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import evals
 from kestrel_lab.cli.face import Face, Following
+from kestrel_lab.cli.macros import macros
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
@@ -36,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(evals, name="eval")
+app.add_typer(macros, name="macros")
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 
@@ -92,9 +94,12 @@ def resume(
     *,
     model: Annotated[str | None, typer.Option(help="Another model from here on.")] = None,
     approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Also from a live session, which then writes nothing more.")] = False,
 ) -> Any:
     """Go on with a run where its log ends; the same as `run --resume RUN`."""
-    return _face(ctx).follow(lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who), Following())
+    return _face(ctx).follow(
+        lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over), Following()
+    )
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")

@@ -13,8 +13,13 @@ import apsw
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.version import __version__
+from kestrel_lab.engine.guard import watch_model
+from kestrel_lab.engine.health import HealthState
+from kestrel_lab.engine.healthtable import HealthRow
+from kestrel_lab.engine.session import run_blocking
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.choose import available_models
+from kestrel_lab.models.escalation import EscalatingModel
 from kestrel_lab.tools.ripgrep import rg_path
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
@@ -57,8 +62,8 @@ class Doctor:
 
 
 def examine(lab: Lab) -> Doctor:
-    """Look at everything a run needs; starts no model and uses no network beyond this machine."""
-    return Doctor((_python(), _log(lab), _model(lab), *_providers(lab), _ripgrep(), _git(), *_notebook()))
+    """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
+    return Doctor((_python(), _log(lab), _model(lab), *_dependencies(lab), *_providers(lab), _ripgrep(), _git(), *_notebook()))
 
 
 def known_models(lab: Lab) -> Doctor:
@@ -81,6 +86,27 @@ def _model(lab: Lab) -> Finding:
     except UsageError as error:
         return Finding(ok=False, what="model", found="none", advice=str(error))
     return Finding(ok=True, what="model", found=f"{model.name} ({model.kind})")
+
+
+def _dependencies(lab: Lab) -> list[Finding]:
+    """What runs of this lab depend on, probed where that costs nothing."""
+    try:
+        model = lab.resolve_model(None)
+    except UsageError:
+        pass
+    else:
+        for one in model.models if isinstance(model, EscalatingModel) else (model,):
+            if one.kind == "real":
+                watch_model(one, lab.supervisor)
+    return [_dependency(lab, row) for row in run_blocking(lab.supervisor.look())]
+
+
+def _dependency(lab: Lab, row: HealthRow) -> Finding:
+    well = row.state in {HealthState.STARTING, HealthState.READY}
+    found = "starting: not called yet, and asking would cost" if row.state is HealthState.STARTING else str(row.state)
+    return Finding(
+        ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice="" if well else str(lab.supervisor.error(row.dependency))
+    )
 
 
 def _providers(lab: Lab) -> list[Finding]:

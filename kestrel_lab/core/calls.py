@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Effect = Literal["pure", "idempotent", "checkable", "opaque"]
 """What repeating a call does: nothing, the same as once, something a probe can tell, or nobody knows."""
 
+REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
+"""Effects that are the same when they happen again."""
+
 
 class Danger(IntEnum):
     """How much harm a call can do; what an approval policy compares."""

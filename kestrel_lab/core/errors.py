@@ -5,9 +5,11 @@
     ├── StoreError              the log refused or could not keep something
     │   ├── IllegalTransition   a run cannot go from this state to that one
     │   ├── AlreadyDecided      the approval was answered before
+    │   ├── Fenced              another session has taken the run over
     │   └── StorageFull         the disk has no room; nothing acknowledged was lost
     ├── RunError                recorded on the run; never crashes its siblings
     │   ├── ModelError          a provider call failed
+    │   ├── DependencyError     something the run depends on is not in working order
     │   ├── ToolError           a tool raised, or its process did
     │   ├── CheckError          a check broke (not: a check said no)
     │   ├── LimitError          a budget, a count or a deadline ran out
@@ -20,11 +22,18 @@ Tools and checks raise plain Python errors and need not import this module; `bou
 decides which of these an escaping error becomes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from kestrel_lab.core.jsontypes import Json
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.calls import Problem
+    from kestrel_lab.core.messages import Tried
 
 
 class KestrelError(Exception):
@@ -51,6 +60,10 @@ class AlreadyDecided(StoreError):
     """An approval was answered before; the first answer stands."""
 
 
+class Fenced(StoreError):
+    """Another session has taken the run over; nothing of this one is written any more."""
+
+
 class StorageFull(StoreError):
     """The disk has no room for the log; what was acknowledged is kept."""
 
@@ -62,16 +75,50 @@ class RunError(KestrelError):
 class ModelError(RunError):
     """A call to a model failed."""
 
-    def __init__(self, message: str, *, transient: bool = False, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        transient: bool = False,
+        retry_after_s: float | None = None,
+        caller: bool = False,
+        tried: tuple[Tried, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.transient = transient
         """Whether the same call may well succeed later (a rate limit, a dropped connection)."""
         self.retry_after_s = retry_after_s
         """How long the provider asks to wait before the next attempt, when it says so."""
+        self.caller = caller
+        """Whether the caller must change something (a key, a name, the conversation): another model is not asked instead."""
+        self.tried = tried
+        """The models that were asked in turn, when there were several."""
+
+
+class DependencyError(RunError):
+    """Something a run depends on, a model endpoint or a server of tools, is not in working order."""
+
+    def __init__(
+        self, dependency: str, state: str, message: str, *, retry_in_s: float | None = None, tried: tuple[Tried, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.dependency = dependency
+        """Its name."""
+        self.state = state
+        """`starting`, `degraded`, `recovering` or `failed`."""
+        self.retry_in_s = retry_in_s
+        """Seconds until it is tried again; `None` when nothing is planned."""
+        self.tried = tried
+        """The models that were asked in turn, when it is an endpoint and there were several."""
 
 
 class ToolError(RunError):
     """A tool failed."""
+
+    def __init__(self, message: str, problem: Problem | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+        """What its call ended with, when there was one."""
 
 
 class CheckError(RunError):

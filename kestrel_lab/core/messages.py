@@ -66,6 +66,19 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """A model that was asked before another one took over."""
+
+    model: str
+    reason: str
+    """Why its answer is not used."""
+    then: str = ""
+    """The model asked next; empty when there was none."""
+    usage: Usage = Usage()
+    """What it used up, as far as that is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelAnswer:
     """What a model answered."""
 
@@ -77,3 +90,5 @@ class ModelAnswer:
     """The name the provider gives for what really answered."""
     finish: str = "stop"
     """`stop`, `tool_calls`, `length` (cut off) or a provider's own word."""
+    tried: tuple[Tried, ...] = ()
+    """Who was asked before; what they used is not in `usage`."""

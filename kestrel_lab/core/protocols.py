@@ -69,6 +69,66 @@ class Trial:
     expected: Json = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """Something worth knowing in later runs, and where it comes from."""
+
+    text: str
+    kind: str = "fact"
+    """`preference`, `decision` or `fact`."""
+    evidence: str = ""
+    """The words of the run it rests on."""
+    run: str = ""
+    """The run that learned it."""
+    at: float = 0.0
+    """When, in seconds since 1970."""
+
+    def as_json(self) -> dict[str, Json]:
+        """The same as a JSON object."""
+        return {"text": self.text, "kind": self.kind, "evidence": self.evidence, "run": self.run, "at": self.at}
+
+
+class Memory(Protocol):
+    """Keeps what later runs in the same workspace should know."""
+
+    async def recall(self, query: str, top_k: int, *, workspace: str) -> tuple[Note, ...]:
+        """At most `top_k` notes that have to do with `query`, the most useful first."""
+        ...
+
+    async def remember(self, note: Note, *, workspace: str) -> bool:
+        """Keep `note`; returns whether it is new. Again is the same as once."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A file that has to do with a goal, and the lines that say so."""
+
+    path: str
+    lines: tuple[tuple[int, str], ...]
+    """Number and text."""
+    terms: tuple[str, ...]
+    """The words of the goal that are in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    """What was found for a goal before anybody worked on it."""
+
+    sources: tuple[Source, ...] = ()
+    """The most useful first."""
+    gaps: tuple[str, ...] = ()
+    """Words of the goal that were found nowhere."""
+
+
+class Gatherer(Protocol):
+    """Finds what a workspace holds that has to do with a goal."""
+
+    async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
+        """At most `top_k` sources."""
+        ...
+
+
 class Check(Protocol):
     """Judges a finished run."""
 

@@ -15,6 +15,7 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.guard import guarded
 from kestrel_lab.engine.turn import run_turn
 from kestrel_lab.log.fold import Conversation
 from kestrel_lab.middleware.compose import compose
@@ -57,7 +58,9 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
         with boundary(ModelError, f"model {model.name!r}"):
-            answer = await model(asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text)))
+            answer = await guarded(model, ctx.supervisor, ctx.emit)(
+                asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text))
+            )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
         calls = tuple(replace(request, id=f"{step.id}.{cycle}.{place}") for place, request in enumerate(answer.calls, 1))
         return Result(answer=replace(answer, calls=calls))

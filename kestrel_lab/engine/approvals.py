@@ -7,15 +7,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kestrel_lab.core.calls import Call
+from kestrel_lab.core.calls import REPEATABLE, Call
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.log.notify import wait_until
 from kestrel_lab.tools.registry import ToolArgumentsError
-
-_REPEATABLE = ("pure", "idempotent")
 
 
 @dataclass
@@ -34,7 +32,7 @@ class ApprovalDesk:
 
         Raises `ApprovalRequired` when it must be asked and nobody is here.
         """
-        unknown = call.attempt > 1 and call.effect not in _REPEATABLE
+        unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
         if (known := self.ctx.state.decisions.get(question)) is not None:
             return known

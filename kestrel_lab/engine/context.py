@@ -6,16 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from kestrel_lab.core.errors import LimitError, RunError
-from kestrel_lab.core.events import BudgetWarned, Event, ModelDelta, StateTransition
+from kestrel_lab.core.errors import LimitError, RunError, StoreError
+from kestrel_lab.core.events import BudgetWarned, Event, ModelAnswered, ModelDelta, StateTransition
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.clock import WorkClock
+from kestrel_lab.engine.ports import Ports
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
@@ -45,7 +48,14 @@ class RunContext:
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
+    ports: Ports = field(default_factory=Ports)
+    """What operations ask for that is neither a model nor a tool."""
+    supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
+    """Health of what runs of the session depend on."""
+    checkpoint_every: int | None = None
+    """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     clock: WorkClock = field(init=False)
+    _turns_kept: int = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
     _last: Future[int] | None = None
     _failure: BaseException | None = None
@@ -53,6 +63,7 @@ class RunContext:
     def __post_init__(self) -> None:
         left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - self.state.working_s)
         self.clock = WorkClock(left)
+        self._turns_kept = self.state.usage.model_calls
         self._specs[None] = tuple(self.toolbox.specs())
 
     def emit(self, event: Event, *, urgent: bool = False) -> Future[int] | None:
@@ -62,8 +73,25 @@ class RunContext:
             self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
             self._last.add_done_callback(self._note)
             self.state.apply(event, at)
+        last = self._last
         self.tell(event)
-        return self._last
+        if isinstance(event, ModelAnswered) and self._due():
+            self.checkpoint("cycles")
+        return last
+
+    def _due(self) -> bool:
+        """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the run does, not as its square."""
+        turns = self.state.usage.model_calls
+        due = self.checkpoint_every is not None and turns - self._turns_kept >= max(self.checkpoint_every, turns // 20)
+        if due:
+            self._turns_kept = turns
+        return due
+
+    def checkpoint(self, reason: str) -> None:
+        """Keep a snapshot of what is on disk of the run; a log that cannot be read is left to whoever needs it."""
+        with suppress(StoreError):
+            if (saved := self.store.checkpoint(self.run_id, reason)) is not None:
+                self.emit(saved)
 
     def adopt(self, event: Event, at: float) -> None:
         """Take in an event that is in the log already."""
@@ -117,7 +145,12 @@ class RunContext:
         return f"{self.state.started.system}\n\n{step.instructions.strip()}"
 
     def check_limits(self, step: Step) -> None:
-        """Raise `LimitError` if the next model turn, of `step`, would pass a limit of the run; `RunError` for one of the step."""
+        """Raise `LimitError` if the next model turn, of `step`, would pass a limit of the run; `RunError` for one of the step.
+
+        Raises the store's error if an event was refused: nothing the model says would be kept.
+        """
+        if self._failure is not None:
+            raise self._failure
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
             msg = f"step {step.id!r} has used its {step.turns} model turns without an answer"
             raise RunError(msg)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
+    CheckpointSaved,
     Event,
     ModelAnswered,
     ModelCalled,
@@ -124,6 +125,9 @@ def diff_runs(a: Run, b: Run) -> RunDiff:
     return RunDiff(a=a, b=b, rows=tuple(rows), shared=shared)
 
 
+_PASSED_OVER = (RunResumed, RunForked, StateTransition, CheckpointSaved)
+
+
 def _deeds(records: Sequence[Record]) -> list[Record]:
     """The records without those that only say how the run came to go on."""
     last = {key: record.seq for record in records if (key := _repeatable(record.event))}
@@ -132,7 +136,7 @@ def _deeds(records: Sequence[Record]) -> list[Record]:
     for record in records:
         key = _repeatable(record.event)
         stays = first if isinstance(record.event, StepStarted) else last
-        if not isinstance(record.event, RunResumed | RunForked | StateTransition) and (key is None or stays[key] == record.seq):
+        if not isinstance(record.event, _PASSED_OVER) and (key is None or stays[key] == record.seq):
             kept.append(record)
     return kept
 

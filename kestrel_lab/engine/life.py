@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from kestrel_lab.core.errors import LimitError, RunError, Signal, StoreError, UsageError
 from kestrel_lab.core.events import PlanProposed, RunFinished, StepFinished
@@ -11,7 +12,9 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.operations import OPERATIONS
+from kestrel_lab.engine.preflight import preflight
 from kestrel_lab.engine.scheduler import StepScheduler
+from kestrel_lab.engine.stages import StageRunner
 from kestrel_lab.engine.steps import StepRunner
 
 
@@ -42,6 +45,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     except RunError as error:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=str(error)))
     except Signal:
+        ctx.checkpoint("interrupt")
         await asyncio.wrap_future(ctx.store.release(ctx.run_id))
         raise
     except StoreError:
@@ -68,7 +72,17 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
     if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
         ctx.go(RunStatus.EXECUTING, "decided")
     runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
-    scheduler = StepScheduler(plan, runner, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps)
+    stages = StageRunner(
+        runner,
+        state=state,
+        toolbox=ctx.toolbox,
+        emit=ctx.emit,
+        inputs=runner.inputs,
+        preflight=partial(preflight, ctx),
+        budget=ctx.ports.budget,
+        sleep=ctx.ports.sleep,
+    )
+    scheduler = StepScheduler(plan, stages, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps)
     await scheduler.run_parallel(ctx.limits.steps_at_once)
     return runner.answer()
 
@@ -79,6 +93,8 @@ def end_cancelled(ctx: RunContext) -> None:
 
 
 def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
+    if status is not RunStatus.COMPLETE:
+        ctx.checkpoint("interrupt" if status is RunStatus.CANCELLED else "error")
     for step in ctx.state.conversations:
         if step not in ctx.state.finished_steps:
             ctx.emit(StepFinished(step=step, ok=False, reason=finished.reason))

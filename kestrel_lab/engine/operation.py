@@ -44,6 +44,8 @@ class Done:
     """What it gives to those that consume what it produces; `None` to let the steps it grew speak for it."""
     grows: tuple[Step, ...] = field(default=())
     """Steps to be done now, before anything that waits for this one."""
+    skipped: bool = False
+    """There was nothing to do: the step counts as skipped, and what it produces is `None`."""
 
 
 Operation = Callable[[Scope], Awaitable[Done]]

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kestrel_lab.engine.bootstrap import bootstrap
+from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
+from kestrel_lab.engine.remembering import commit
 from kestrel_lab.engine.thinking import thoughts_expand, thoughts_score
 from kestrel_lab.engine.thoughts import thoughts
 from kestrel_lab.engine.verifying import verify
 
 OPERATIONS: Mapping[str, Operation] = {
+    "bootstrap": bootstrap,
+    "gather": gather,
     "plan": plan,
     "verify": verify,
     "thoughts": thoughts,
     "thoughts_expand": thoughts_expand,
     "thoughts_score": thoughts_score,
+    "commit": commit,
 }
+WITHOUT_MODEL = frozenset({"bootstrap", "gather", "thoughts"})
+"""Those that never ask a model."""

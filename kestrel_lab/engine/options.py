@@ -38,6 +38,12 @@ class ResumeOptions(TypedDict, total=False):
     approver: Approver | None
 
 
+class RestartOptions(ResumeOptions, total=False):
+    """What going on with a run may be given; see `Session.restart`."""
+
+    take_over: bool
+
+
 class RunOptions(ResumeOptions, total=False):
     """What a run may be given; see `Session.start`."""
 

@@ -17,7 +17,7 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
-from kestrel_lab.log.fold import RunState, fold
+from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.page import page
@@ -37,7 +37,7 @@ class Run:
     def __init__(self, store: SessionStore, run_id: str, state: RunState | None = None) -> None:
         self.id = run_id
         self._store = store
-        self._state = state if state is not None else fold(store.records(run_id))
+        self._state = state if state is not None else store.state(run_id)
         self._live: _Live | None = None
 
     @property
@@ -175,7 +175,7 @@ class Run:
         live = self._live
         if live is None or not self.working:
             self._store.decide(self.id, given)
-            self._state = fold(self._store.records(self.id))
+            self._state = self._store.state(self.id)
         else:
             given = live.desk.checked(open_questions[question], given)
             live.loop.call_soon_threadsafe(live.desk.answer, given)

@@ -16,22 +16,26 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
-from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
+from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
+from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
 from kestrel_lab.engine.life import end_cancelled, live
+from kestrel_lab.engine.macros import offer_macros, tools_begun_with
+from kestrel_lab.engine.memory import LogMemory
 from kestrel_lab.engine.operations import OPERATIONS
-from kestrel_lab.engine.options import MakesPlan, ResumeOptions, RunListener, RunOptions, Tools
-from kestrel_lab.engine.owner import alive_elsewhere
+from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
+from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.steps import check_steps
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.connection import process_name
-from kestrel_lab.log.fold import RunState, fold
+from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
@@ -63,6 +67,7 @@ class Session:
         middleware: Iterable[Middleware] = (),
         listeners: Iterable[RunListener] = (),
         limits: Limits | None = None,
+        checkpoint_every: int | None = 10,
         provider: str | None = None,
         api_base: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -80,6 +85,8 @@ class Session:
             listeners: Told of every event of every run, from `run_started` to the last state transition:
                 called with the run and the event on the run's event loop; must not block.
             limits: Bounds of runs that bring none of their own.
+            checkpoint_every: After so many model turns of a run a snapshot of it is kept (past twenty times as many,
+                after a twentieth more turns); `None` for only when it waits for approval, is stopped or fails.
             provider: Provider of model names that do not say theirs.
             api_base: Address of an OpenAI-compatible server.
             env: Environment variables to read; the process's by default.
@@ -91,11 +98,15 @@ class Session:
         self.middleware = tuple(middleware)
         self.listeners = tuple(listeners)
         self.limits = limits or Limits()
+        self.checkpoint_every = checkpoint_every
         self.provider = provider
         self.api_base = api_base
         self.env = os.environ if env is None else env
         self.toolbox = native_tools() + [_tool(item) for item in tools]
+        self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
+        self.ports = Ports(memory=LogMemory(self.store))
+        """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -144,10 +155,10 @@ class Session:
             msg = "the goal is empty: say what the run should do"
             raise UsageError(msg)
         chosen = self.resolve_model(model)
-        toolbox = self.resolve_tools(tools)
         bounds = limits or self.limits
         policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
+        toolbox = offer_macros(self.resolve_tools(tools), self.store, place)
         planned = plan_for(plan, goal, inputs)
         if planned is not None:
             check_steps(planned.steps, toolbox, OPERATIONS, self.resolve_model)
@@ -186,35 +197,45 @@ class Session:
         tools: Tools | Toolbox | None = None,
         approve: str | None = None,
         approver: Approver | None = None,
+        take_over: bool = False,
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
         A run that has ended is returned as it is. Calls whose outcome the last session left unknown are
-        repeated only if that is harmless, otherwise they are asked about. Raises `UsageError` when there
-        is no such run, when another process works on it, or when its model or tools cannot be had again.
+        repeated only if that is harmless, otherwise they are asked about. A run that this session works on is
+        returned as it is. One that another session works on, of this process or another, is taken from it only
+        with `take_over`: nothing the other one does is written any more, and it ends with `Fenced` when it
+        notices, at the latest before its next tool call with an effect. Only of a call that it is in the middle of
+        the effect may still come, which is why that call is asked about. Raises `UsageError` when there is no such
+        run, when another session works on it, or when its model or tools cannot be had again.
         """
         self.store.flush()
         row = self.store.run(run_id)
         known = self._runs.get(run_id)
         if known is not None and known.working:
             return known
-        state = fold(self.store.records(run_id))
+        state = self.store.state(run_id)
         if state.started is None or state.status.terminal:
             return Run(self.store, run_id, state)
-        if alive_elsewhere(row.owner):
-            raise _taken(run_id, row.owner)
-        began, plan = state.started, state.planned
-        toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
+        if not take_over and owner.at_work(row.owner, run_id):
+            raise owner.taken(run_id, row.owner)
+        began = state.started
+        place = Workspace(Path(began.workspace))
+        toolbox = self.resolve_tools(tools if tools is not None else tools_begun_with(began))
+        toolbox = offer_macros(toolbox, self.store, place, state)
         chosen = self._model_again(began, model)
         bounds = Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
-        place = Workspace(Path(began.workspace))
-        if not self.store.claim(run_id, row.owner):
-            raise _taken(run_id, self.store.run(run_id).owner)
+        if not self.store.claim(row):
+            raise owner.taken(run_id, self.store.run(run_id).owner)
+        for record in self.store.records(run_id, after=state.events):  # written until the claim
+            state.apply(record.event, record.at)
+        if state.status.terminal:
+            return Run(self.store, run_id, state)
         resumed = RunResumed(by=process_name(), model=chosen.name, model_kind=chosen.kind)
-        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, plan, resumed)
+        return self._launch(run_id, state, chosen, toolbox, place, bounds, policy, approver, state.planned, resumed)
 
-    async def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> Run:
+    async def resume(self, run_id: str, **options: Unpack[RestartOptions]) -> Run:
         """`restart` and wait for the end; takes the same options."""
         return await self.restart(run_id, **options).wait()
 
@@ -244,25 +265,18 @@ class Session:
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
-        import pandas as pd
-
         self.store.flush()
-        rows = self.store.runs(limit=limit, trials=trials)
-        frame = pd.DataFrame(
-            [
-                {
-                    "run": r.id,
-                    "status": str(r.status),
-                    "goal": one_line(r.goal, 60),
-                    "model": _label(r.model, r.model_kind),
-                    "started": r.created_at,
-                }
-                for r in rows
-            ],
-            columns=["run", "status", "goal", "model", "started"],
-        )
-        frame["started"] = pd.to_datetime(frame["started"], unit="s", utc=True)
-        return frame.set_index("run")
+        return runs_frame(self.store.runs(limit=limit, trials=trials))
+
+    def checkpoints(self, run_id: str) -> pd.DataFrame:
+        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
+
+        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
+        damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
+        """
+        self.store.flush()
+        self.store.run(run_id)
+        return checkpoints_frame(self.store.checkpoints(run_id))
 
     def run_sync(self, goal: str, **options: Unpack[RunOptions]) -> Run:
         """`run` for scripts; inside a running event loop (a notebook) it works too and blocks it."""
@@ -338,6 +352,9 @@ class Session:
             resolve=self.resolve_model,
             cache=self._cache,
             middleware=self.middleware,
+            ports=self.ports,
+            supervisor=self.supervisor,
+            checkpoint_every=self.checkpoint_every,
         )
         run = Run(self.store, run_id, state)
         ctx.listeners.extend(partial(listener, run) for listener in self.listeners)
@@ -351,10 +368,12 @@ class Session:
         self._tasks.add(task)
         run.attach(ctx, desk, task)
         self._runs[run_id] = run
+        owner.began(self.store.session, run_id)
 
         def forget(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             self._runs.pop(run_id, None)
+            owner.ended(self.store.session, run_id)
             if done.cancelled() and not state.status.terminal:  # before its first step
                 end_cancelled(ctx)
 
@@ -386,10 +405,11 @@ class Session:
         self.store.run(run_id)
         branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
         state, began, tools = branch.state, branch.began, options.get("tools")
-        toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
+        place, bounds = Workspace(Path(began.workspace)), Limits(**cast("dict[str, Any]", began.limits))
+        toolbox = self.resolve_tools(tools if tools is not None else tools_begun_with(began))
+        toolbox = offer_macros(toolbox, self.store, place, state)
         chosen = self._model_again(began, options.get("model"))
         policy = Policy.parse(options.get("approve") or began.policy)
-        place, bounds = Workspace(Path(began.workspace)), Limits(**cast("dict[str, Any]", began.limits))
         forked = RunForked(
             parent=self.store.origin(run_id, branch.at),
             at=branch.at,
@@ -424,14 +444,6 @@ def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
         msg = f"{item!r} is a name: give the tool or function itself"
         raise UsageError(msg)
     return item if isinstance(item, Tool) else as_tool(item)
-
-
-def _taken(run_id: str, owner: str) -> UsageError:
-    return UsageError(f"run {run_id} is being worked on by process {owner}; stop that one first, or approve with: kestrel approve {run_id}")
-
-
-def _label(model: str, kind: str) -> str:
-    return model if kind == "real" else f"{model} ({kind})"
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:

@@ -71,6 +71,7 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting for a person does not count"),
+    "checkpoint_every": (10, _whole, "model turns after which a snapshot of a run is kept, for resuming quickly; none for never"),
     "tokens": (_DEFAULTS.tokens, _whole, "most tokens of a run"),
 }
 

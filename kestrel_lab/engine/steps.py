@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from kestrel_lab.core.calls import Call, Danger
+from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import RunError, ToolError, UsageError, nearest
 from kestrel_lab.core.events import StepStarted
 from kestrel_lab.core.jsontypes import Json
@@ -62,8 +62,7 @@ class StepRunner:
 
         Raises `ToolError` when its call fails or it is not approved, and what `run_agent` or the operation raises.
         """
-        ctx = self._ctx
-        inputs = {**step.given, **{name: artifact(self.plan, step, name, ctx.state) for name in step.consumes}}
+        ctx, inputs = self._ctx, self.inputs(step)
         if not self._wanted(step, inputs):
             return Outcome(skipped=True)
         model = ctx.model_of(step)
@@ -87,6 +86,10 @@ class StepRunner:
             return await self._operate(step, inputs)
         await self._work(step)
         return Outcome()
+
+    def inputs(self, step: Step) -> dict[str, Json]:
+        """The artifacts that `step` is given, by name."""
+        return {**step.given} | {name: artifact(self.plan, step, name, self._ctx.state) for name in step.consumes}
 
     def answer(self) -> str:
         """What the run answers: the outputs of the steps that nothing waits for."""
@@ -136,7 +139,7 @@ class StepRunner:
         )
         try:
             done = await self._operations[step.operation](scope)
-            return Outcome(output=done.output, grown=self._grown(step, done.grows))
+            return Outcome(output=done.output, skipped=done.skipped, grown=self._grown(step, done.grows))
         except UsageError as error:
             msg = f"step {step.id!r}: {error}"
             raise RunError(msg) from error
@@ -165,8 +168,8 @@ class StepRunner:
             request = ToolRequest(id=call_id, name=step.tool, args=self._args(step, inputs))
             await run_requests([request], {call_id}, step, self._ctx, self._desk)
         if talk.error:
-            msg = f"{step.tool}: {talk.error}"
-            raise ToolError(msg)
+            problem = Problem(kind=talk.problem, message=talk.error, transient=talk.passing)
+            raise ToolError(f"{step.tool}: {talk.error}", problem)  # noqa: EM102  # the message and what it is about
 
     async def _ask(self, step: Step) -> None:
         """Wait until an agent may begin; a resumed step that was allowed is not asked about again."""

@@ -111,7 +111,7 @@ class _Order:
             given={"answer so far": answer, "what is wrong": list(issues), "criteria": list(self.criteria)},
             produces=(self.artifact,),
             model=self._model(self.round),
-            stage=step.stage,
+            stage="repair" if step.stage else "",
         )
         if repair.model != (before := self._model(self.round - 1)):
             source = before or self._scope.ctx.model.name

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StorageFull, StoreError
+from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError
 from kestrel_lab.log.schema import MIGRATIONS
 
 _FORBIDDEN = frozenset(
@@ -115,10 +115,14 @@ def translate(error: Exception, what: str) -> StoreError:
         return StorageFull(f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost")
     if "E_DECIDED" in text:
         return AlreadyDecided("this question was answered before; the first answer stands")
+    if "E_FENCED" in text:
+        return Fenced(f"{what} was not written: the run belongs to another session now, and nothing more of this one will be")
     if "E_NOT_ASKED" in text:
         return StoreError("this question was never asked: nothing to decide")
     if "E_ILLEGAL_TRANSITION" in text or "E_RUN_TERMINAL" in text:
         return IllegalTransition(f"the log refused {what}: {text}")
+    if isinstance(error, apsw.BusyError):
+        return StoreError(f"the log refused {what}: another process is in the middle of writing to it; if that one is stopped, end it")
     return StoreError(f"the log refused {what}: {text}")
 
 

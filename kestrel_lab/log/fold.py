@@ -16,6 +16,8 @@ from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     Event,
+    MacroFinished,
+    MacroStarted,
     ModelAnswered,
     ModelCalled,
     PlanExtended,
@@ -26,6 +28,7 @@ from kestrel_lab.core.events import (
     RunForked,
     RunResumed,
     RunStarted,
+    StageFinished,
     StageStarted,
     StateTransition,
     StepFinished,
@@ -66,11 +69,29 @@ class Conversation:
     """The answers to these, in order."""
     attempt: int = 1
     """Which attempt of the step this is."""
+    earlier: int = 0
+    """How many of the attempts belong to an earlier try, which ended in failure before the run was resumed."""
+    waited_s: float = 0.0
+    """Seconds this try has been made to wait between its attempts."""
+    problem: str = ""
+    """The kind of that failure, when the step is a call of a tool; see `Problem.kind`."""
+    passing: bool = False
+    """Whether it is one that may pass."""
 
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:
         """Tool calls that still need an answer."""
         return tuple(request for request in self.requests if request.id not in self.answers)
+
+
+@dataclass(kw_only=True, slots=True)
+class OpenMacro:
+    """A macro that was begun and whose call has no answer yet."""
+
+    started: MacroStarted
+    answers: dict[str, ToolAnswered] = field(default_factory=dict)
+    """Of its calls, by call."""
+    finished: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,8 +114,12 @@ class RunState:
     """What finished operations gave, by step."""
     stages: dict[str, int] = field(default_factory=dict)
     """Stages that began, with the number of their attempt."""
+    checkpoints: dict[str, StageFinished] = field(default_factory=dict)
+    """The last checkpoint of each step of a stage."""
     begun: dict[str, ToolCalled] = field(default_factory=dict)
     """Calls that were started and have no answer: after a crash their outcome is unknown."""
+    macros: dict[str, OpenMacro] = field(default_factory=dict)
+    """Macros under way, by the call that runs them."""
     questions: dict[str, ApprovalAsked] = field(default_factory=dict)
     """Questions nobody has answered."""
     decisions: dict[str, ApprovalGiven] = field(default_factory=dict)
@@ -124,7 +149,11 @@ class RunState:
         """The conversation of `step`, begun if need be."""
         return self.conversations.setdefault(step, Conversation())
 
-    def apply(self, event: Event, at: float) -> None:  # noqa: C901  # one case per event
+    def macro_of(self, call: str) -> OpenMacro | None:
+        """The macro under way that `call` is one of the calls of, if it is."""
+        return self.macros.get(call.rpartition("/")[0])
+
+    def apply(self, event: Event, at: float) -> None:  # noqa: C901, PLR0915  # one case per event
         """Take one event in."""
         self.events += 1
         self._clock(event, at)
@@ -139,6 +168,10 @@ class RunState:
                 self.begun[event.call] = event
             case ToolAnswered():
                 self._tool_answered(event)
+            case MacroStarted():
+                self.macros[event.call] = OpenMacro(started=event)
+            case MacroFinished() if event.call in self.macros:
+                self.macros[event.call].finished = True
             case ApprovalAsked():
                 self.questions[event.question or event.call] = event
             case ApprovalGiven():
@@ -158,6 +191,8 @@ class RunState:
                 self.plan = {**self.plan, "steps": [*steps, *event.steps]}
             case StageStarted():
                 self.stages[event.stage] = event.attempt
+            case StageFinished():
+                self.checkpoints[event.task] = event
             case StepStarted():
                 self._step_started(event)
             case Prompted():
@@ -215,7 +250,10 @@ class RunState:
 
     def _retried(self, event: StepRetried) -> None:
         conversation = self.conversation(event.step)
+        if (last := self.checkpoints.get(event.step)) is not None and last.status == "failed":  # a new try
+            conversation.earlier, conversation.waited_s = event.attempt - 1, 0.0
         conversation.attempt, conversation.error = event.attempt, ""
+        conversation.waited_s += event.wait_s
         conversation.asked = False
 
     def _step_finished(self, event: StepFinished) -> None:
@@ -249,12 +287,18 @@ class RunState:
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)
         self.usage += Usage(tool_calls=1)
+        if (macro := self.macro_of(event.call)) is not None:
+            macro.answers[event.call] = event
+            return
+        self.macros.pop(event.call, None)
         conversation = self.conversation(event.step)
         conversation.answers[event.call] = event.text
         if not conversation.requests:
             conversation.value = event.value
             if event.error is not None:
                 conversation.error = str(event.error.get("message", event.text))
+                conversation.problem = str(event.error.get("kind", ""))
+                conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and not conversation.open_requests:
             conversation.messages.extend(
                 Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)

@@ -3,8 +3,10 @@
 The rules live in the database, so that no code path can break them: a run changes its state only by a
 `state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing
 is appended to an ended run, no event and no trial is changed or deleted, a question about a call is
-decided once, and a forked run begins behind an event of its parent, in the state the parent was in then. `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before
-each insert.
+decided once, a forked run begins behind an event of its parent, in the state the parent was in then, and
+only the session that claimed a run last adds to it: each claim raises the run's epoch by one, and each event
+carries the epoch it was written in. Decisions may come from anywhere; those of other sessions carry no epoch.
+`INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert.
 """
 
 from kestrel_lab.core.states import TERMINAL, TRANSITIONS, RunStatus
@@ -141,6 +143,36 @@ CREATE TABLE macros(
   updated_at REAL NOT NULL,
   UNIQUE(workspace_id, name, version)
 ) WITHOUT ROWID;
+
+ALTER TABLE runs ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN epoch INTEGER;
+
+CREATE TABLE checkpoints(
+  run_id TEXT NOT NULL,
+  seq INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  form TEXT NOT NULL,
+  state BLOB NOT NULL,
+  created_at REAL NOT NULL,
+  PRIMARY KEY(run_id, seq)
+);
+CREATE TRIGGER checkpoints_insert BEFORE INSERT ON checkpoints BEGIN
+  SELECT RAISE(ABORT, 'E_NO_EVENT: a checkpoint is of an event of its run')
+    WHERE NOT EXISTS (SELECT 1 FROM events WHERE run_id = NEW.run_id AND seq = NEW.seq);
+END;
+CREATE TRIGGER checkpoints_update BEFORE UPDATE ON checkpoints BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+
+CREATE TRIGGER runs_epoch BEFORE INSERT ON runs WHEN NEW.epoch IS NOT 0 BEGIN
+  SELECT RAISE(ABORT, 'E_EPOCH: a run begins in epoch 0');
+END;
+CREATE TRIGGER runs_claim BEFORE UPDATE OF owner, epoch ON runs BEGIN
+  SELECT RAISE(ABORT, 'E_EPOCH: a run is claimed by raising its epoch by one, and given back without')
+    WHERE NOT (NEW.epoch IS OLD.epoch AND NEW.owner IN (OLD.owner, '') OR NEW.epoch IS OLD.epoch + 1 AND NEW.owner <> '');
+END;
+CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
+    AND NOT (NEW.epoch IS NULL AND NEW.type = 'approval_given');
+END;
 """
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)

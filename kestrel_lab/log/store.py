@@ -16,10 +16,25 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.errors import StoreError, UsageError, nearest
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, RunForked, RunStarted, StateTransition, from_json, to_json
+from kestrel_lab.core.events import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CheckpointSaved,
+    Event,
+    Record,
+    RunForked,
+    RunStarted,
+    StateTransition,
+    from_json,
+    to_json,
+)
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.states import RunStatus
-from kestrel_lab.log.connection import connect, process_name, translate
+from kestrel_lab.log.checkpoints import KEPT, SAVE, Checkpoint, newest_state, stored
+from kestrel_lab.log.connection import connect, translate
+from kestrel_lab.log.fold import RunState
+from kestrel_lab.log.owner import Owner
+from kestrel_lab.log.snapshot import form, snapshot
 from kestrel_lab.log.writer import Append, Execute, Writer
 
 
@@ -40,6 +55,9 @@ class RunRow:
     """Up to which number the events of `parent` are this run's too."""
     created_at: float
     owner: str
+    """The session that works on it, or did last; empty when it was given back."""
+    epoch: int
+    """How often it was claimed anew."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,19 +80,26 @@ class EvalRow:
 _LAST = 2**63 - 1
 """No event has a greater number."""
 _EVENT_COLUMNS = "seq, eid, at, type, body"
-_RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner"
+_RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch"
 _EVAL_COLUMNS = "id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key"
 
 
 class SessionStore:
-    """One SQLite file. Appends from any thread; an append's future resolves once it is on disk."""
+    """One SQLite file. Appends from any thread; an append's future resolves once it is on disk.
+
+    A run belongs to the store that created or forked it until another one claims it: then every append of the
+    first is refused with `Fenced`, decisions by `decide` excepted, which anybody may record.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._reader = connect(self.path)
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect(self.path))
-        self._origin = secrets.token_hex(6)
+        self.session = secrets.token_hex(6)
+        """Names this store in the log: unique for ever."""
+        self._epochs: dict[str, int] = {}
+        """Of the runs that belong to this store, or did."""
         self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
 
     def create_run(self, run_id: str, started: RunStarted) -> float:
@@ -84,12 +109,13 @@ class SessionStore:
         """
         now = time.time()
         columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
-        row = (run_id, *map(_encodable, columns), process_name(), now)
+        row = (run_id, *map(_encodable, columns), self._owner, now)
         event = (run_id, self._new_eid(), now, started.type, dumps(to_json(started)))
         sql = (
             "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?);"
-            "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,1,?,?,?,?)"
+            "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES (?,1,?,?,?,?,0)"
         )
+        self._epochs[run_id] = 0
         self._writer.put(Execute(sql, row + event, f"run {run_id}", Future()), urgent=False)
         return now
 
@@ -102,17 +128,18 @@ class SessionStore:
         now = time.time()
         model = _encodable(forked.model)
         rows: tuple[object, ...] = (
-            *(run_id, model, forked.model_kind, status, status, forked.at, forked.at, process_name(), now, forked.parent),
+            *(run_id, model, forked.model_kind, status, status, forked.at, forked.at, self._owner, now, forked.parent),
             *(run_id, forked.at + 1, self._new_eid(), now, forked.type, dumps(to_json(forked))),
         )
         sql = (
             "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, owner, created_at)"
             " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?;"
-            "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,?,?,?,?,?);"
+            "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES (?,?,?,?,?,?,0);"
         )
         if given is not None:
-            sql += "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES (?,?,?,?,?,?)"
+            sql += "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES (?,?,?,?,?,?,0)"
             rows += (run_id, forked.at + 2, self._new_eid(), now, given.type, dumps(to_json(given)))
+        self._epochs[run_id] = 0
         self._writer.put(Execute(sql, rows, f"run {run_id}", Future()), urgent=False)
         return now
 
@@ -123,12 +150,15 @@ class SessionStore:
     def append(self, run_id: str, event: Event, *, at: float | None = None, urgent: bool = False) -> Future[int]:
         """Queue `event`; the future gives its number once it is on disk, or raises what refused it.
 
-        With `urgent` the commit is not delayed to find company: say so when you are going to wait.
+        With `urgent` the commit is not delayed to find company: say so when you are going to wait. Refused with
+        `Fenced` when the run belongs to another store.
         """
+        return self._append(run_id, event, self._epochs.get(run_id), time.time() if at is None else at, urgent=urgent)
+
+    def _append(self, run_id: str, event: Event, epoch: int | None, at: float, *, urgent: bool) -> Future[int]:
         done: Future[int] = Future()
         ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
-        job = Append(run_id, self._new_eid(), time.time() if at is None else at, event.type, ref, dumps(to_json(event)), done)
-        self._writer.put(job, urgent=urgent)
+        self._writer.put(Append(run_id, self._new_eid(), at, event.type, ref, dumps(to_json(event)), epoch, done), urgent=urgent)
         return done
 
     def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
@@ -139,24 +169,36 @@ class SessionStore:
     def decide(self, run_id: str, given: ApprovalGiven) -> None:
         """Record a decision and wait until it is on disk.
 
-        Raises `AlreadyDecided` if somebody was faster and `StoreError` if nothing was asked.
+        Whoever works on the run, and whether anybody does. Raises `AlreadyDecided` if somebody was faster and
+        `StoreError` if nothing was asked.
         """
-        self.append(run_id, replace(given, question=given.question or given.call), urgent=True).result()
+        self._append(run_id, replace(given, question=given.question or given.call), None, time.time(), urgent=True).result()
 
-    def claim(self, run_id: str, owner: str) -> bool:
-        """Note that this process works on the run, if it still belongs to `owner`; returns whether it does now."""
-        self._set_owner(run_id, process_name(), owner).result()
-        return self.run(run_id).owner == process_name()
+    def claim(self, seen: RunRow) -> bool:
+        """Make the run this store's, unless somebody has claimed it since it was `seen`; returns whether it is now.
+
+        Whatever its owner appends from here on is refused. What was committed before can be read at once.
+        """
+        sql = "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ? AND owner = ? AND epoch = ?"
+        self._execute(sql, (self._owner, seen.id, seen.owner, seen.epoch), f"claim of run {seen.id}").result()
+        now = self.run(seen.id)
+        if now.epoch != seen.epoch + 1 or Owner.parse(now.owner).session != self.session:
+            return False
+        self._epochs[seen.id] = now.epoch
+        return True
 
     def release(self, run_id: str) -> Future[None]:
-        """Queue the note that this process no longer works on the run."""
-        return self._set_owner(run_id, "", process_name())
+        """Queue the note that nobody works on the run, unless another store has claimed it."""
+        return self._execute("UPDATE runs SET owner = '' WHERE id = ? AND epoch = ?", (run_id, self._epochs.get(run_id)), f"run {run_id}")
 
-    def _set_owner(self, run_id: str, owner: str, before: str) -> Future[None]:
+    def _execute(self, sql: str, bindings: tuple[object, ...], what: str) -> Future[None]:
         done: Future[None] = Future()
-        sql = "UPDATE runs SET owner = ? WHERE id = ? AND owner = ?"
-        self._writer.put(Execute(sql, (owner, run_id, before), f"owner of run {run_id}", done), urgent=True)
+        self._writer.put(Execute(sql, bindings, what, done), urgent=True)
         return done
+
+    @property
+    def _owner(self) -> str:
+        return str(Owner.here(self.session))
 
     def decision(self, run_id: str, question: str) -> Record | None:
         """How a question was answered, by whichever process, or `None` while it is open."""
@@ -173,6 +215,43 @@ class SessionStore:
         """
         sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
         return [_record(run_id, row) for ancestor, last in self._lineage(run_id) for row in self._read(sql, (ancestor, after, last))]
+
+    def told(self, kind: str, workspace: str) -> list[Record]:
+        """Every event of the type `kind` in runs of `workspace`, oldest first; a fork's shared ones come once."""
+        columns = ", ".join(f"events.{name}" for name in _EVENT_COLUMNS.split(", "))
+        sql = (
+            f"SELECT events.run_id, {columns} FROM events JOIN runs ON runs.id = events.run_id"
+            " WHERE events.type = ? AND runs.workspace = ? ORDER BY events.at, events.run_id, events.seq"
+        )
+        return [_record(str(run_id), tuple(row)) for run_id, *row in self._read(sql, (kind, _encodable(workspace)))]
+
+    def state(self, run_id: str) -> RunState:
+        """What the run's events make it: the newest usable snapshot, and the events behind it.
+
+        The same as `fold(records(run_id))`, sooner. A damaged snapshot is passed over with a warning.
+        """
+        state = newest_state(stored(self._read, self._lineage(run_id)))
+        for record in self.records(run_id, after=state.events):
+            state.apply(record.event, record.at)
+        return state
+
+    def checkpoint(self, run_id: str, reason: str) -> CheckpointSaved | None:
+        """Queue a snapshot of the run as it is on disk now; the oldest beyond `KEPT` go.
+
+        Returns the event that tells of it, for the caller to append; `None` when no event of the run's own is on disk.
+        """
+        state = self.state(run_id)
+        found = self._read("SELECT eid FROM events WHERE run_id = ? AND seq = ?", (run_id, state.events))
+        if not found:
+            return None
+        content = snapshot(state, run=run_id, seq=state.events, eid=found[0][0])
+        row = (run_id, state.events, reason, form(), content, time.time())
+        self._writer.put(Execute(SAVE, (*row, run_id, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False)
+        return CheckpointSaved(seq=state.events, reason=reason, bytes=len(content))
+
+    def checkpoints(self, run_id: str) -> list[Checkpoint]:
+        """The snapshots that the run can be taken up from, newest first."""
+        return list(stored(self._read, self._lineage(run_id)))
 
     def _lineage(self, run_id: str) -> list[tuple[str, int]]:
         """The runs that a run's events are taken from, eldest first, each with the last number that counts."""
@@ -218,6 +297,16 @@ class SessionStore:
         )
         return [_eval_row(row) for row in rows]
 
+    def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
+        """Rows of what is on disk; for the tables beside the log."""
+        return self._read(sql, bindings)
+
+    def execute(self, sql: str, bindings: tuple[object, ...], what: str) -> Future[None]:
+        """Queue one statement about `what`; the future resolves once it is on disk. For the tables beside the log."""
+        done: Future[None] = Future()
+        self._writer.put(Execute(sql, bindings, what, done), urgent=True)
+        return done
+
     def hurry(self) -> None:
         """Commit what is queued without waiting for company."""
         self._writer.hurry()
@@ -235,7 +324,7 @@ class SessionStore:
             self._reader.close()
 
     def _new_eid(self) -> str:
-        return f"{self._origin}-{next(self._numbers)}"
+        return f"{self.session}-{next(self._numbers)}"
 
     def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -259,7 +348,7 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:
-    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner) = row
+    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch) = row
     return RunRow(
         id=run_id,
         goal=goal,
@@ -273,6 +362,7 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
         forked_at=forked_at,
         created_at=created_at,
         owner=owner,
+        epoch=epoch,
     )
 
 

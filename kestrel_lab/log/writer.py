@@ -37,6 +37,8 @@ class Append:
     type: str
     ref: str | None
     body: str
+    epoch: int | None
+    """Of the run, when its session claimed it; `None` for a decision of another session."""
     done: Future[int]
     """Resolves to the event's number after the commit."""
 
@@ -145,7 +147,7 @@ def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> lis
                     last[job.run_id] = _last_number(connection, job.run_id)
                 last[job.run_id] += 1
                 numbers.append(last[job.run_id])
-                rows.append((job.run_id, last[job.run_id], job.eid, job.at, job.type, job.ref, job.body))
+                rows.append((job.run_id, last[job.run_id], job.eid, job.at, job.type, job.ref, job.body, job.epoch))
                 continue
             _insert(connection, rows)
             rows = []
@@ -161,7 +163,7 @@ def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> lis
 
 def _insert(connection: apsw.Connection, rows: list[tuple[Any, ...]]) -> None:
     if rows:
-        connection.executemany("INSERT INTO events(run_id, seq, eid, at, type, ref, body) VALUES (?,?,?,?,?,?,?)", rows)
+        connection.executemany("INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch) VALUES (?,?,?,?,?,?,?,?)", rows)
 
 
 def _last_number(connection: apsw.Connection, run_id: str) -> int:

@@ -9,12 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kestrel_lab.core.calls import Call, Problem, Result
-from kestrel_lab.core.errors import ModelError
-from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, ToolAnswered, ToolCalled
+from kestrel_lab.core.errors import DependencyError, ModelError
+from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
+from kestrel_lab.core.messages import Tried
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.text import head_tail
 
 Emit = Callable[[Event], Any]
+
+
+def _never(_: Call) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,8 @@ class RecordAnswer:
     max_chars: Callable[[Call], int]
     begun: Callable[[Call], bool]
     """Whether the tool was started."""
-    keep_value: bool = False
-    """Whether the event also has the answer as JSON."""
+    keeps: Callable[[Call], bool] = _never
+    """Whether something else in the run goes on with the answer as JSON."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed and record the answer; a signal or an error of the log leaves the call open."""
@@ -54,7 +59,7 @@ class RecordAnswer:
                 queued=result.queued,
                 cached=result.cached,
                 truncated=cut or result.truncated,
-                value=result.value if self.keep_value else None,
+                value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )
         )
 
@@ -87,12 +92,16 @@ class RecordIntent:
             await self.on_disk()
         began = time.perf_counter()
         result = await proceed(call)
-        return replace(result, seconds=time.perf_counter() - began)
+        return replace(result, seconds=result.seconds or time.perf_counter() - began)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordModel:
-    """Around a model call: `model_called`, then `model_answered` with what it consumed or why it failed."""
+    """Around a model call: `model_called`, then `model_answered` with what it consumed or why it failed.
+
+    Each model that was asked before the one that answered has a `model_answered` of its own, with its error and
+    what it consumed, and a `model_escalated`.
+    """
 
     emit: Emit
     cycle: int
@@ -105,8 +114,10 @@ class RecordModel:
         began = time.perf_counter()
         try:
             result = await proceed(call)
-        except (ModelError, asyncio.CancelledError) as error:
-            kind, text = ("failed", str(error)) if isinstance(error, ModelError) else ("cancelled", "the call was cancelled")
+        except (ModelError, DependencyError, asyncio.CancelledError) as error:
+            stopped = isinstance(error, asyncio.CancelledError)
+            kind, text = ("cancelled", "the call was cancelled") if stopped else ("failed", str(error))
+            self._tried(call, () if isinstance(error, asyncio.CancelledError) else error.tried)
             problem = Problem(kind=kind, message=text).as_json()
             seconds = time.perf_counter() - began
             self.emit(ModelAnswered(call=call.id, step=call.step, model=call.target, error=problem, seconds=seconds))
@@ -114,6 +125,7 @@ class RecordModel:
         answer = result.answer
         if answer is not None:
             usage = answer.usage
+            self._tried(call, answer.tried)
             self.emit(
                 ModelAnswered(
                     call=call.id,
@@ -130,3 +142,19 @@ class RecordModel:
                 )
             )
         return result
+
+    def _tried(self, call: Call, tried: tuple[Tried, ...]) -> None:
+        for one in tried:
+            used = one.usage
+            self.emit(
+                ModelAnswered(
+                    call=call.id,
+                    step=call.step,
+                    model=one.model,
+                    error=Problem(kind="escalated", message=f"{one.model}: {one.reason}").as_json(),
+                    tokens_in=used.tokens_in,
+                    tokens_out=used.tokens_out,
+                    cost_usd=None if used.unpriced else used.cost_usd,
+                )
+            )
+            self.emit(ModelEscalated(step=call.step, source=one.model, target=one.then, reason=one.reason))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.models import local
+from kestrel_lab.models.escalation import BETWEEN, EscalatingModel
 from kestrel_lab.models.litellm_model import LiteLLMModel, litellm_providers
 from kestrel_lab.models.ollama import Ollama
 from kestrel_lab.models.providers import FURTHER, PROVIDERS, owner_of, provider_of
@@ -59,10 +60,13 @@ def choose_model(
 
     `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make models for names
     such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address of an own server that speaks
-    the OpenAI protocol. Raises `UsageError` that says what to do where no such model can be used.
+    the OpenAI protocol. `"a > b"` names several, each asked when the one before it fails or its answer will not do: see
+    `EscalatingModel`. Raises `UsageError` that says what to do where no such model can be used.
     """
     if isinstance(spec, Model):
         return spec
+    if spec is not None and BETWEEN.strip() in spec.split():
+        return _several(spec, lambda name: choose_model(name, env=env, provider=provider, api_base=api_base, factories=factories))
     word, colon, rest = (spec or "").partition(":")
     if colon and factories and word in factories:
         return factories[word](rest)
@@ -78,6 +82,14 @@ def choose_model(
     if prefix in _OLLAMA:
         return _ollama(name, Ollama(address=api_base.rstrip("/")) if api_base else Ollama.of(env))
     return _hosted(prefix, name, api_base, env)
+
+
+def _several(spec: str, choose: Callable[[str], Model]) -> Model:
+    names = [name.strip() for name in f" {spec} ".split(BETWEEN)]
+    if "" in names or len(set(names)) < len(names):
+        msg = f"{spec!r} must name different models, first to last: 'ollama/qwen3 > openai/gpt-5'"
+        raise UsageError(msg)
+    return EscalatingModel(models=tuple(choose(name) for name in names))
 
 
 def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:

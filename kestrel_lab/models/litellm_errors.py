@@ -11,6 +11,8 @@ from kestrel_lab.core.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_CALLER = frozenset({400, 401, 402, 403, 404, 413, 422})
+"""The caller has to change something."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
@@ -25,9 +27,9 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
         # litellm's name for whatever it did not expect, its own faults included: no reason to try again.
         return ModelError(f"{model}: the call failed before or after the provider was reached: {said}")
     if "missing credentials" in said.lower() or "api_key client option must be set" in said.lower():
-        return ModelError(f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel models)")
+        return ModelError(f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel models)", caller=True)
     if "LLM Provider NOT provided" in str(error):
-        return ModelError(f"litellm knows no provider for {model!r}: write it as provider/name, e.g. openai/{model}")
+        return ModelError(f"litellm knows no provider for {model!r}: write it as provider/name, e.g. openai/{model}", caller=True)
     advice = {
         400: "The request was refused; a shorter conversation or another model may help.",
         401: f"Check the key in {key_name}.",
@@ -39,7 +41,7 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     }.get(status if isinstance(status, int) else 0, "")
     kind = f"{status} " if isinstance(status, int) else ""
     message = f"{model}: {kind}from {where}: {said}" + (f". {advice}" if advice else "")
-    return ModelError(message, transient=status in _PASSING, retry_after_s=_retry_after(error))
+    return ModelError(message, transient=status in _PASSING, retry_after_s=_retry_after(error), caller=status in _CALLER)
 
 
 def _without_wrapping(text: str) -> str:

@@ -146,7 +146,8 @@ def _refused(error: dict[str, Any]) -> ModelError:
     if error.get("type") == "exceed_context_size_error":
         return ModelError(
             f"the conversation has {error.get('n_prompt_tokens')} tokens and {NAME} reads at most {CONTEXT_TOKENS}: "
-            "ask for less at once, or choose a larger model (kestrel models)"
+            "ask for less at once, or choose a larger model (kestrel models)",
+            caller=True,
         )
     return ModelError(f"{NAME} refused the request: {error.get('message')}")
 

@@ -27,6 +27,8 @@ function headPart(el, send) {
   const kind = make("span", "kst-badge kst-kind"), clock = make("span", "kst-clock"), stop = make("button", "kst-stop", "Stop run");
   const progress = make("div", "kst-progress"), note = make("span"), meter = make("progress");
   const reason = make("div", "kst-reason"), usage = make("footer", "kst-usage kst-soft");
+  const health = make("div", "kst-notice");
+  health.dataset.level = "warning";
   said.setAttribute("role", "status");
   stop.type = "button";
   stop.onclick = () => { stop.disabled = true; send({ k: "stop" }); };
@@ -42,6 +44,8 @@ function headPart(el, send) {
       put(said, "run " + pill.textContent);
     }
     put(run, now.run || ""); put(goal, now.goal || ""); put(model, now.model || ""); put(usage, now.usage || ""); put(reason, now.reason || "");
+    health.hidden = !now.health;
+    put(health, now.health ? "not in order: " + now.health : "");
     kind.hidden = !now.model_kind || now.model_kind === "real";
     put(kind, now.model_kind || "");
     kind.title = "not answered by a real model";
@@ -52,7 +56,7 @@ function headPart(el, send) {
     reason.hidden = !now.reason;
   };
   const tick = clockNow => put(clock, now.started ? seconds(Math.max(0, (now.ended || clockNow) - now.started)) : "");
-  return { bar, goal, said, progress, reason, usage, update, tick };
+  return { bar, goal, health, said, progress, reason, usage, update, tick };
 }
 
 function textRow() {
@@ -184,7 +188,7 @@ function view(el, send) {
   const head = headPart(el, send), plan = make("ol", "kst-plan"), rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
   plan.setAttribute("aria-label", "Plan");
   asks.setAttribute("aria-live", "assertive");
-  el.append(head.bar, head.goal, head.said, plan, rows, head.progress, asks, head.reason, head.usage);
+  el.append(head.bar, head.goal, head.health, head.said, plan, rows, head.progress, asks, head.reason, head.usage);
   const parts = { step: new Map(), row: new Map(), ask: new Map() };
   const boxes = { step: plan, row: rows, ask: asks };
   const create = c => c.op === "step" ? stepPart() : c.op === "ask" ? askPart(c.id, send)

@@ -74,7 +74,8 @@ def _head(view: RunView) -> str:
     kind = "" if head.model_kind == "real" else head.model_kind
     status = f"<b>{_badge(head.status or 'not started')}</b>"
     facts = _joined(status, f"<code>{_safe(head.run)}</code>", _safe(head.model), _badge(kind))
-    return f'<div>{facts}</div><div style="margin:4px 0;{_WRAP}"><b>{_safe(head.goal)}</b></div>'
+    health = f"<div><b>Not in order:</b> {_safe(head.health)}</div>" if head.health else ""
+    return f'<div>{facts}</div>{health}<div style="margin:4px 0;{_WRAP}"><b>{_safe(head.goal)}</b></div>'
 
 
 def _took(view: RunView) -> str:

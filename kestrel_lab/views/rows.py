@@ -45,6 +45,8 @@ class Head(Part):
     ended: float = 0.0
     """Seconds since 1970; 0 as long as the run goes on."""
     usage: str = ""
+    health: str = ""
+    """What the run depends on and is not in order; empty when all is."""
     progress: str = ""
     fraction: float | None = None
     outcome: str = ""

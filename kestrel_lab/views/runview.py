@@ -33,6 +33,8 @@ class RunView:
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     usage: Usage = field(default_factory=Usage)
+    unwell: dict[str, str] = field(default_factory=dict)
+    """State of each dependency that is not in order."""
     forks: int = 0
     """How often the run's history parted from another's."""
 
@@ -103,6 +105,10 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return _decided(view, event)
         case e.BudgetWarned():
             return [_notice(view, "warning", event.message)]
+        case e.HealthChanged():
+            return _health(view, event)
+        case e.ModelEscalated():
+            return [_notice(view, "info", f"{event.target} takes over from {event.source}: {event.reason}")]
         case e.Progress():
             return [view.head.change(progress=shown(event.text, 200), fraction=event.fraction)]
         case e.RunFinished():
@@ -266,6 +272,19 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
     row.change(note=note, state=granted if event.granted else "denied")
     return [row.whole(), *_withdraw(view, event.call)]
+
+
+def _health(view: RunView, event: e.HealthChanged) -> list[Change]:
+    name = plain(event.dependency)
+    view.unwell.pop(name, None)
+    if event.target not in _WELL:
+        view.unwell[name] = f"{name} {plain(event.target)}"
+    reason = f": {event.reason}" if event.reason else ""
+    notice = _notice(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")
+    return [notice, view.head.change(health=", ".join(view.unwell.values()))]
+
+
+_WELL = {"starting", "ready"}
 
 
 def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:

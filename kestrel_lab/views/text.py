@@ -18,6 +18,8 @@ def run_text(view: RunView) -> str:
     head = view.head
     kind = f" ({head.model_kind})" if head.model_kind not in {"", "real"} else ""
     lines = [f"run {head.run or '?'} · {head.status or 'not started'} · {head.model}{kind}", f"goal: {head.goal}"]
+    if head.health:
+        lines.append(f"not in order: {head.health}")
     if len(view.steps) > 1:
         lines += ["plan:", *(f"  {MARKS.get(step.state, '·')} {step.id} ({step.state}): {step.goal}" for step in view.steps.values())]
     for row in view.rows.values():

@@ -100,6 +100,23 @@ def test_denied_runs_go_on(kestrel: Kestrel, folder: Path) -> None:
     assert not (folder / "a.txt").exists()
 
 
+def test_a_run_is_taken_over_on_demand_only(kestrel: Kestrel, folder: Path) -> None:
+    """A run that a live process holds is refused with the words that take it, and those take it."""
+    kestrel("run", "write", "--model", "scripted:script.yaml")
+    run_id = newest(folder)
+    code = "import sys; from kestrel_lab.log.store import SessionStore; store = SessionStore('.kestrel/kestrel.db')\n"
+    code += "print(store.claim(store.run(sys.argv[1])), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code, run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        status, _, err = kestrel("resume", run_id, "--approve", "auto")
+        assert status == 2
+        assert f"kestrel resume {run_id} --take-over" in err
+        status, out, _ = kestrel("resume", run_id, "--approve", "auto", "--take-over")
+        assert (status, "written" in out) == (0, True)
+        holder.communicate("\n")
+
+
 def test_json_is_for_programs(folder: Path) -> None:
     """`--json` writes one JSON object to standard output and nothing else, everything else to standard error."""
     words = [sys.executable, "-m", "kestrel_lab", "run", "talk", "--model", "scripted:script.yaml", "--json"]

@@ -1,8 +1,10 @@
 """Runs the reference session again and again, each time in a fork that is killed at some point.
 
 Reads one JSON order per line: `folder`, `mutant`, and where to die: `point` (the n-th moment of interest: after an
-acknowledgement, before or after an effect) or `after_s`. Answers with the exit status of the fork. Forking from a
-process that has everything imported makes a crash cost milliseconds instead of a second.
+acknowledgement, before or after an effect) or `after_s`. Answers with the exit status of the fork. With `freeze` the
+fork is stopped there instead of killed, the answer is its process id, and the next line lets it go on and end; its
+exit status is then 3 if it was fenced off. Forking from a process that has everything imported makes a crash cost
+milliseconds instead of a second.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ import apsw
 import reference
 
 from kestrel_lab.core.calls import Call
+from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.events import ApprovalGiven, Event, to_json
 from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.engine import session as session_module
@@ -46,18 +49,18 @@ def note(path: Path, line: str) -> None:
 
 
 class Points:
-    """Counts the moments of interest and dies at the chosen one."""
+    """Counts the moments of interest and dies, or is frozen, at the chosen one."""
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, how: int) -> None:
         self._numbers = itertools.count(1)
-        self._last = last
+        self._last, self._how = last, how
         self._lock = threading.Lock()
 
     def passed(self) -> None:
         """One more."""
         with self._lock:
             if next(self._numbers) == self._last:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self._how)
 
 
 class NotingStore(SessionStore):
@@ -103,9 +106,9 @@ class RepeatingDesk(ApprovalDesk):
         return None if call.attempt > 1 else await super().decide(call)
 
 
-def work(folder: Path, mutant: str, point: int) -> None:
+def work(folder: Path, mutant: str, point: int, how: int) -> None:
     """Start the session, or go on with it."""
-    points = Points(point)
+    points = Points(point, how)
     effects = folder / "effects"
 
     def effect(line: str) -> None:
@@ -133,11 +136,13 @@ def work(folder: Path, mutant: str, point: int) -> None:
 
 
 def fork(order: dict[str, Any]) -> int:
-    """Carry out one order in a fork; its exit status, negative for the signal that ended it."""
+    """Carry out one order in a fork; its exit status, negative for the signal that ended it, or the id of a frozen one."""
     pid = os.fork()
     if pid == 0:
         try:
-            work(Path(order["folder"]), order["mutant"], order["point"])
+            work(Path(order["folder"]), order["mutant"], order["point"], signal.SIGSTOP if order.get("freeze") else signal.SIGKILL)
+        except Fenced:
+            os._exit(3)
         except BaseException as error:  # noqa: BLE001  # whatever it is: said, and the fork ends here
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
@@ -145,6 +150,14 @@ def fork(order: dict[str, Any]) -> int:
     if order["after_s"]:
         time.sleep(order["after_s"])
         os.kill(pid, signal.SIGKILL)
+    if order.get("freeze") and os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+        return pid
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def thaw(pid: int) -> int:
+    """Let a frozen fork go on; its exit status."""
+    os.kill(pid, signal.SIGCONT)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -153,7 +166,8 @@ def main() -> None:
     for tool in reference.tools(lambda _: None):
         tool.validate({"name": "x"})  # loads what would otherwise be loaded in every fork
     for line in sys.stdin:
-        print(fork(json.loads(line)), flush=True)
+        order = json.loads(line)
+        print(thaw(order["thaw"]) if "thaw" in order else fork(order), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 from reference import ANSWER, GOAL, ONCE, REPEATABLE, HonestPerson, illegal_states, model, tools, unreported
 
@@ -15,6 +16,7 @@ from kestrel_lab.core.events import Record, RunResumed, RunStarted, ToolAnswered
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.session import Session
 from kestrel_lab.log.fold import fold
+from kestrel_lab.log.owner import Owner
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -147,9 +149,10 @@ def test_a_run_of_a_live_process_is_not_taken_over(session: Session, workspace: 
     """While another process works on a run it cannot be resumed; the message names the process. Dead or gone, it can."""
     run_id = waiting(session, workspace)
     assert session.store.run(run_id).owner == ""  # given back when the run began to wait
-    name = f"{os.uname().nodename}:"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        session.store._set_owner(run_id, f"{name}{other.pid}", "").result()
+        name = Owner(process=f"{os.uname().nodename}:{other.pid}", began=psutil.Process(other.pid).create_time(), session="theirs")
+        sql = "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?"
+        session.store._execute(sql, (str(name), run_id), "another session").result()
         with pytest.raises(UsageError, match=rf"worked on by process .*:{other.pid}; stop that one first"):
             asyncio.run(session.resume(run_id, model=LAUNCH, tools=[launch]))
         other.communicate(b"\n")

@@ -23,6 +23,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "cost_usd": 1.0,
         "seconds": 300.0,
         "tokens": None,
+        "checkpoint_every": 10,
     }
     assert {item.source for item in settings} == {"default"}
     assert settings.limits == Limits()

@@ -126,7 +126,7 @@ def test_a_full_database_refuses_the_whole_batch(tmp_path: Path) -> None:
 
     writer = Writer(connect_full)
     bodies = [json.dumps({"text": "x" * (100_000 if number == 1 else 1)}) for number in range(3)]
-    jobs = [Append("r", f"e{number}", 0.0, "progress", None, body, Future()) for number, body in enumerate(bodies)]
+    jobs = [Append("r", f"e{number}", 0.0, "progress", None, body, 0, Future()) for number, body in enumerate(bodies)]
     for job in jobs:
         writer.put(job, urgent=False)
     writer.close()

@@ -18,8 +18,8 @@ from kestrel_lab.log.schema import MIGRATIONS
 from kestrel_lab.log.store import EvalRow, SessionStore
 
 # The prepared log: run "live" is EXECUTING with last number 5, question "q" decided, question "open" not; run "done" is COMPLETE;
-# run "fork" shares the first 3 events of "live" and has a fourth.
-EVENT = "INSERT INTO events(run_id, seq, eid, at, type, ref, body) VALUES"
+# run "fork" shares the first 3 events of "live" and has a fourth; run "taken" is in epoch 1, with a question, "asked".
+EVENT = "INSERT INTO events(epoch, run_id, seq, eid, at, type, ref, body) VALUES"
 RUN = "INSERT {} INTO runs(id, goal, workspace, model, model_kind, status, last_seq, created_at) VALUES"
 FORK = "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, created_at) VALUES"
 TRIAL = "eval_runs(id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key) VALUES"
@@ -50,9 +50,9 @@ CHANGES = (
     RUN.format("OR REPLACE") + "('live', 'g', 'w', 'm', 'real', 'PLANNING', 0, 0)",
     "REPLACE INTO runs(id, goal, workspace, model, model_kind, created_at) VALUES('live', 'g', 'w', 'm', 'real', 0)",
     RUN.format("") + "('live', 'g', 'w', 'm', 'real', 'PLANNING', 0, 0) ON CONFLICT DO UPDATE SET goal = 'another'",
-    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body) VALUES('live', 5, 'e', 0, 'progress', '{}')",
-    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body) SELECT run_id, seq, eid, at, type, '{}' FROM events",
-    EVENT + "('live', 5, 'e', 0, 'progress', NULL, '{}') ON CONFLICT DO UPDATE SET body = '{}'",
+    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body, epoch) VALUES('live', 5, 'e', 0, 'progress', '{}', 0)",
+    "INSERT OR REPLACE INTO events(run_id, seq, eid, at, type, body, epoch) SELECT run_id, seq, eid, at, type, '{}', epoch FROM events",
+    EVENT + "(0, 'live', 5, 'e', 0, 'progress', NULL, '{}') ON CONFLICT DO UPDATE SET body = '{}'",
     "INSERT OR REPLACE INTO " + TRIAL + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k')",
     "INSERT INTO " + TRIAL + "('t', 's', '{}', '{}', 'a', 0, 'u', 'c', 1, 'k') ON CONFLICT DO UPDATE SET result_json = '{}'",
     "INSERT OR REPLACE INTO transitions VALUES('PLANNING', 'EXECUTING')",
@@ -68,27 +68,27 @@ CHANGES = (
     "UPDATE runs SET status = 'PAUSED'",
     "UPDATE runs SET status = NULL",
     RUN.format("") + "('new', 'g', 'w', 'm', 'real', 'COMPLETE', 0, 0)",
-    EVENT + """('live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"PLANNING"}')""",
-    EVENT + """('live', 6, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
-    EVENT + """('live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING"}')""",
-    EVENT + "('live', 6, 'e', 0, 'state_transition', NULL, '{}')",
-    EVENT + """('live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","target":"COMPLETE"}')""",
-    EVENT + r"""('live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","t\u0061rget":"COMPLETE"}')""",
+    EVENT + """(0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"PLANNING"}')""",
+    EVENT + """(0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
+    EVENT + """(0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING"}')""",
+    EVENT + "(0, 'live', 6, 'e', 0, 'state_transition', NULL, '{}')",
+    EVENT + """(0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","target":"COMPLETE"}')""",
+    EVENT + r"""(0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","t\u0061rget":"COMPLETE"}')""",
     # numbers have no gap
     "UPDATE runs SET last_seq = 99",
     "UPDATE runs SET last_seq = 4 WHERE id = 'live'",
     "UPDATE runs SET last_seq = NULL WHERE id = 'live'",
     RUN.format("") + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 7, 0)",
-    EVENT + "('live', 7, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('live', 5, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('live', 0, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('live', NULL, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('live', 6.5, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('nowhere', 1, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('live', 6, 'e', 0, 'progress', NULL, 'no json')",
+    EVENT + "(0, 'live', 7, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'live', 5, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'live', 0, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'live', NULL, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'live', 6.5, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'nowhere', 1, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'live', 6, 'e', 0, 'progress', NULL, 'no json')",
     # an ended run is ended
-    EVENT + "('done', 4, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + """('done', 4, 'e', 0, 'state_transition', NULL, '{"source":"COMPLETE","target":"EXECUTING"}')""",
+    EVENT + "(0, 'done', 4, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + """(0, 'done', 4, 'e', 0, 'state_transition', NULL, '{"source":"COMPLETE","target":"EXECUTING"}')""",
     # a fork begins behind an event of its parent, where the parent was then
     FORK + "('new', 'g', 'w', 'm', 'real', 'EXECUTING', 'EXECUTING', 'live', 6, 6, 0)",
     FORK + "('new', 'g', 'w', 'm', 'real', 'PLANNING', 'PLANNING', 'live', 0, 0, 0)",
@@ -113,18 +113,53 @@ CHANGES = (
     "UPDATE runs SET parent = NULL, forked_at = NULL WHERE id = 'fork'",
     "UPDATE runs SET last_seq = 3 WHERE id = 'fork'",
     "UPDATE runs SET status = 'COMPLETE' WHERE id = 'fork'",
-    EVENT + "('fork', 3, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('fork', 4, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + "('fork', 6, 'e', 0, 'progress', NULL, '{}')",
-    EVENT + """('fork', 5, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
-    EVENT + """('fork', 5, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
-    EVENT + """('fork', 5, 'e', 0, 'approval_given', 'open', '{"granted":true}')""",
+    EVENT + "(0, 'fork', 3, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'fork', 4, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(0, 'fork', 6, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + """(0, 'fork', 5, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
+    EVENT + """(0, 'fork', 5, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
+    EVENT + """(0, 'fork', 5, 'e', 0, 'approval_given', 'open', '{"granted":true}')""",
     # a question is decided once, and only if it was asked
-    EVENT + """('live', 6, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
-    EVENT + """('live', 6, 'e', 0, 'approval_given', 'never', '{"granted":true}')""",
-    EVENT + """('live', 6, 'e', 0, 'approval_given', NULL, '{"granted":true}')""",
-    "INSERT OR IGNORE INTO events VALUES('live', 6, 'e', 0, 'approval_given', 'q', '{}')",
-    "INSERT OR REPLACE INTO events VALUES('live', 6, 'e', 0, 'approval_given', 'q', '{}')",
+    EVENT + """(0, 'live', 6, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
+    EVENT + """(0, 'live', 6, 'e', 0, 'approval_given', 'never', '{"granted":true}')""",
+    EVENT + """(0, 'live', 6, 'e', 0, 'approval_given', NULL, '{"granted":true}')""",
+    "INSERT OR IGNORE INTO events VALUES('live', 6, 'e', 0, 'approval_given', 'q', '{}', 0)",
+    "INSERT OR REPLACE INTO events VALUES('live', 6, 'e', 0, 'approval_given', 'q', '{}', 0)",
+    EVENT + """(NULL, 'live', 6, 'e', 0, 'approval_given', 'q', '{"granted":true}')""",
+    # a run is claimed by raising its epoch by one, never back, and given back without
+    "UPDATE runs SET owner = 'me' WHERE id = 'live'",
+    "UPDATE runs SET owner = 'me', epoch = 0 WHERE id = 'taken'",
+    "UPDATE runs SET owner = 'me', epoch = 3 WHERE id = 'taken'",
+    "UPDATE runs SET epoch = 0 WHERE id = 'taken'",
+    "UPDATE runs SET epoch = 2, owner = '' WHERE id = 'taken'",
+    "UPDATE runs SET epoch = NULL, owner = 'me' WHERE id = 'taken'",
+    "UPDATE runs SET epoch = 'x', owner = 'me' WHERE id = 'taken'",
+    "UPDATE runs SET epoch = 1.5, owner = 'me' WHERE id = 'taken'",
+    "UPDATE runs SET owner = NULL WHERE id = 'taken'",
+    "UPDATE OR REPLACE runs SET owner = 'me'",
+    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, 1)",
+    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, -1)",
+    "INSERT INTO runs(id, goal, workspace, model, model_kind, created_at, epoch) VALUES('new', 'g', 'w', 'm', 'real', 0, 'x')",
+    # a checkpoint is of an event of its run, and stays as it is
+    "UPDATE checkpoints SET seq = 99",
+    "UPDATE checkpoints SET state = x'00'",
+    "INSERT INTO checkpoints VALUES('live', 6, 'cycles', 'f', x'00', 0)",
+    "INSERT INTO checkpoints VALUES('live', 0, 'cycles', 'f', x'00', 0)",
+    "INSERT INTO checkpoints VALUES('fork', 3, 'cycles', 'f', x'00', 0)",
+    "INSERT OR REPLACE INTO checkpoints VALUES('nowhere', 1, 'cycles', 'f', x'00', 0)",
+    # and only whoever claimed it last adds to it; a decision without an epoch is anybody's
+    EVENT + "(0, 'taken', 3, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(2, 'taken', 3, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "(NULL, 'taken', 3, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + "('x', 'taken', 3, 'e', 0, 'progress', NULL, '{}')",
+    EVENT + """(0, 'taken', 3, 'e', 0, 'approval_given', 'asked', '{"granted":true}')""",
+    EVENT + "(NULL, 'live', 6, 'e', 0, 'progress', NULL, '{}')",
+    "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES('live', 6, 'e', 0, 'progress', '{}')",
+    "INSERT INTO events(run_id, seq, eid, at, type, body) VALUES('live', 6, 'e', 0, 'approval_asked', '{}')",
+    EVENT + """(NULL, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED"}')""",
+    EVENT + """(0, 'taken', 3, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"FAILED"}')""",
+    "INSERT OR REPLACE INTO events VALUES('taken', 2, 'e', 0, 'progress', NULL, '{}', 0)",
+    "INSERT OR IGNORE INTO events VALUES('taken', 3, 'e', 0, 'progress', NULL, '{}', 0)",
 )
 """Statements that only change rows: the database itself refuses them, whoever sends them."""
 
@@ -178,6 +213,10 @@ def prepare(path: Path) -> None:
     store.append("done", StateTransition(source="PLANNING", target="EXECUTING"))
     store.append("done", StateTransition(source="EXECUTING", target="COMPLETE"))
     store.fork_run("fork", RunForked(parent="live", at=3, model="m"), RunStatus.EXECUTING)
+    store.create_run("taken", started)
+    store.append("taken", ApprovalAsked(call="asked", step="s", tool="t", args={}, danger="HIGH", key="k", question="asked")).result()
+    assert store.claim(store.run("taken"))
+    store.checkpoint("live", "cycles")
     row = EvalRow(id="t", scenario="s", result={}, metrics={}, git_sha="a", created_at=0, suite="u", config="c", epoch=1, key="k")
     store.add_eval_run(row).result()
     store.close()
@@ -218,7 +257,7 @@ def test_our_connection_refuses_every_hostile_statement(tmp_path: Path) -> None:
     guarded = connect(tmp_path / "k.db")
     statements = [statement.replace("{copy}", str(tmp_path / "copy.db")) for statement in (*CHANGES, *MEANS)]
 
-    assert len(statements) >= 90
+    assert len(statements) >= 140
     assert escaped(tmp_path / "k.db", guarded.execute, statements) == []
     assert not (tmp_path / "copy.db").exists()
 
@@ -238,6 +277,7 @@ def test_the_rules_still_let_a_run_work(tmp_path: Path) -> None:
     escaped(path, connect(path).execute, CHANGES)
     store = SessionStore(path)
     store.decide("live", ApprovalGiven(call="open", granted=True, by="ann", how="click"))
+    assert store.claim(store.run("live"))
     store.transition("live", RunStatus.COMPLETE).result()
 
     assert store.run("live").status is RunStatus.COMPLETE
@@ -245,7 +285,7 @@ def test_the_rules_still_let_a_run_work(tmp_path: Path) -> None:
     store.close()
 
 
-TRIGGERS = [part.split()[0] for part in MIGRATIONS[0].split("CREATE TRIGGER ")[1:]]
+TRIGGERS = [part.split()[0] for script in MIGRATIONS for part in script.split("CREATE TRIGGER ")[1:]]
 
 
 @pytest.mark.parametrize("trigger", [name for name in TRIGGERS if name != "events_after"])

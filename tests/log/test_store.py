@@ -11,10 +11,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError
+from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StoreError, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Progress, RunStarted
 from kestrel_lab.core.states import RunStatus
-from kestrel_lab.log.connection import process_name
+from kestrel_lab.log.owner import Owner
 from kestrel_lab.log.store import EvalRow, SessionStore
 
 STARTED = RunStarted(goal="count", workspace="/w", model="scripted", model_kind="scripted")
@@ -141,27 +141,34 @@ def test_many_threads_append_at_once(tmp_path: Path) -> None:
 
 _APPENDER = """
 import sys
-from kestrel_lab.core.events import Progress
+from kestrel_lab.core.events import ApprovalGiven, Progress
 from kestrel_lab.log.store import SessionStore
 store = SessionStore(sys.argv[1])
+if sys.argv[2] == "worker":
+    assert store.claim(store.run("r"))
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(150):
-    done = store.append("r", Progress(text=f"{sys.argv[2]} {number}"), urgent=number % 3 == 0)
-    if number % 10 == 0:
-        done.result()
+    if sys.argv[2] == "worker":
+        done = store.append("r", Progress(text=f"worker {number}"), urgent=number % 3 == 0)
+        if number % 10 == 0:
+            done.result()
+    else:
+        store.decide("r", ApprovalGiven(call=f"c{number}", granted=True, by="person", how="command"))
 store.close()
 """
 
 
 def test_two_processes_append_to_one_run(tmp_path: Path) -> None:
-    """Two processes writing to one run at once leave no gap, lose nothing and are never refused."""
+    """One process working on a run and another deciding on it at once leave no gap, lose nothing and are never refused."""
     store = SessionStore(tmp_path / "k.db")
     store.create_run("r", STARTED)
+    for number in range(150):
+        store.append("r", ApprovalAsked(call=f"c{number}", step="s", tool="t", args={}, danger="HIGH", key="k", question=f"c{number}"))
     store.flush()
     workers = [
         subprocess.Popen([sys.executable, "-c", _APPENDER, str(store.path), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for name in ("a", "b")
+        for name in ("worker", "person")
     ]
     for worker in workers:
         assert worker.stdout is not None
@@ -170,10 +177,11 @@ def test_two_processes_append_to_one_run(tmp_path: Path) -> None:
         worker.communicate("go\n", timeout=60)
 
     assert [worker.returncode for worker in workers] == [0, 0]
-    assert [record.seq for record in store.records("r")] == list(range(1, 302))
-    for name in ("a", "b"):
-        assert [text for text in texts(store, "r") if text.startswith(name)] == [f"{name} {number}" for number in range(150)]
-    assert len({record.eid for record in store.records("r")}) == 301
+    assert [record.seq for record in store.records("r")] == list(range(1, 452))
+    assert texts(store, "r") == [f"worker {number}" for number in range(150)]
+    given = [record.event.call for record in store.records("r") if isinstance(record.event, ApprovalGiven)]
+    assert given == [f"c{number}" for number in range(150)]
+    assert len({record.eid for record in store.records("r")}) == 451
     store.close()
 
 
@@ -186,7 +194,8 @@ def test_a_run_and_its_first_event_are_one_transaction(tmp_path: Path) -> None:
     store.flush()
     other = plain(store.path)
 
-    assert other.execute("SELECT id, last_seq, owner FROM runs").fetchall() == [("r", 1, process_name())]
+    assert other.execute("SELECT id, last_seq, owner FROM runs").fetchall() == [("r", 1, store.run("r").owner)]
+    assert Owner.parse(store.run("r").owner) == Owner.here(store.session)
     assert other.execute("SELECT seq, type FROM events").fetchall() == [(1, "run_started")]
     store.close()
 
@@ -284,15 +293,45 @@ def test_a_transition_follows_the_map(tmp_path: Path) -> None:
 
 
 def test_an_owner_is_taken_over_once(tmp_path: Path) -> None:
-    """Of two processes that take over a run from the same owner, one succeeds; `release` gives it back."""
-    store = SessionStore(tmp_path / "k.db")
-    store.create_run("r", STARTED)
-    store.release("r")
-    assert store.claim("r", "somebody:1") is False
-    assert store.run("r").owner == ""
-    assert store.claim("r", "") is True
-    assert store.run("r").owner == process_name()
-    store.close()
+    """Of two that claim a run as they saw it one succeeds, and only that one writes from then on; `release` gives it back."""
+    first, second, third = (SessionStore(tmp_path / "k.db") for _ in range(3))
+    first.create_run("r", STARTED)
+    first.flush()
+    seen = first.run("r")
+    assert (second.claim(seen), third.claim(seen)) == (True, False)
+    assert [Owner.parse(second.run("r").owner).session, second.run("r").epoch] == [second.session, 1]
+    for store in (first, third):
+        with pytest.raises(Fenced, match="'progress' of run r was not written: the run belongs to another session now"):
+            store.append("r", Progress(text="late"), urgent=True).result()
+    first.release("r").result()  # no longer its to give back
+    assert Owner.parse(first.run("r").owner).session == second.session
+    assert second.append("r", Progress(text="mine"), urgent=True).result() == 2
+    second.release("r").result()
+    assert (first.run("r").owner, first.run("r").epoch) == ("", 1)
+    assert first.claim(first.run("r")) is True
+    assert first.append("r", Progress(text="mine again"), urgent=True).result() == 3
+    with pytest.raises(Fenced):
+        second.append("r", Progress(text="late"), urgent=True).result()
+    assert texts(third, "r") == ["mine", "mine again"]
+    for store in (first, second, third):
+        store.close()
+
+
+def test_anybody_may_decide_and_only_the_owner_may_go_on(tmp_path: Path) -> None:
+    """A decision of a store that never owned the run, or no longer does, is kept as `decide` gives it; the run's own, late, is not."""
+    first, second = SessionStore(tmp_path / "k.db"), SessionStore(tmp_path / "k.db")
+    first.create_run("r", STARTED)
+    for name in ("a", "b"):
+        first.append("r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name))
+    first.flush()
+    second.decide("r", ApprovalGiven(call="a", granted=True, by="ann", how="click"))
+    assert second.claim(second.run("r"))
+    given = ApprovalGiven(call="b", granted=True, by="ann", how="prompt", question="b")
+    assert isinstance(first.append("r", given, urgent=True).exception(), Fenced)
+    first.decide("r", given)
+    assert [record.event.call for record in second.records("r") if isinstance(record.event, ApprovalGiven)] == ["a", "b"]
+    for store in (first, second):
+        store.close()
 
 
 def test_runs_and_trials_are_listed(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ Replies are used in order; the last one is repeated. `server.bodies` holds the r
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -43,8 +46,8 @@ class OpenAIServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, replies: Sequence[Reply], *, latency_s: float = 0.0) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, replies: Sequence[Reply], *, latency_s: float = 0.0, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.replies = list(replies)
         self.latency_s = latency_s
         self.bodies: list[bytes] = []
@@ -89,6 +92,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
+
+    def do_GET(self) -> None:
+        """List the models, as the next reply would be answered with its status."""
+        reply = self.server.replies[0]
+        body = {"data": [{"id": "any"}]} if self.path.endswith("/models") else {"models": [{"name": "any:latest"}]}
+        self._send(reply, json.dumps(body).encode())
 
     def do_POST(self) -> None:
         """Answer one chat completion."""
@@ -179,3 +188,44 @@ def _events(reply: Reply, asked: dict[str, Any]) -> list[dict[str, Any]]:
     if reply.usage and (asked.get("stream_options") or {}).get("include_usage"):
         events.append({**head, "choices": [], "usage": _usage(reply)})
     return events
+
+
+class ServerProcess:
+    """The server as a process of its own, which can be killed and started again at the same address."""
+
+    def __init__(self, port: int = 0) -> None:
+        with socket.socket() as chosen:
+            chosen.bind(("127.0.0.1", port))
+            self.port: int = chosen.getsockname()[1]
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def api_base(self) -> str:
+        """What a client is given as base address."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self, *replies: dict[str, Any]) -> None:
+        """Start with these replies, as keyword arguments of `Reply`; returns when it listens."""
+        command = [sys.executable, __file__, str(self.port), json.dumps(replies)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "listening\n"
+
+    def kill(self) -> None:
+        """End it with SIGKILL: every connection is cut."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+
+if __name__ == "__main__":
+    with OpenAIServer([Reply(**reply) for reply in json.loads(sys.argv[2])], port=int(sys.argv[1])):
+        print("listening", flush=True)
+        threading.Event().wait()

@@ -1,0 +1,158 @@
+"""Which kind of failure an error is, and what to do about it: what decides whether anything is tried again.
+
+`transient` may pass by itself, `dependency` passes once something outside works again, `budget` means a
+limit was reached, and `logic` is everything else: repeating it gives the same. Errors of libraries go by
+the names of their classes, so that none has to be loaded.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Literal
+
+from kestrel_lab.core.calls import Problem
+from kestrel_lab.core.errors import CheckError, DependencyError, LimitError, ModelError, RunError, StoreError, UsageError
+
+FailureClass = Literal["transient", "dependency", "logic", "budget"]
+RECOVERABLE: frozenset[FailureClass] = frozenset({"transient", "dependency"})
+"""What is worth another try, within limits, where repeating does no harm."""
+
+_PASSING_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_DOWN = frozenset(
+    {
+        *("ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectorError"),  # httpx, aiohttp: nobody is there
+        *(
+            "ClosedResourceError",
+            "BrokenResourceError",
+            "EndOfStream",
+            "IncompleteReadError",
+        ),  # anyio, asyncio: the other end of a pipe is gone
+        "NoSuchProcess",
+    }
+)
+_PASSING = frozenset(
+    {
+        *("ReadError", "WriteError", "CloseError", "RemoteProtocolError", "ReadTimeout", "WriteTimeout", "PoolTimeout"),  # httpx
+        *("ClientPayloadError", "ServerDisconnectedError", "ClientOSError", "ServerTimeoutError", "SocketTimeoutError"),  # aiohttp
+        *("BusyError", "LockedError"),  # apsw
+        *("RateLimitError", "ServiceUnavailableError", "InternalServerError", "APITimeoutError", "Timeout", "TimeoutExpired"),
+    }
+)
+_OUT_OF_BUDGET = frozenset({"BudgetExceededError"})
+_DOWN_ERRNO = frozenset(
+    {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EPIPE, errno.ESRCH, errno.ECHILD, errno.EHOSTDOWN}
+)
+_PASSING_ERRNO = frozenset({errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENETRESET})
+_MCP_CLOSED, _MCP_TIMEOUT = -32000, 408
+_PROBLEMS: dict[str, FailureClass] = {"timeout": "transient", "limit": "budget"}
+
+
+def classify(error: BaseException | Problem) -> FailureClass:
+    """The kind of failure that `error` is.
+
+    An error of ours that wraps another one is what the other one is, unless it says itself. Of several
+    errors raised together the one that recovers least decides.
+    """
+    if isinstance(error, Problem):
+        return _PROBLEMS.get(error.kind, "transient" if error.transient else "logic")
+    if isinstance(error, BaseExceptionGroup):
+        kinds = {classify(one) for one in error.exceptions}
+        return next(kind for kind in _LEAST_FIRST if kind in kinds)
+    if isinstance(error, ModelError) and error.transient:
+        return "dependency" if any(_known(cause) == "dependency" for cause in _causes(error)) else "transient"
+    if isinstance(error, ModelError) and error.caller:
+        return "logic"
+    # Only an error of ours stands for its cause; one that somebody else raised has said what it is.
+    chain = _causes(error) if isinstance(error, RunError) else iter([error])
+    return next((kind for cause in chain if (kind := _known(cause)) is not None), "logic")
+
+
+_LEAST_FIRST: tuple[FailureClass, ...] = ("logic", "budget", "dependency", "transient")
+
+
+def _known(error: BaseException) -> FailureClass | None:  # noqa: C901  # a table of conditions, one per line
+    """What `error` by itself says; `None` when it says nothing."""
+    name = type(error).__name__
+    status = _status(error)
+    match error:
+        case LimitError():
+            return "budget"
+        case DependencyError():
+            return "dependency"
+        case UsageError() | StoreError() | CheckError():
+            return "logic"
+        case subprocess.CalledProcessError():
+            return "dependency" if error.returncode < 0 else "logic"  # killed by a signal
+        case socket.gaierror():
+            return "transient" if error.errno == socket.EAI_AGAIN else "dependency"
+        case TimeoutError():
+            return "transient"
+        case OSError() if error.errno in _DOWN_ERRNO or isinstance(error, ConnectionRefusedError | BrokenPipeError | ProcessLookupError):
+            return "dependency"
+        case OSError() if error.errno in _PASSING_ERRNO or isinstance(error, ConnectionError):
+            return "transient"
+    if name in _OUT_OF_BUDGET:
+        return "budget"
+    if name in _DOWN:
+        return "dependency"
+    if name in _PASSING or status in _PASSING_STATUS:
+        return "transient"
+    if name == "McpError":
+        code = getattr(getattr(error, "error", None), "code", None)
+        return {_MCP_CLOSED: "dependency", _MCP_TIMEOUT: "transient"}.get(code, "logic")  # type: ignore[return-value, arg-type]  # two literals
+    return "logic" if status is not None else None
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that `error` carries, itself or in its response."""
+    # litellm gives what it did not expect the status 500, its own faults included.
+    if type(error).__name__ == "APIConnectionError":
+        return None
+    for holder in (error, getattr(error, "response", None)):
+        status = getattr(holder, "status_code", None) or getattr(holder, "status", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what led to it."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+_ADVICE: dict[FailureClass, str] = {
+    "transient": "It may pass by itself: run it again in a moment, or resume the run.",
+    "dependency": "Bring back what it depends on, then resume the run; kestrel doctor shows what is not in order.",
+    "budget": "Raise the limit, or make the goal smaller.",
+    "logic": "Trying again gives the same: change what the message names.",
+}
+_LIMITS = {
+    "cycles": "Allow more model turns (cycles), or make the goal smaller.",
+    "cost_usd": "Allow a higher cost (cost_usd), or choose a cheaper model.",
+    "seconds": "Allow more seconds, or make the goal smaller.",
+    "tokens": "Allow more tokens, or make the goal smaller.",
+}
+
+
+def advice(error: BaseException | Problem) -> str:
+    """What to do about `error`, in one sentence or two."""
+    kind = classify(error)
+    match error:
+        case LimitError() if error.limit in _LIMITS:
+            return _LIMITS[error.limit]
+        case DependencyError():
+            return f"Bring {error.dependency} back, then resume the run; kestrel doctor shows what is not in order."
+        case ModelError(retry_after_s=float(seconds)) if kind == "transient":
+            return f"Wait {seconds:.0f} s as the provider asks, then resume the run."
+        case ModelError(caller=True):
+            return "Change what the message names (the key, the name of the model, the conversation), or choose another model."
+        case _:
+            return _ADVICE[kind]

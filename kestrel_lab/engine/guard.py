@@ -1,0 +1,132 @@
+"""Model calls under supervision: each is admitted and reported, and a run waits for an endpoint that worked before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kestrel_lab.core.errors import DependencyError, ModelError, RunError
+from kestrel_lab.core.events import Event, Progress
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.core.text import one_line
+from kestrel_lab.engine.dependency import Dependency
+from kestrel_lab.engine.failures import RECOVERABLE, classify
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
+from kestrel_lab.models.escalation import EscalatingModel
+from kestrel_lab.models.probing import endpoint_of, probe_of
+from kestrel_lab.views.wording import duration
+
+Emit = Callable[[Event], Any]
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+_ADVICE = "Is it running, and can it be reached? Or choose another model (kestrel models)."
+
+
+def guarded(model: Model, supervisor: RuntimeSupervisor, emit: Emit, *, patience_s: float | None = None) -> Model:
+    """`model` under supervision; changes of health and pauses are emitted to the run that makes the call.
+
+    A model that stands in for several is supervised endpoint by endpoint, and only its last one is waited
+    for. A script or a recording depends on nothing and is returned as it is.
+    """
+    patience = supervisor.patience_s if patience_s is None else patience_s
+    if isinstance(model, EscalatingModel):
+        *others, last = model.models
+        ahead = (guarded(one, supervisor, emit, patience_s=0.0) for one in others)
+        return replace(model, models=(*ahead, guarded(last, supervisor, emit, patience_s=patience)))
+    if model.kind != "real":
+        return model
+    return GuardedModel(model, watch_model(model, supervisor), emit, patience)
+
+
+def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
+    """The endpoint of `model` as a dependency, watched from the first time on."""
+    name = endpoint_of(model)
+    return supervisor.get(name) or supervisor.watch(name, "model", probe_of(model), advice=_ADVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedModel:
+    """`model`, asked only while `endpoint` is let through, and again within `patience_s` if that worked before.
+
+    Waiting is for failures that may pass. What never worked is not waited for: somebody should look at its
+    address. Once an attempt has streamed text, further ones are not streamed, so no reader sees a piece twice.
+    """
+
+    model: Model
+    endpoint: Dependency
+    emit: Emit
+    patience_s: float
+
+    @property
+    def name(self) -> str:
+        """The guarded model's name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The guarded model's kind."""
+        return self.model.kind
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer; raises the model's own error, or `DependencyError` while the endpoint is left alone or was waited for in vain."""
+        said = False
+        listen = on_delta
+
+        def tell(piece: str) -> None:
+            nonlocal said
+            said = True
+            listen(piece)
+
+        until: float | None = None
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._once(request, tell)
+            except RunError as error:
+                until = until or time.monotonic() + self.patience_s
+                wait = self._pause(error, pause)
+                if wait is None:
+                    raise
+                if time.monotonic() + wait > until:
+                    raise self.endpoint.error() from error
+                self.emit(Progress(text=f"waiting {duration(wait)} for {self.endpoint.name}: {one_line(str(error), 120)}"))
+            if said:
+                listen = _unheard
+            await asyncio.sleep(wait)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    async def _once(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        permit = self.endpoint.admit()
+        try:
+            answer = await self.model(request, on_delta)
+        except Exception as error:
+            if classify(error) in RECOVERABLE:
+                self._tell(self.endpoint.failure(error, permit))
+            else:
+                self.endpoint.release(permit)
+            raise
+        except BaseException:
+            self.endpoint.release(permit)
+            raise
+        self._tell(self.endpoint.success(permit))
+        return answer
+
+    def _pause(self, error: RunError, usual: float) -> float | None:
+        """Seconds until another try; `None` when there is to be none."""
+        if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify(error) not in RECOVERABLE:
+            return None
+        if isinstance(error, DependencyError):
+            return None if error.retry_in_s is None else max(error.retry_in_s, 0.05)
+        wished = error.retry_after_s if isinstance(error, ModelError) else None
+        return max(usual if wished is None else wished, self.endpoint.health.breaker.retry_in)
+
+    def _tell(self, changes: list[Any]) -> None:
+        for change in changes:
+            self.emit(change)
+
+
+def _unheard(_: str) -> None:
+    """The reader has seen the beginning of an answer that broke off; the whole one follows when it is there."""

@@ -1,0 +1,31 @@
+"""What operations and stages ask for that is neither a model nor a tool, and what stands there by default."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kestrel_lab.core.protocols import Gatherer, Memory
+from kestrel_lab.engine.gatherer import FileGatherer
+from kestrel_lab.engine.memory import NoMemory
+from kestrel_lab.engine.stages import RetryBudget, Sleep
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ports:
+    """Each may be replaced, for example `lab.ports = replace(lab.ports, memory=…)`; runs begun later use it."""
+
+    memory: Memory = field(default_factory=NoMemory)
+    gatherer: Gatherer = field(default_factory=FileGatherer)
+    now: Callable[[], datetime] = _now
+    """The time, with its zone; asked once per run, the answer is in the log."""
+    sleep: Sleep = asyncio.sleep
+    """Waits between attempts."""
+    budget: RetryBudget = field(default_factory=RetryBudget)
+    """How long the steps of stages are tried."""

@@ -1,0 +1,119 @@
+"""The operation `commit`: a model proposes what to remember, rules decide, and what passes is kept with its evidence."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import cast
+
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.events import MemoryStored, Progress
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.protocols import Note
+from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.engine.artifacts import as_text, told
+from kestrel_lab.engine.dialogue import Dialogue, read_json
+from kestrel_lab.engine.operation import Done, Scope
+
+MOST_NOTES = 3
+LONGEST_NOTE = 300
+_LONGEST_EVIDENCE = 1_000
+KINDS = ("preference", "decision", "fact")
+SCHEMA: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "notes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}},
+                "required": ["text", "kind", "evidence"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["notes"],
+    "additionalProperties": False,
+}
+"""What a model proposes."""
+
+_TEXT = """\
+A run has reached its goal. Propose what is worth remembering for later runs in the same workspace: preferences of the user, \
+decisions that stand, facts that will be needed again. Nothing that only mattered this once, nothing secret. Mostly there is \
+nothing; then the list is empty.
+
+The goal was:
+
+{goal}
+
+{answer}
+
+Answer with one JSON object and nothing else:
+{{"notes": [{{"text": "one sentence", "kind": "preference | decision | fact", "evidence": "words copied exactly from the goal or the \
+answer that say so"}}]}}
+At most {most} notes of at most {longest} characters."""
+_SECRET = re.compile(
+    r"(?i)\b(?:api[_ -]?key|secret|password|passwd|token|credential)s?\b\s*(?:is|are|[:=])|-----BEGIN|\b(?=\w*\d)(?=\w*[a-z])[\w-]{32,}\b"
+)
+_ORDER = re.compile(r"(?i)\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction|previous|above|rule)|\bsystem prompt\b|\byou are now\b")
+
+
+async def commit(scope: Scope) -> Done:
+    """Keep what the run has learned and pass on its answer unchanged.
+
+    Arguments: `goal` and `answer`. A model proposes notes; `refusal` decides on each, and what passes is given to the
+    memory. A proposal that cannot be used after three attempts means that nothing is kept: the run has its answer.
+    """
+    goal, answer, ctx = as_text(scope.args.get("goal")).strip(), scope.args.get("answer"), scope.ctx
+    if not goal:
+        msg = "the operation 'commit' needs a goal in its args"
+        raise UsageError(msg)
+    said = as_text(answer)
+    text = _TEXT.format(goal=goal, answer=told({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
+    try:
+        proposed = await Dialogue(scope.step, ctx, scope.desk).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
+    except ModelError as error:
+        if not isinstance(error.__cause__, UsageError):
+            raise
+        ctx.emit(Progress(text="nothing was remembered: the model proposed nothing that could be read"))
+        proposed = []
+    await ctx.on_disk()  # what this run kept before a crash is known to the memory
+    kept = 0
+    for note in proposed:
+        if why := refusal(note, f"{goal}\n{said}") or ("there are more than allowed" if kept >= MOST_NOTES else ""):
+            ctx.emit(Progress(text=f"not remembered, {why}: {one_line(note.text, 80)}"))
+            continue
+        kept += 1
+        if await ctx.ports.memory.remember(note, workspace=str(ctx.workspace.root)):
+            told_of = Note(text=note.text, kind=note.kind, evidence=note.evidence, run=ctx.run_id, at=time.time())
+            ctx.emit(MemoryStored(step=scope.step.id, note=told_of.as_json()))
+    return Done(output=answer)
+
+
+def refusal(note: Note, said: str) -> str:
+    """Why `note` is not kept, in words; empty if it may be. `said` is the goal and the answer of the run."""
+    if not note.text or len(note.text) > LONGEST_NOTE or "\n" in note.text:
+        return f"it is not one sentence of at most {LONGEST_NOTE} characters"
+    if len(note.evidence) > _LONGEST_EVIDENCE:
+        return f"its evidence has more than {_LONGEST_EVIDENCE:,} characters"
+    if note.kind not in KINDS:
+        return f"its kind is not {' or '.join(KINDS)}"
+    if plain(note.text) != note.text:
+        return "it has hidden characters"
+    if _SECRET.search(note.text) or _SECRET.search(note.evidence):
+        return "it looks like a secret"
+    if _ORDER.search(note.text):
+        return "it gives orders to agents"
+    evidence = _words(note.evidence)
+    if len(evidence) < 3 or evidence not in _words(said):
+        return "its evidence is not in the goal or the answer"
+    return ""
+
+
+def _notes(value: Json) -> list[Note]:
+    items = cast("list[dict[str, str]]", cast("dict[str, Json]", value)["notes"])
+    return [Note(text=item["text"].strip(), kind=item["kind"], evidence=item["evidence"].strip()) for item in items]
+
+
+def _words(text: str) -> str:
+    return " ".join(text.casefold().split())
