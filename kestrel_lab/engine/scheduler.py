@@ -81,7 +81,6 @@ class StepScheduler:
         self._running: dict[asyncio.Task[Outcome | None], Step] = {}
         self._errors: dict[str, RunError] = {}
         self._skipped: set[str] = set()
-        self._handlers: dict[str, set[str]] = {}
         self._stops: list[BaseException] = []
         self._arrange(plan)
         for name, ok in (finished or {}).items():
@@ -144,7 +143,7 @@ class StepScheduler:
             await asyncio.gather(*self._running, return_exceptions=True)
         if self._stops:
             raise min(self._stops, key=lambda error: isinstance(error, Signal))
-        if unsettled := [name for name in self._errors if not self._handlers.get(name, set()) & (self._done - self._idle)]:
+        if unsettled := [name for name in self._errors if not self._dealt_with(name)]:
             raise self._failure(unsettled)
 
     def _start(self, limit: int, ended: asyncio.Queue[asyncio.Task[Outcome | None]]) -> None:
@@ -209,9 +208,8 @@ class StepScheduler:
         while todo:
             need = todo.pop()
             for name in self._dependants[need]:
-                if self._steps[name].after_failure:
-                    self._handlers.setdefault(failed, set()).add(name)
-                elif name not in found and name not in self._skipped and not self._covered(name, need):
+                over = name in found or name in self._skipped or self._steps[name].after_failure
+                if not over and not self._covered(name, need):
                     found[name] = None
                     todo.append(name)
         self._skipped.update(found)
@@ -221,6 +219,11 @@ class StepScheduler:
             for name in self._dependants[need]:
                 if name not in self._skipped and need in self._waits[name]:
                     self._waited_for(name, need)
+
+    def _dealt_with(self, failed: str) -> bool:
+        """Whether a step that comes after the failed one, with nothing but skipped steps between, ended well."""
+        beyond = _reached([failed], lambda name: self._after[name] if name == failed or name in self._skipped else ())
+        return any(self._steps[name].after_failure and name in self._done - self._idle for name in beyond)
 
     def _over(self, name: str, need: str) -> bool:
         """Whether `name` does not wait for `need` any more."""
@@ -244,10 +247,9 @@ class StepScheduler:
 
     def _leave(self, failed: str) -> None:
         """Leave a step that failed before the run was resumed as it is, if it was dealt with then."""
-        if not (handlers := self._dealing(failed) & (self._done - self._idle)):
+        if not self._dealing(failed) & (self._done - self._idle):
             return
         self._errors[failed] = RunError("it failed before the run was resumed, and that was dealt with")
-        self._handlers[failed] = handlers
         for name in self._idle - self._done:
             if failed in self._before(name) and not self._covered(name, failed):
                 self._skipped.add(name)

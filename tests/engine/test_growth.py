@@ -167,6 +167,24 @@ def test_growth_against_a_reference(work: Growing, limit: int) -> None:
     assert all(set(needs[name]) <= before for name, before in work.ended_before.items())
 
 
+def test_two_failures_before_one_repair() -> None:
+    """A step that deals with what comes after several failed steps deals with them all, whichever failed first."""
+    steps = (
+        Step(id="a", goal="x"),
+        Step(id="b", goal="x"),
+        Step(id="c", goal="x", depends_on=("a", "b")),
+        Step(id="repair", goal="x", depends_on=("c",), after_failure=True),
+    )
+    work = Growing(plan=Plan(steps=steps), grows={}, fails=frozenset({"a", "b"}), ticks={})
+    asyncio.run(StepScheduler(work.plan, work, emit=work.hear).run_parallel(1))
+    assert {name: (event.ok, event.skipped) for name, event in work.told.items()} == {
+        "a": (False, False),
+        "b": (False, False),
+        "c": (False, True),
+        "repair": (True, False),
+    }
+
+
 def test_a_scheduler_that_does_not_wait_for_what_grew_is_caught() -> None:
     """The deliberate bug: dependants are let go when their need is done, before what it grew; the test above must see it."""
 
