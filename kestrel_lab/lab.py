@@ -13,6 +13,7 @@ from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.settings import load_settings
+from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.views.html import table_html
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class Lab(Session):
             api_base=self.settings["api_base"],
             env=env,
         )
+
+    @property
+    def macros(self) -> WorkspaceMacros:
+        """Tool sequences that agents use again in the current folder, kept or proposed; `macros.at(folder)` for another."""
+        return WorkspaceMacros(self)
 
     async def eval(
         self,

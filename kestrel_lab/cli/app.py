@@ -11,6 +11,7 @@ import typer
 from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import evals
 from kestrel_lab.cli.face import Face, Following
+from kestrel_lab.cli.macros import macros
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
@@ -37,6 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(evals, name="eval")
+app.add_typer(macros, name="macros")
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 

@@ -27,6 +27,7 @@ from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
 from kestrel_lab.engine.life import end_cancelled, live
+from kestrel_lab.engine.macros import offer_macros, tools_begun_with
 from kestrel_lab.engine.memory import LogMemory
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
@@ -155,10 +156,10 @@ class Session:
             msg = "the goal is empty: say what the run should do"
             raise UsageError(msg)
         chosen = self.resolve_model(model)
-        toolbox = self.resolve_tools(tools)
         bounds = limits or self.limits
         policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
+        toolbox = offer_macros(self.resolve_tools(tools), self.store, place)
         planned = plan_for(plan, goal, inputs)
         if planned is not None:
             check_steps(planned.steps, toolbox, OPERATIONS, self.resolve_model)
@@ -229,11 +230,12 @@ class Session:
         if not take_over and owner.at_work(row.owner, run_id):
             raise owner.taken(run_id, row.owner)
         began = state.started
-        toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
+        place = Workspace(Path(began.workspace))
+        toolbox = self.resolve_tools(tools if tools is not None else tools_begun_with(began))
+        toolbox = offer_macros(toolbox, self.store, place, state)
         chosen = self._model_again(began, model)
         bounds = limits or Limits(**cast("dict[str, Any]", began.limits))
         policy = Policy.parse(approve or began.policy)
-        place = Workspace(Path(began.workspace))
         check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
         if not self.store.claim(row):
             raise owner.taken(run_id, self.store.run(run_id).owner)
@@ -431,10 +433,11 @@ class Session:
         self.store.run(run_id)
         branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
         state, began, tools = branch.state, branch.began, options.get("tools")
-        toolbox = self.resolve_tools(tools if tools is not None else [str(item["name"]) for item in began.tools])
+        place, bounds = Workspace(Path(began.workspace)), limits or Limits(**cast("dict[str, Any]", began.limits))
+        toolbox = self.resolve_tools(tools if tools is not None else tools_begun_with(began))
+        toolbox = offer_macros(toolbox, self.store, place, state)
         chosen = self._model_again(began, options.get("model"))
         policy = Policy.parse(options.get("approve") or began.policy)
-        place, bounds = Workspace(Path(began.workspace)), limits or Limits(**cast("dict[str, Any]", began.limits))
         check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
         forked = RunForked(
             parent=self.store.origin(run_id, branch.at),

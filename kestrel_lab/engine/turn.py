@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ApprovalRequired, KestrelError, StoreError, nearest
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, Signal, StoreError, nearest
 from kestrel_lab.core.events import Progress, SchedulerParallelBatch
 from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.messages import ToolRequest
@@ -16,6 +16,7 @@ from kestrel_lab.core.protocols import Handler
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.failures import RECOVERABLE, classify
+from kestrel_lab.engine.macros import MacroCalls
 from kestrel_lab.log.fold import Conversation
 from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.cache import ToolCache
@@ -23,7 +24,7 @@ from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.order import TurnOrder
 from kestrel_lab.middleware.record import RecordAnswer, RecordIntent
 from kestrel_lab.middleware.timeout import Timeout
-from kestrel_lab.tools.registry import Tool, ToolArgumentsError, ToolContext, render
+from kestrel_lab.tools.registry import Tool, ToolArgumentsError, Toolbox, ToolContext, render
 
 TOGETHER = Danger.LOW
 """Calls up to this danger may run beside others of their turn."""
@@ -42,8 +43,13 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
 
 async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     """Answer `requests`; those whose id is not `allowed` with an error. Contract: `run_turn`."""
+    state = ctx.state
     record = RecordAnswer(
-        ctx.emit, render, lambda call: _max_chars(ctx, call), lambda call: call.id in ctx.state.begun, keep_value=bool(step.tool)
+        ctx.emit,
+        render,
+        lambda call: _max_chars(ctx, call),
+        begun=lambda call: call.id in state.begun,
+        keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None,
     )
     calls: list[Call] = []
     for request in requests:
@@ -54,13 +60,13 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
             await record(Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refused(prepared))
     if not calls:
         return
-    together = frozenset(call.id for call in calls if call.danger <= TOGETHER and ctx.toolbox.get(call.target).parallel_safe)
+    together = frozenset(call.id for call in calls if _may_run_beside_others(call, ctx.toolbox))
     if len(together) > 1:
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
     order = TurnOrder(calls, together)
     timeout = Timeout(lambda call: ctx.toolbox.get(call.target).timeout_s)
     handler = compose(
-        _tool_handler(ctx),
+        _tool_handler(ctx, lambda request: run_requests([request], {request.id}, step, ctx, desk)),
         record,
         *ctx.middleware,
         *_cache(ctx),
@@ -121,8 +127,15 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
     return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
 
 
+def _may_run_beside_others(call: Call, toolbox: Toolbox) -> bool:
+    """Whether the call, and each call it makes, is neither dangerous nor meant to run alone."""
+    tool = toolbox.get(call.target)
+    parts = [toolbox.get(name) for name in (() if tool.parts is None else tool.parts(call.args))]
+    return call.danger <= TOGETHER and tool.parallel_safe and all(part.danger <= TOGETHER and part.parallel_safe for part in parts)
+
+
 def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
-    danger = max(tool.danger, Danger.HIGH) if step.tool and step.needs_approval else tool.danger
+    danger = max(tool.danger, Danger.HIGH) if step.tool == tool.name and step.needs_approval else tool.danger
     return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=danger, effect=tool.effect, attempt=attempt)
 
 
@@ -155,21 +168,26 @@ def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     return (ToolCache(ctx.cache, key, ctx.emit),)
 
 
-def _tool_handler(ctx: RunContext) -> Handler:
-    """Runs the tool itself; whatever it raises becomes an error that the model can read."""
+def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[None]]) -> Handler:
+    """Runs the tool itself; whatever it raises becomes an error that the model can read.
+
+    `answer` carries out a request that the tool makes, as if the model had made it.
+    """
 
     def tell(text: str, fraction: float | None = None) -> None:
         ctx.emit(Progress(text=text, fraction=fraction))
 
     async def run(call: Call) -> Result:
         tool = ctx.toolbox.get(call.target)
-        scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell)
+        parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
+        scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell, parts=parts)
         try:
-            return Result(value=await tool.run(call.args, scope))
+            value = await tool.run(call.args, scope)
+            return Result(value=value, seconds=parts.seconds if parts else 0.0)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             raise asyncio.CancelledError from None
-        except StoreError:
+        except (Signal, StoreError):
             raise
         except KestrelError as error:
             return Result(error=Problem(kind="failed", message=str(error), transient=classify(error) in RECOVERABLE))

@@ -16,6 +16,8 @@ from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     Event,
+    MacroFinished,
+    MacroStarted,
     ModelAnswered,
     ModelCalled,
     PlanExtended,
@@ -83,6 +85,16 @@ class Conversation:
 
 
 @dataclass(kw_only=True, slots=True)
+class OpenMacro:
+    """A macro that was begun and whose call has no answer yet."""
+
+    started: MacroStarted
+    answers: dict[str, ToolAnswered] = field(default_factory=dict)
+    """Of its calls, by call."""
+    finished: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
 class RunState:
     """Everything a session must know to go on with a run."""
 
@@ -106,6 +118,8 @@ class RunState:
     """The last checkpoint of each step of a stage."""
     begun: dict[str, ToolCalled] = field(default_factory=dict)
     """Calls that were started and have no answer: after a crash their outcome is unknown."""
+    macros: dict[str, OpenMacro] = field(default_factory=dict)
+    """Macros under way, by the call that runs them."""
     questions: dict[str, ApprovalAsked] = field(default_factory=dict)
     """Questions nobody has answered."""
     decisions: dict[str, ApprovalGiven] = field(default_factory=dict)
@@ -140,7 +154,11 @@ class RunState:
         """The conversation of `step`, begun if need be."""
         return self.conversations.setdefault(step, Conversation())
 
-    def apply(self, event: Event, at: float) -> None:  # noqa: C901  # one case per event
+    def macro_of(self, call: str) -> OpenMacro | None:
+        """The macro under way that `call` is one of the calls of, if it is."""
+        return self.macros.get(call.rpartition("/")[0])
+
+    def apply(self, event: Event, at: float) -> None:  # noqa: C901, PLR0915  # one case per event
         """Take one event in."""
         self.events += 1
         self._clock(event, at)
@@ -155,6 +173,10 @@ class RunState:
                 self.begun[event.call] = event
             case ToolAnswered():
                 self._tool_answered(event)
+            case MacroStarted():
+                self.macros[event.call] = OpenMacro(started=event)
+            case MacroFinished() if event.call in self.macros:
+                self.macros[event.call].finished = True
             case ApprovalAsked():
                 self.questions[event.question or event.call] = event
             case ApprovalGiven():
@@ -273,6 +295,10 @@ class RunState:
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)
         self.usage += Usage(tool_calls=1)
+        if (macro := self.macro_of(event.call)) is not None:
+            macro.answers[event.call] = event
+            return
+        self.macros.pop(event.call, None)
         conversation = self.conversation(event.step)
         conversation.answers[event.call] = event.text
         if not conversation.requests:

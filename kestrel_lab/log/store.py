@@ -297,6 +297,16 @@ class SessionStore:
         )
         return [_eval_row(row) for row in rows]
 
+    def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
+        """Rows of what is on disk; for the tables beside the log."""
+        return self._read(sql, bindings)
+
+    def execute(self, sql: str, bindings: tuple[object, ...], what: str) -> Future[None]:
+        """Queue one statement about `what`; the future resolves once it is on disk. For the tables beside the log."""
+        done: Future[None] = Future()
+        self._writer.put(Execute(sql, bindings, what, done), urgent=True)
+        return done
+
     def hurry(self) -> None:
         """Commit what is queued without waiting for company."""
         self._writer.hurry()

@@ -18,6 +18,10 @@ from kestrel_lab.core.text import head_tail
 Emit = Callable[[Event], Any]
 
 
+def _never(_: Call) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class RecordAnswer:
     """Outermost around a tool call: whatever happened to it becomes one `tool_answered`."""
@@ -27,8 +31,8 @@ class RecordAnswer:
     max_chars: Callable[[Call], int]
     begun: Callable[[Call], bool]
     """Whether the tool was started."""
-    keep_value: bool = False
-    """Whether the event also has the answer as JSON."""
+    keeps: Callable[[Call], bool] = _never
+    """Whether something else in the run goes on with the answer as JSON."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed and record the answer; a signal or an error of the log leaves the call open."""
@@ -55,7 +59,7 @@ class RecordAnswer:
                 queued=result.queued,
                 cached=result.cached,
                 truncated=cut or result.truncated,
-                value=result.value if self.keep_value else None,
+                value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )
         )
 
@@ -88,7 +92,7 @@ class RecordIntent:
             await self.on_disk()
         began = time.perf_counter()
         result = await proceed(call)
-        return replace(result, seconds=time.perf_counter() - began)
+        return replace(result, seconds=result.seconds or time.perf_counter() - began)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
-from kestrel_lab.core.calls import Danger, Effect
+from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
@@ -22,11 +22,27 @@ from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
 from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 
-__all__ = ["Fingerprint", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = ["Fingerprint", "Parts", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
     """Progress that nobody follows."""
+
+
+class Parts(Protocol):
+    """Makes the calls of a macro, each as if the agent had made it: asked about, recorded, never repeated."""
+
+    def begin(self, macro: str, version: int, args: dict[str, Json]) -> None:
+        """Say which macro begins, before its first call."""
+        ...
+
+    async def __call__(self, place: int, tool: str, args: dict[str, Json]) -> Result:
+        """Make call number `place`, counted from 1."""
+        ...
+
+    def end(self, *, ok: bool, reason: str = "") -> None:
+        """Say how it ended."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +54,8 @@ class ToolContext:
     call_id: str = ""
     progress: Callable[[str, float | None], None] = _silent
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
+    parts: Parts | None = None
+    """Makes calls for a tool that is made of calls; `None` outside a run."""
 
 
 Fingerprint = Callable[[dict[str, Json], ToolContext], str | None]
@@ -71,6 +89,8 @@ class Tool:
     """
     fingerprint: Fingerprint | None = None
     """`None`: answers are never reused."""
+    parts: Callable[[dict[str, Json]], tuple[str, ...]] | None = None
+    """Which tools it calls, given its arguments; `None` for a tool that calls none."""
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
 

@@ -213,7 +213,7 @@ def planner(*proposals: object) -> ScriptedModel:
 
 PLANNED = Plan(
     steps=(
-        Step(id="plan", operation="plan", args={"goal": "{{goal}}", "answer": "result"}, consumes=("goal",), produces=("plan", "result")),
+        Step(id="plan", operation="plan", args={"goal": "{{goal}}"}, consumes=("goal",), produces=("plan", "result")),
         Step(id="close", goal="close", consumes=("result", "plan")),
     ),
     artifacts={"goal": "measure the roof"},

@@ -230,7 +230,7 @@ def test_criteria_come_from_everywhere(session: Session, workspace: Path) -> Non
 
     todo = Plan(
         steps=(
-            Step(id="plan", operation="plan", args={"goal": "build", "answer": "draft"}, produces=("draft",)),
+            Step(id="plan", operation="plan", args={"goal": "build"}, produces=("draft",)),
             Step(id="check", operation="verify", args={"answer": "${draft}", "criteria": ["own"]}, consumes=("draft",)),
         ),
         acceptance_criteria=("of the plan",),

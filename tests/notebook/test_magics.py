@@ -156,6 +156,7 @@ def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
     assert completions("%kestrel r") == ["resume", "run", "runs"]
     assert completions("%kestrel eval c") == ["compare"]
+    assert completions("%kestrel macros a") == ["accept"]
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
     assert "--workspace" in completions("%%kestrel ")
 
@@ -217,3 +218,18 @@ def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> 
     shown = [output.data["text/plain"] for output in captured.outputs]
     assert (len(shown) <= 3, shown[0], shown[-1]) == (True, "0 of 1,000 · <b>", "1,000 of 1,000 · <b>")
     assert "&lt;b&gt;" in captured.outputs[-1].data["text/html"]
+
+
+def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) -> None:
+    """`%kestrel macros` gives the table, `%kestrel macros accept` keeps what three runs did, and it is offered from then on."""
+    turns = [[("file_exists", {"path": "a"}), ("list_directory", {})], "done"]
+    for _ in range(3):
+        shell.user_ns["lab"].run_sync("look", model=ScriptedModel(turns))
+    table = run(shell, "%kestrel macros")
+    assert "file_exists_list_directory()" in repr(table)
+    assert "proposed, 3 times" in table._repr_html_()
+    assert run(shell, "%kestrel macros accept file_exists_list_directory --as look") is None  # told, and no value to show
+    assert [macro.name for macro in run(shell, "%kestrel macros").list()] == ["look"]
+    assert run(shell, "%kestrel macros show look").steps[0].args == {"path": "a"}
+    with pytest.raises(UsageError, match="did you mean 'look'"):
+        run(shell, "%kestrel macros remove lok")

@@ -1,0 +1,185 @@
+"""Facts about calls: of models and tools, the approvals they wait for, the macros they are part of.
+
+The rules for all events are in `core.events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kestrel_lab.core.jsontypes import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerParallelBatch:
+    """Several calls of one turn were started together."""
+
+    type: ClassVar[str] = "scheduler_parallel_batch"
+    step: str
+    calls: list[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCalled:
+    """A model was asked. The conversation is not repeated here: it follows from the events before."""
+
+    type: ClassVar[str] = "model_called"
+    call: str
+    step: str
+    model: str
+    cycle: int
+    messages: int
+    tools: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelDelta:
+    """A piece of a model's answer as it streams. Shown, never stored."""
+
+    type: ClassVar[str] = "model_delta"
+    call: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAnswered:
+    """A model answered, or failed to."""
+
+    type: ClassVar[str] = "model_answered"
+    call: str
+    step: str
+    model: str
+    text: str = ""
+    calls: list[dict[str, Json]] = field(default_factory=list)
+    """What it asks for: `{id, name, args, problem}`."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float | None = None
+    """`None` where the price is not known."""
+    seconds: float = 0.0
+    finish: str = "stop"
+    cached: bool = False
+    error: dict[str, Json] | None = None
+    given: bool = False
+    """Written by whoever forked the run; no model said it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCalled:
+    """A tool is about to be run: the intent, stored before any effect of the call."""
+
+    type: ClassVar[str] = "tool_called"
+    call: str
+    step: str
+    tool: str
+    args: dict[str, Json]
+    danger: str = "SAFE"
+    effect: str = "opaque"
+    attempt: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolAnswered:
+    """A tool call ended. `text` is what the model is shown."""
+
+    type: ClassVar[str] = "tool_answered"
+    call: str
+    step: str
+    tool: str
+    text: str
+    error: dict[str, Json] | None = None
+    seconds: float = 0.0
+    queued: float = 0.0
+    """Seconds between being asked for and starting, a person's thinking time left out."""
+    cached: bool = False
+    truncated: bool = False
+    given: bool = False
+    """Written by whoever forked the run; the tool did not say it."""
+    value: Json = None
+    """The answer as JSON where something else in the run goes on with it, and where it is no text and not too long to show."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheHit:
+    """A stored answer was used instead of a call."""
+
+    type: ClassVar[str] = "cache_hit"
+    call: str
+    tool: str
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalAsked:
+    """A call waits for a person."""
+
+    type: ClassVar[str] = "approval_asked"
+    call: str
+    step: str
+    tool: str
+    args: dict[str, Json]
+    danger: str
+    key: str
+    """Hash of tool and arguments: the decision is bound to exactly these."""
+    why: str = ""
+    """Why it is asked: `"danger"`, or `"unknown_outcome"` when the last session ended while the call ran."""
+    question: str = ""
+    """Names this question; a call asked about twice has two."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalGiven:
+    """A waiting call was decided. The first decision for a call stands."""
+
+    type: ClassVar[str] = "approval_given"
+    call: str
+    granted: bool
+    by: str
+    """Who: a user name, `policy`, or a transport's word for its user."""
+    how: str
+    """`policy`, `click`, `prompt`, `command` or `rule`."""
+    reason: str = ""
+    args: dict[str, Json] | None = None
+    """Edited arguments, when the person changed them."""
+    scope: str = "once"
+    """`once`, or `run`: equal tools of this run are not asked about again."""
+    waited: float = 0.0
+    """Seconds between question and answer."""
+    question: str = ""
+    """Which question this answers; filled in by whoever records it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MacroStarted:
+    """A macro was called by `macro_run`; its calls follow under ids that begin with `call`."""
+
+    type: ClassVar[str] = "macro_started"
+    call: str
+    step: str
+    macro: str
+    version: int
+    args: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MacroFinished:
+    """A macro ended."""
+
+    type: ClassVar[str] = "macro_finished"
+    call: str
+    step: str
+    macro: str
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelEscalated:
+    """Another model takes over, because one failed or was not sure enough."""
+
+    type: ClassVar[str] = "model_escalated"
+    step: str
+    source: str
+    target: str
+    reason: str
