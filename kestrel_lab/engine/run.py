@@ -139,7 +139,8 @@ class Run:
 
         Columns: `run_id`, `task_id` (the step), `stage`, `status` (`done`, `skipped`, `retrying`, `failed`), `attempt`,
         `inputs_hash`, `outputs_ref` (the step or call whose answer it is), `error_class` (`transient`, `dependency`,
-        `logic`, `budget`), `error_message`, `timestamp` (UTC). The view `stage_checkpoints` of the log has the same columns.
+        `logic`, `budget`), `error_message`, `timestamp` (UTC). The view `stage_checkpoints` of the log has the same columns;
+        there the rows that a fork shares with its parent are the parent's only, here they are among the fork's.
         """
         import pandas as pd
 

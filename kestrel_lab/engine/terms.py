@@ -7,10 +7,10 @@ import re
 _WORD = re.compile(r"[^\W\d_][\w.-]*[\w]|\d[\w.-]*\w")
 _WORDS = """
 a about after all also an and any are as at be been but by can could do does each every find for from get give had has
-have how if in into is it its just know let list made make many may me more most much must my no not of on one only or
-other our out over please say see shall should show so some such tell than that the their them then there these they
-this those to two up us use using want was way we were what when where which while who why will with would write you
-your
+have here how if in into is it its just know let list made make many may me more most much must my no not of on one
+only or other our out over please say see shall should show so some such tell than that the their them then there
+these they this those to two up us use using want was way we were what when where which while who why will with would
+write you your
 """
 _COMMON = frozenset(_WORDS.split())
 

@@ -19,6 +19,8 @@ from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Gathered, Note, Source
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.engine import session as session_module
+from kestrel_lab.engine.continuation import Continuation
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.stages import RetryBudget
@@ -257,6 +259,16 @@ def test_a_failed_session_goes_on_behind_its_last_completed_stage(
     assert (forked.parent, forked.stage) == (failed.id, behind)
     assert f"goes on with {failed.id}, which had ended, behind its last completed stage '{behind}' (event {forked.at})" in repr(run)
     assert lab.get(failed.id).status is RunStatus.FAILED
+
+
+def test_going_on_too_early_would_be_seen(lab: Session, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that goes on behind the first stage asks again what was answered: the questions that the test above counts."""
+    failed = orchestrated(lab, house, Mind(before=failing("judge")))
+    early = next(record.seq for record in failed.records() if isinstance(record.event, StepFinished))
+    monkeypatch.setattr(session_module, "continuation", lambda _: Continuation(at=early, stage="bootstrap"))
+    mind = Mind()
+    asyncio.run(lab.resume(failed.id, model=mind.model))
+    assert mind.asked == ["plan", "read", "read", "write", "judge", "notes"]
 
 
 def test_a_session_without_a_completed_stage_is_returned(lab: Session, house: Path) -> None:

@@ -13,6 +13,7 @@ from IPython.utils.capture import capture_output
 
 from kestrel_lab import Lab, RunFailed, UsageError
 from kestrel_lab.core.errors import ApprovalRequired, ModelError
+from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.engine.run import Run
 from kestrel_lab.notebook.commands import completions
 from kestrel_lab.notebook.progress import NotebookReporter
@@ -58,6 +59,28 @@ def test_a_cell_is_the_goal_as_it_is_written(shell: InteractiveShell) -> None:
     found = run(shell, f"%%kestrel --approve auto\n{goal}")
 
     assert found.goal == goal.replace("@who", "--bg {Ada}")
+
+
+def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell) -> None:
+    """`%kestrel orchestrate` follows the plan `standard`; over a cell, the cell is the goal."""
+    proposal = '{"steps": [{"id": "look", "goal": "Look."}], "acceptance_criteria": ["it says something"]}'
+    says = {
+        "Make a plan": proposal,
+        "Look.": "nothing",
+        "Judge": '{"criteria": [{"criterion": 1, "met": true, "why": "yes", "evidence": []}], "confidence": 1}',
+        "A run has": '{"notes": []}',
+    }
+
+    def answer(request: ModelRequest) -> str:
+        first = next(message.text for message in request.messages if message.role == "user")
+        return next(text for begin, text in says.items() if first.startswith(begin))
+
+    shell.user_ns["lab"].model = ScriptedModel(answer)
+    line = run(shell, '%kestrel orchestrate "What is here?" --rounds 1')
+    cell = run(shell, "%%kestrel orchestrate --steps 2\nWhat is here?")
+    for found in (line, cell):
+        assert (found.goal, found.status, found.answer) == ("What is here?", "COMPLETE", "nothing")
+        assert list(found.stages()["stage"]) == ["bootstrap", "gather", "plan", "execute", "verify", "commit"]
 
 
 def test_braces_in_a_line_are_text(shell: InteractiveShell) -> None:
