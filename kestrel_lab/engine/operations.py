@@ -26,7 +26,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "thoughts": thoughts,
     "thoughts_expand": thoughts_expand,
     "thoughts_score": thoughts_score,
-    "commit": commit,
 }
 WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph", "thoughts"})
 """Those that never ask a model."""
