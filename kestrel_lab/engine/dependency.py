@@ -173,8 +173,7 @@ class Dependency:
         fresh = self._heard is not None and self._clock() - self._heard < self._pace.interval_s
         if self._probe is not None and not (fresh and health.state is HealthState.READY) and not await self.look():
             return False
-        waits = health.given_up or health.breaker.probing or health.breaker.retry_in > 0
-        return health.state is HealthState.READY or not waits
+        return health.usable
 
     async def look(self) -> bool:
         """Probe it once, if it can be probed; returns whether nothing was found wrong. Who asks meanwhile gets the same finding."""

@@ -46,6 +46,22 @@ def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
     return supervisor.get(name) or supervisor.watch(name, "model", probe_of(model), advice=_ADVICE)
 
 
+async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
+    """Return once `model` may be asked, probing where that costs nothing; raise `DependencyError` after `timeout` seconds.
+
+    Of models that stand in for each other one is enough.
+    """
+    *others, last = model.models if isinstance(model, EscalatingModel) else (model,)
+    for one in others:
+        if one.kind != "real":
+            return
+        endpoint = watch_model(one, supervisor)
+        if endpoint.health.usable and await endpoint.look():
+            return
+    if last.kind == "real":
+        await supervisor.ready(watch_model(last, supervisor).name, timeout=timeout)
+
+
 @dataclass(slots=True, eq=False)
 class GuardedModel:
     """`model`, asked only while `endpoint` is let through, and again within `patience_s` if that worked before.

@@ -224,6 +224,11 @@ class DependencyHealth:
         return self.restartable and self._state in {HealthState.RECOVERING, HealthState.FAILED}
 
     @property
+    def usable(self) -> bool:
+        """Whether a call would be let through."""
+        return not (self.given_up or self.breaker.probing or self.breaker.retry_in > 0)
+
+    @property
     def changed(self) -> bool:
         """Whether `drain` has something to hand out."""
         return bool(self._changes)

@@ -42,6 +42,9 @@ from kestrel_lab.tools.files import read_file
 from kestrel_lab.tools.registry import ToolContext
 from kestrel_lab.tools.workspace import Workspace
 
+# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.
+pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+
 NOBODY = "http://127.0.0.1:9/v1"
 """An address where nothing listens."""
 

@@ -15,7 +15,7 @@ from kestrel_lab.core.events import Event, HealthChanged, ModelAnswered, ModelCa
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.states import RunStatus
-from kestrel_lab.engine.guard import GuardedModel, guarded, watch_model
+from kestrel_lab.engine.guard import GuardedModel, guarded, preflight, watch_model
 from kestrel_lab.engine.health import HealthPolicy
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
@@ -28,6 +28,9 @@ from kestrel_lab.models.textloop import TextToolModel
 from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.registry import Tool
+
+# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.
+pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
 
 QUICK = HealthPolicy(failures=2, open_s=0.2, open_max_s=0.4, jitter=0.0)
 CALL: dict[str, Any] = {"calls": [("crash", "{}")]}
@@ -116,7 +119,7 @@ def test_a_run_whose_server_stays_dead_says_so_in_time(session: Session, workspa
     assert doomed.reason.startswith(f"model openai/any at {server.api_base} is ")
     assert f"no connection to {server.api_base}" in doomed.reason
     assert "Is it running, and can it be reached?" in doomed.reason
-    assert took < 6
+    assert took < 20
     answers = [event for event in doomed.events() if isinstance(event, ModelAnswered)]
     assert answers[-1].error is not None
     assert answers[-1].error["message"] == doomed.reason
@@ -189,8 +192,9 @@ def sound(model: Model, supervisor: RuntimeSupervisor) -> Model:
 
 async def open_breaker(guard: Guard) -> None:
     """Fifty calls while it is open, fifty after the window, fifty when the endpoint is back."""
-    supervisor = RuntimeSupervisor(QUICK, patience_s=0)
-    endpoint = Endpoint([BUSY], slow_s=0.05)
+    now = 0.0
+    supervisor = RuntimeSupervisor(QUICK, patience_s=0, clock=lambda: now)
+    endpoint = Endpoint([BUSY], slow_s=0.01)
     model = guard(endpoint, supervisor)
 
     async def fifty() -> list[str]:
@@ -203,12 +207,12 @@ async def open_breaker(guard: Guard) -> None:
     endpoint.asked = 0
     assert await fifty() == ["DependencyError"] * 50
     assert endpoint.asked == 0
-    with pytest.raises(DependencyError, match=r"model own/any is recovering: busy; it is tried again in [0-9.]+ m?s\. Is it running"):
+    with pytest.raises(DependencyError, match=r"model own/any is recovering: busy; it is tried again in 0.2 s\. Is it running"):
         await model(REQUEST, unheard)
-    await asyncio.sleep(0.25)
+    now += 0.2
     endpoint.most = 0
     assert (await fifty(), endpoint.asked, endpoint.most) == (["DependencyError"] * 49 + ["ModelError"], 1, 1)
-    await asyncio.sleep(0.45)
+    now += 0.4
     endpoint.turns = ["back"]
     assert (await model(REQUEST, unheard)).text == "back"
     assert await fifty() == ["ModelAnswer"] * 50
@@ -288,15 +292,17 @@ def test_errors_of_the_callers_side_do_not_count(error: Exception) -> None:
 
 def test_a_cancelled_single_call_frees_its_place() -> None:
     """When the one call of a half-open breaker is cancelled, the next one may find out."""
-    supervisor = RuntimeSupervisor(QUICK, patience_s=0)
+    now = 0.0
+    supervisor = RuntimeSupervisor(QUICK, patience_s=0, clock=lambda: now)
     endpoint = Endpoint([BUSY, BUSY, "back"])
     model = guarded(endpoint, supervisor, unheard_event)
 
     async def scene() -> str:
+        nonlocal now
         for _ in range(2):
             with pytest.raises(ModelError):
                 await model(REQUEST, unheard)
-        await asyncio.sleep(0.25)
+        now += 0.2
         endpoint.slow_s = 5
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
@@ -402,8 +408,26 @@ def test_probes_that_cost_nothing(server: ServerProcess) -> None:
     assert own.health.reason == f"{server.api_base}/models answers with status 503"
 
 
+def test_the_preflight_of_a_stage(server: ServerProcess) -> None:
+    """It waits for a server that comes up, names one that does not, and is content with one of several that stand in."""
+    supervisor = RuntimeSupervisor(QUICK)
+    model, script = behind(server), ScriptedModel(["x"])
+
+    async def scene() -> None:
+        with pytest.raises(DependencyError, match=r"model openai/any at .* is (degraded|recovering): .*/models does not answer"):
+            await preflight(model, supervisor, timeout=0.5)
+        await preflight(EscalatingModel(models=(model, script)), supervisor, timeout=0.5)
+        await preflight(EscalatingModel(models=(script, model)), supervisor, timeout=0.5)
+        gate = asyncio.create_task(preflight(model, supervisor, timeout=20))
+        await asyncio.to_thread(server.start, {"text": "hi"})
+        await gate
+        await preflight(EscalatingModel(models=(model, Endpoint([BUSY]))), supervisor, timeout=0.5)
+
+    asyncio.run(scene())
+
+
 def test_the_guard_costs_little() -> None:
-    """Admitting, reporting and the layers around them take less than 30 µs per call; about 2 µs where nothing else runs."""
+    """Admitting, reporting and the layers around them take less than 60 µs per call; about 2 µs where nothing else runs."""
     supervisor = RuntimeSupervisor()
 
     class Instant:
@@ -426,7 +450,7 @@ def test_the_guard_costs_little() -> None:
 
     best = min(loaded - bare for bare, loaded in (asyncio.run(seconds(2_000)) for _ in range(5)))
     print(f"guard: {best * 1e6:.1f} µs")
-    assert best < 30e-6
+    assert best < 60e-6
 
 
 def test_messages_stay_a_live_list() -> None:

@@ -25,6 +25,9 @@ from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
 from kestrel_lab.views.runview import view_of
 from kestrel_lab.views.text import run_text
 
+# pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.
+pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
+
 REQUEST = ModelRequest(messages=conversation(("user", "hi")))
 CHEAP, DEAR = Usage(tokens_in=10, tokens_out=1, model_calls=1, cost_usd=0.5), Usage(tokens_in=10, tokens_out=5, model_calls=1, cost_usd=2.0)
 
@@ -185,6 +188,7 @@ def test_a_run_tells_of_it(session: Session, workspace: Path) -> None:
         session.api_base = server.api_base
         run = asyncio.run(scene(server))
         asked = server.requests()
+    assert run.reason == ""
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "whole")
     started = run.events()[0]
     assert isinstance(started, RunStarted)
