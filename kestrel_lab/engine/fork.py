@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, Record, RunFinished, RunForked, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.protocols import Model
 from kestrel_lab.log.fold import RunState, fold
 from kestrel_lab.tools.registry import Tool
 
@@ -33,6 +35,23 @@ class Branch:
     def word(self) -> str:
         """`answer`, `result`, or empty when nothing was given."""
         return "" if self.given is None else "answer" if isinstance(self.given, ModelAnswered) else "result"
+
+    def forked(
+        self, parent: str, model: Model, toolbox: Iterable[Tool], *, policy: str, by: str, stage: str, limits: Limits | None
+    ) -> RunForked:
+        """The event that tells of a fork here; `parent` is the run that recorded the event at `at`."""
+        return RunForked(
+            parent=parent,
+            at=self.at,
+            model=model.name,
+            model_kind=model.kind,
+            tools=offered(toolbox),
+            policy=policy,
+            given=self.word,
+            by=by,
+            stage=stage,
+            limits={} if limits is None else limits.as_json(),
+        )
 
 
 def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str | None, result: str | None) -> Branch:

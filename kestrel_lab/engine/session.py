@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Event, RunForked, RunResumed, RunStarted
+from kestrel_lab.core.events import Event, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
@@ -38,6 +38,7 @@ from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
+from kestrel_lab.engine.toolset import chosen_tools, given_tool
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -46,9 +47,8 @@ from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
-from kestrel_lab.tools.decorator import tool as as_tool
 from kestrel_lab.tools.native import native_tools
-from kestrel_lab.tools.registry import Tool, Toolbox
+from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Session(Archive):
         self.provider = provider
         self.api_base = api_base
         self.env = os.environ if env is None else env
-        self.toolbox = native_tools() + [_tool(item) for item in tools]
+        self.toolbox = native_tools() + [given_tool(item) for item in tools]
         self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=LogMemory(self.store))
@@ -205,18 +205,15 @@ class Session(Archive):
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
-        A run that ended FAILED or CANCELLED behind a completed stage goes on in a new run, which shares what is done
-        by reference: see `engine.continuation`. Any other run that has ended is returned as it is. `limits` count what
-        was used before. The plan is the one in the log, whatever has become of the file it came from; when it needs
-        something that is gone, the stage is named.
-
-        Calls whose outcome the last session left unknown are
-        repeated only if that is harmless, otherwise they are asked about. A run that this session works on is
-        returned as it is. One that another session works on, of this process or another, is taken from it only
-        with `take_over`: nothing the other one does is written any more, and it ends with `Fenced` when it
-        notices, at the latest before its next tool call with an effect. Only of a call that it is in the middle of
-        the effect may still come, which is why that call is asked about. Raises `UsageError` when there is no such
-        run, when another session works on it, or when its model or tools cannot be had again.
+        A run that ended FAILED or CANCELLED behind a completed stage goes on in a new run, which shares what is done by
+        reference: see `engine.continuation`. Any other run that has ended is returned as it is, and so is one that this
+        session works on. The plan is the one in the log, whatever has become of its file; when it needs something that
+        is gone, the stage is named. `limits` count what was used before. Calls whose outcome the last session left
+        unknown are repeated only if that is harmless, otherwise they are asked about. A run that another session works
+        on, of this process or another, is taken from it only with `take_over`: nothing the other one does is written any
+        more, and it ends with `Fenced` when it notices, at the latest before its next tool call with an effect. Only of a
+        call that it is in the middle of the effect may still come, which is why that call is asked about. Raises `UsageError`
+        when there is no such run, when another session works on it, or when its model or tools cannot be had again.
         """
         self.store.flush()
         row = self.store.run(run_id)
@@ -263,14 +260,7 @@ class Session(Archive):
 
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
         """The toolbox that `tools` describe; raises `UsageError` for an unknown name."""
-        if tools is None:
-            return self.toolbox
-        if isinstance(tools, Toolbox):
-            return tools
-        if isinstance(tools, str):
-            msg = f"tools must be a list, not the text {tools!r}"
-            raise UsageError(msg)
-        return Toolbox(self.toolbox.get(item) if isinstance(item, str) else _tool(item) for item in tools)
+        return chosen_tools(self.toolbox, tools)
 
     def close(self) -> None:
         """Write what is queued and close the log."""
@@ -395,18 +385,8 @@ class Session(Archive):
         branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
         state = branch.state
         setup = self._again(branch.began, state, options, limits)
-        forked = RunForked(
-            parent=self.store.origin(run_id, branch.at),
-            at=branch.at,
-            model=setup.model.name,
-            model_kind=setup.model.kind,
-            tools=offered(setup.toolbox),
-            policy=setup.policy.text,
-            given=branch.word,
-            by=process_name(),
-            stage=stage,
-            limits={} if limits is None else limits.as_json(),
-        )
+        source, policy = self.store.origin(run_id, branch.at), setup.policy.text
+        forked = branch.forked(source, setup.model, setup.toolbox, policy=policy, by=process_name(), stage=stage, limits=limits)
         fork_id = new_run_id()
         now = self.store.fork_run(fork_id, forked, state.status, branch.given)
         opening = (forked,) if branch.given is None else (forked, branch.given)
@@ -419,10 +399,3 @@ class Session(Archive):
     ) -> Run:
         """`start_fork` and wait for the end; takes the same options."""
         return await self.start_fork(run_id, at=at, answer=answer, result=result, **options).wait()
-
-
-def _tool(item: Tool | Callable[..., Any] | str) -> Tool:
-    if isinstance(item, str):
-        msg = f"{item!r} is a name: give the tool or function itself"
-        raise UsageError(msg)
-    return item if isinstance(item, Tool) else as_tool(item)

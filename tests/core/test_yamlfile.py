@@ -54,7 +54,7 @@ def test_block_text_is_text():
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1), inner, max_size=4),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=80), inner, max_size=4),
         max_leaves=12,
     )
 )

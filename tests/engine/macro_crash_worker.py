@@ -1,6 +1,7 @@
 """The worker of `crash_worker` with another session: one that runs macros."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from kestrel_lab.engine import session as session_module
 from kestrel_lab.testing import ScriptedModel
 
 
-def work(folder: Path, mutant: str, point: int) -> None:
+def work(folder: Path, mutant: str, point: int, how: int) -> None:
     """Start the session, or go on with it."""
-    points = Points(point)
+    points = Points(point, lambda: os.kill(os.getpid(), how))
     effects = folder / "effects"
 
     def effect(line: str) -> None:
