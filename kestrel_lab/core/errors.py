@@ -12,6 +12,7 @@
     │   ├── DependencyError     something the run depends on is not in working order
     │   ├── ToolError           a tool raised, or its process did
     │   ├── CheckError          a check broke (not: a check said no)
+    │   ├── UnmetError          the work was done, and its result is not good enough
     │   ├── LimitError          a budget, a count or a deadline ran out
     │   └── RunFailed           what an awaiting caller gets when a run ended in failure
     └── Signal                  no failure at all: control flow the engine understands
@@ -123,6 +124,10 @@ class ToolError(RunError):
 
 class CheckError(RunError):
     """A check could not form an opinion."""
+
+
+class UnmetError(RunError):
+    """The work was done, and what came of it is not good enough: criteria that are not met, a search without a solution."""
 
 
 class LimitError(RunError):

@@ -129,7 +129,7 @@ class RunFinished:
 
     type: ClassVar[str] = "run_finished"
     outcome: str
-    """`complete`, `limit`, `error` or `cancelled`."""
+    """`complete`, `limit`, `unmet` (the result is not good enough), `error` or `cancelled`."""
     answer: str = ""
     reason: str = ""
     limit: str = ""

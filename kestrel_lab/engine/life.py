@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from kestrel_lab.core.errors import LimitError, RunError, Signal, StoreError, UsageError
+from kestrel_lab.core.errors import LimitError, RunError, Signal, StoreError, UnmetError, UsageError
 from kestrel_lab.core.events import PlanProposed, RunFinished, StepFinished
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.states import RunStatus
@@ -43,7 +43,8 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     except LimitError as error:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
     except RunError as error:
-        _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=str(error)))
+        outcome = "unmet" if isinstance(error, UnmetError) else "error"
+        _end(ctx, RunStatus.FAILED, RunFinished(outcome=outcome, answer=_so_far(ctx), reason=str(error)))
     except Signal:
         ctx.checkpoint("interrupt")
         await asyncio.wrap_future(ctx.store.release(ctx.run_id))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from kestrel_lab.core.conditions import parse
-from kestrel_lab.core.errors import RunError
+from kestrel_lab.core.errors import UnmetError
 from kestrel_lab.core.events import BudgetWarned
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.shapes import asked_names
@@ -56,7 +56,7 @@ def numbered(step: Step, turns: Mapping[str, int]) -> Step:
 def reached(scope: Scope, what: str, *, fail: bool) -> None:
     """Say that a limit was reached: by failing, or with a warning in the log."""
     if fail:
-        raise RunError(what)
+        raise UnmetError(what)
     scope.ctx.emit(BudgetWarned(limit=scope.step.operation, message=f"{what}; it goes on with what there is"))
 
 

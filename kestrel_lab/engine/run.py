@@ -63,7 +63,7 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """`complete`, `limit`, `error` or `cancelled`; empty while it goes on."""
+        """`complete`, `limit`, `unmet`, `error` or `cancelled`; empty while it goes on."""
         return "" if self._state.finished is None else self._state.finished.outcome
 
     @property

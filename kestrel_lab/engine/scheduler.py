@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kestrel_lab.core.errors import LimitError, RunError, Signal, UsageError
+from kestrel_lab.core.errors import LimitError, RunError, Signal, UnmetError, UsageError
 from kestrel_lab.core.events import Event, PlanExtended, StepFinished
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import Plan, Step
@@ -221,9 +221,10 @@ class StepScheduler:
                     self._waited_for(name, need)
 
     def _dealt_with(self, failed: str) -> bool:
-        """Whether a step that comes after the failed one, with nothing but skipped steps between, ended well."""
+        """Whether a step that comes after the failed one, with nothing but skipped steps between, took it up: by its end it is judged."""
         beyond = _reached([failed], lambda name: self._after[name] if name == failed or name in self._skipped else ())
-        return any(self._steps[name].after_failure and name in self._done - self._idle for name in beyond)
+        taken_up = (self._done - self._idle) | self._errors.keys()
+        return any(self._steps[name].after_failure and name in taken_up for name in beyond if name != failed)
 
     def _over(self, name: str, need: str) -> bool:
         """Whether `name` does not wait for `need` any more."""
@@ -261,4 +262,5 @@ class StepScheduler:
         failed = sorted(unsettled, key=self._place.__getitem__)
         told = "; ".join(f"step {name!r} failed: {self._errors[name]}" for name in failed)
         skipped = sorted(self._skipped, key=self._place.__getitem__)
-        return RunError(f"{told}; skipped: {', '.join(skipped)}" if skipped else told)
+        kind = UnmetError if all(isinstance(self._errors[name], UnmetError) for name in failed) else RunError
+        return kind(f"{told}; skipped: {', '.join(skipped)}" if skipped else told)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kestrel_lab.core.calls import REPEATABLE
-from kestrel_lab.core.errors import DependencyError, LimitError, ModelError, RunError, ToolError
+from kestrel_lab.core.errors import DependencyError, LimitError, ModelError, RunError, ToolError, UnmetError
 from kestrel_lab.core.events import Event, StageFinished, StageStarted, StepRetried
 from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.plan import Step
@@ -146,7 +146,8 @@ class StageRunner:
             return error
         tries = talk.attempt - talk.earlier
         after = f" after {tries} attempts" if tries > 1 else ""
-        ended = RunError(f"{str(error).rstrip('. ')} ({kind}{after}). {_advice(error)}")
+        kind_of_error = UnmetError if isinstance(error, UnmetError) else RunError
+        ended = kind_of_error(f"{str(error).rstrip('. ')} ({kind}{after}). {_advice(error)}")
         ended.__cause__ = error
         return ended
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from kestrel_lab.core.errors import RunError, UsageError, nearest
+from kestrel_lab.core.errors import UnmetError, UsageError, nearest
 from kestrel_lab.core.events import BranchScored
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.step import Step
@@ -119,7 +119,7 @@ async def thoughts(scope: Scope) -> Done:
         return Done(output="\n".join(thought.text for thought in path_to(best.id, known)))
     chosen = best_open(known)
     if len(known) >= order.nodes or (known and chosen is None) or (order.round > 1 and not known):
-        raise RunError(_failure(scope, order, known))
+        raise UnmetError(_failure(scope, order, known))
     state = [asdict(replace(thought, state="expanded") if thought is chosen else thought) for thought in known]
     return Done(output=cast("Json", state), grows=_growth(scope, order, known, chosen))
 

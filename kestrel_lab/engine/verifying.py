@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from kestrel_lab.core.errors import RunError, UsageError
+from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events import ModelEscalated, VerifierFinished, VerifierStarted
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.protocols import Claim, Evidence, Verifier
@@ -62,7 +62,7 @@ def verifying(judges: Judges) -> Operation:
         if order.round > order.rounds:
             times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
             msg = f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}"
-            raise RunError(msg)
+            raise UnmetError(msg)
         return Done(grows=order.growth(answer, issues))
 
     return verify

@@ -143,7 +143,7 @@ async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
     if end is None:
         tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
         return _Judged(outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores)
-    if end.outcome == "limit":
+    if end.outcome in ("limit", "unmet"):
         return _Judged(outcome="fail", reason=end.reason, scores=scores)
     failed = [f"{score.check}: {score.reason}" if score.reason else score.check for score in scores if not score.passed]
     return _Judged(outcome="fail" if failed else "pass", reason="; ".join(failed), scores=scores)

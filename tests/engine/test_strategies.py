@@ -96,7 +96,7 @@ def test_pev_plans_executes_verifies_and_refines(session: Session, workspace: Pa
 def test_pev_stops_at_its_limit(session: Session, workspace: Path) -> None:
     """With no repair left the run fails and says which criterion is not met."""
     run = carry_out(session, workspace, "pev", [], rounds=0)
-    assert (run.status, run.outcome) == (RunStatus.FAILED, "error")
+    assert (run.status, run.outcome) == (RunStatus.FAILED, "unmet")
     assert run.reason == (
         "step 'verify' failed: the answer does not meet its criteria after 0 repairs: not met: there is a roof: roof built: False"
     )

@@ -135,7 +135,7 @@ def test_it_stops_at_the_limit_and_says_why(session: Session, workspace: Path, r
     says = model([verdict(True, False)] * 4, ["one", "two", "three", "four"])
     run = carry_out(session, workspace, plan(rounds=rounds), says)
     last = "check" if rounds == 0 else f"check#{rounds + 1}"
-    assert (run.status, run.outcome) == (RunStatus.FAILED, "error")
+    assert (run.status, run.outcome) == (RunStatus.FAILED, "unmet")
     assert run.reason == (f"step '{last}' failed: the answer does not meet its criteria after {times}: not met: it is true: because 2")
     assert len([name for name in steps_begun(run) if "repair" in name]) == rounds
 

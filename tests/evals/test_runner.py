@@ -385,3 +385,33 @@ def test_overhead_is_small(tmp_path):
     assert (passed, pandas) == (500, False)
     assert cpu_ms < 6
     assert megabytes < 80
+
+
+PLAN = """
+kind: plan
+name: house
+steps:
+  - {id: build, goal: build, produces: [house]}
+  - {id: check, operation: verify, args: {answer: "{{house}}", rounds: 0, criteria: [it has a roof]}, consumes: [house]}
+"""
+
+
+def test_a_result_that_is_not_good_enough_is_a_failure_not_an_error(tmp_path):
+    """A trial whose plan says itself that its criteria are not met has failed; it did not break, and is not left out of rates."""
+
+    def says(request):
+        if "Judge an answer" not in request.messages[-1].text:
+            return "no roof"
+        return '{"criteria": [{"criterion": 1, "met": false, "why": "no roof", "evidence": []}], "confidence": 1}'
+
+    (tmp_path / "house.yaml").write_text(PLAN)
+    suite = Suite(
+        name="houses",
+        scenarios=(Scenario(id="house", goal="a house", checks=(FixedCheck(passes=True),)),),
+        configs=(Config(name="planned", plan="house.yaml"),),
+    )
+    session = Session(tmp_path / "home", ScriptedModel(says), env={})
+    (row,) = asyncio.run(run_suite(session, replace(suite, path=tmp_path / "suite.yaml"))).rows
+    assert row.result["outcome"] == "fail"
+    assert "the answer does not meet its criteria after 0 repairs" in row.result["reason"]
+    session.close()
