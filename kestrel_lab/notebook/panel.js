@@ -220,13 +220,31 @@ function view(el, send) {
   };
 }
 
+// A page that was loaded anew is not told of changes to outputs that were there before: the panel itself puts what is
+// to remain in its place, so that the notebook is saved with it. False where a front end keeps its notebook to itself.
+function keep(manager, id, data) {
+  try {
+    const cells = manager.context.model.cells;
+    for (let n = 0; n < cells.length; n++) {
+      const outputs = cells.get(n).outputs;
+      for (let i = 0; i < (outputs?.length ?? 0); i++)
+        if (outputs.get(i).data["application/vnd.jupyter.widget-view+json"]?.model_id === id)
+          outputs.set(i, { output_type: "display_data", data, metadata: {} });
+    }
+    return true;
+  } catch { return false; }
+}
+
 export default {
   // Runs as soon as the model exists, seen or not: an answer tells the kernel that clicks will arrive. The first
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
   initialize({ model }) {
     let tries = 0, heard = false;
     const who = Math.random().toString(36).slice(2);
-    model.on("msg:custom", () => { heard = true; });
+    model.on("msg:custom", m => {
+      heard = true;
+      if (m.k === "still") model.send({ k: "kept", ok: keep(model.widget_manager, m.id, m.data) });
+    });
     const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello", who }); setTimeout(hello, 300); } };
     hello();
   },

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from lab_server import CHROMIUM, QUIET, JupyterLab, command, serve
+from lab_server import CHROMIUM, JupyterLab, command
 
 pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -24,20 +22,8 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(240),
 ]
-SCREENS = Path(os.environ.get("KESTREL_ARTIFACTS") or Path(__file__).parents[2] / "out" / "tests")
 WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
 ENDED = 10_000
-
-
-@pytest.fixture(scope="module")
-def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
-    """One server and one browser for all tests here."""
-    SCREENS.mkdir(parents=True, exist_ok=True)
-    root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
-    with serve(root, config) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
-        yield JupyterLab(url, root, browser)
-        browser.close()
 
 
 def setup(turns: str, extra: str = "") -> str:
@@ -177,6 +163,52 @@ def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None
         expect(output(page, 1)).to_contain_text(re.compile("cancelled", re.IGNORECASE), timeout=ENDED)
 
 
+FORGETFUL = "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('outputs.set(i', 'void (i')"
+
+
+@pytest.mark.parametrize("extra", ["", FORGETFUL], ids=["kept", "not-kept"])
+def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, extra: str) -> None:
+    """After a reload the question is there, a click lets the run go on, and what is saved shows its end; else it says where to look."""
+    name = f"reload-{'not-' if extra else ''}kept"
+    cells = [setup(WRITES, extra), '%kestrel run "write a greeting to a.txt" --as r']
+    with jupyterlab.opened(name, cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("write_file")
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        page.reload()
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=30_000)
+        button(page, "Approve").click()
+        expect(output(page, 1)).to_contain_text("I wrote a.txt.", timeout=ENDED)
+        if not extra:
+            expect(page.locator(".kst")).to_have_count(0)
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        saved = json.loads((jupyterlab.root / name / "t.ipynb").read_text())
+    shown = saved["cells"][1]["outputs"][0]["data"]
+    text = "".join(shown["text/plain"])
+
+    assert (jupyterlab.root / name / "a.txt").read_text() == "hello"
+    assert "widgets" not in saved["metadata"]
+    if extra:
+        assert re.search(r"how it went on: %kestrel show r\S+$", text)
+    else:
+        assert (set(shown), "COMPLETE" in text, "I wrote a.txt." in text) == ({"text/html", "text/plain"}, True, True)
+
+
+def test_a_run_that_ends_while_the_page_is_closed_is_shown_when_it_is_opened(jupyterlab: JupyterLab) -> None:
+    """A background run that ended meanwhile is shown whole, and nothing of the panel is left."""
+    cells = [setup(WRITES), '%kestrel run "write" --bg --approval-timeout 4 --as r']
+    with jupyterlab.opened("closed", cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("write_file")
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        address = page.url
+        page.goto("about:blank")
+        page.wait_for_timeout(5_000)
+        page.goto(address)
+        expect(output(page, 1)).to_contain_text("nobody answered within 4 s", timeout=30_000)
+        expect(page.locator(".kst")).to_have_count(0, timeout=ENDED)
+
+
 SLOW = """
 import asyncio, time
 @tool
@@ -194,7 +226,7 @@ TOOLS = [wait, block]
 
 
 @pytest.mark.parametrize("tool", ["wait", "block"])
-def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, tool: str) -> None:
+def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, screens: Path, tool: str) -> None:
     """Stop ends the cell within half a second, in a tool that waits and in one that blocks; the kernel lives on."""
     cells = [
         setup(f'[("{tool}", {{"seconds": 30}})], "never"', SLOW),
@@ -204,7 +236,7 @@ def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, tool: str) -> N
     with jupyterlab.opened(f"stop-{tool}", cells) as page:
         command(page, "notebook:run-all-cells")
         expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=ENDED)
-        page.screenshot(path=str(SCREENS / f"running-{tool}.png"))
+        page.screenshot(path=str(screens / f"running-{tool}.png"))
         took = page.evaluate(
             """async () => {
               const widget = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext);
@@ -236,7 +268,7 @@ STORY = (
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, theme: str) -> None:
+def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
     """The panel and the static picture that replaces it appear in both themes; hidden characters are shown."""
     name = theme.split()[1].lower()
     cells = [setup(STORY), "%%kestrel --as r\nHow many lines are in the text files of this folder?\nUse {braces} as they are.", "r"]
@@ -247,10 +279,10 @@ def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, theme: str) -> None:
         expect(page.locator(".kst-ask")).to_contain_text("\\u{202e}")
         page.locator(".kst-call summary").first.click()
         page.mouse.move(0, 0)
-        page.locator(".kst").screenshot(path=str(SCREENS / f"panel-{name}.png"))
+        page.locator(".kst").screenshot(path=str(screens / f"panel-{name}.png"))
         button(page, "Edit").click()
-        page.locator(".kst-ask").screenshot(path=str(SCREENS / f"edit-{name}.png"))
+        page.locator(".kst-ask").screenshot(path=str(screens / f"edit-{name}.png"))
         button(page, "Discard edits").click()
         button(page, "Approve").click()
         expect(output(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
-        page.screenshot(path=str(SCREENS / f"done-{name}.png"))
+        page.screenshot(path=str(screens / f"done-{name}.png"))
