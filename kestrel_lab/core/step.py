@@ -10,6 +10,7 @@ from kestrel_lab.core.conditions import Condition, parse
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.template import references
+from kestrel_lab.core.text import plain
 
 START_STEP = "start_step"
 """Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
@@ -66,6 +67,9 @@ class Step:
     def __post_init__(self) -> None:
         if not self.id.strip():
             msg = "a step has an empty id: name it"
+            raise UsageError(msg)
+        if plain(self.id) != self.id:
+            msg = f"the id of step {plain(self.id)!r} has characters that cannot be seen: leave them out"
             raise UsageError(msg)
         kinds = [word for word, value in (("a goal", self.goal.strip()), ("a tool", self.tool), ("an operation", self.operation)) if value]
         if len(kinds) != 1:

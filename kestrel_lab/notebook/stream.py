@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from kestrel_lab.core.events import Event
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import encodable
 from kestrel_lab.views.rows import Change
 from kestrel_lab.views.runview import RunView
 
@@ -72,7 +73,19 @@ class PatchStream:
         return self._message("snap", self.view.snapshot())
 
     def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
-        return {"k": kind, "seq": self._number, "now": time.time(), "changes": list[Json](changes)}
+        return {"k": kind, "seq": self._number, "now": time.time(), "changes": [_sendable(change) for change in changes]}
+
+
+def _sendable(value: Json) -> Json:
+    """`value` with every text encodable: ids come as they are, and one that no kernel can send would end the stream."""
+    match value:
+        case str():
+            return encodable(value)
+        case list():
+            return [_sendable(item) for item in value]
+        case dict():
+            return {encodable(name): _sendable(item) for name, item in value.items()}
+    return value
 
 
 def _urgent(change: Change) -> bool:
