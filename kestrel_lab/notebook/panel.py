@@ -156,12 +156,11 @@ class Panel:
             self._widget.picture = self._stream.picture()
 
     async def _seen(self) -> bool:
-        """Whether some front end shows the panel."""
-        for _ in range(int(HELLO_S / 0.02)):
-            if self._heard.is_set():
-                return True
+        """Whether some front end shows the panel. One is waited for once, from when the panel appeared: not for every question."""
+        until = min(self._shown_at, time.monotonic()) + HELLO_S
+        while not self._heard.is_set() and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        return False
+        return self._heard.is_set()
 
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
         """Take a front end's word, on whichever thread the kernel chose."""
