@@ -35,30 +35,15 @@ def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         if not message:  # help was asked for by giving nothing, and printed
             return None
-        known = f" {words[0]}" if words[0] in _root().commands else ""
+        known = f" {words[0]}" if words[0] in root_command().commands else ""
         text = f"{message} See {PROGRAM}{known} --help."
         raise UsageError(text) from None
     except typer.Exit:  # after --help
         return None
 
 
-def completions(line: str) -> list[str]:
-    """What may come next in `line`, which ends where the cursor is."""
-    words = line.split()[1:]
-    typed = "" if line.endswith(" ") or not words else words.pop()
-    if line.startswith("%%"):
-        words = ["run", *words]
-    command = _root()
-    for word in words:
-        command = getattr(command, "commands", {}).get(word, command)
-    if hasattr(command, "commands"):
-        return sorted(word for word in [*command.commands, "--help"] if word.startswith(typed))
-    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
-    return sorted(option for option in (*options, "--help") if option.startswith(typed or "-"))
-
-
 def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str], str]) -> Any:
-    root = _root()
+    root = root_command()
     if not words or words[0].startswith("-"):
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         return None
@@ -94,5 +79,6 @@ def _words(line: str) -> list[str]:
 
 
 @cache
-def _root() -> Any:
+def root_command() -> Any:
+    """All commands with their options, as click has them."""
     return typer.main.get_command(app)

@@ -176,6 +176,38 @@ function askPart(id, send) {
   };
 }
 
+const FEW = 8; // rows that need no filter
+const NEAR = 60; // newest rows, which are always laid out; the browser skips older ones that are out of sight
+
+// Words that a row must contain, in its text or as its state; the rest is hidden.
+function filterPart(rows) {
+  const bar = make("div", "kst-find"), box = make("input"), count = make("span", "kst-soft");
+  let words = [], timer = 0, shown = 0;
+  box.type = "search";
+  box.placeholder = "Filter: words, a tool, error …";
+  box.setAttribute("aria-label", "Show only rows with these words");
+  count.setAttribute("role", "status");
+  bar.append(box, count);
+  bar.hidden = true;
+  const apply = ({ root }) => {
+    const was = root.hidden, text = words.length ? (root.textContent + " " + root.dataset.state).toLowerCase() : "";
+    root.hidden = !words.every(word => text.includes(word));
+    shown += was - root.hidden;
+  };
+  const tell = () => put(count, words.length ? shown + " of " + rows.size : "");
+  box.oninput = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { words = box.value.toLowerCase().split(/\s+/).filter(Boolean); rows.forEach(apply); tell(); }, 100);
+  };
+  return {
+    bar,
+    added: () => { shown++; },
+    dropped: root => { shown -= !root.hidden; },
+    changed: part => { if (words.length) apply(part); },
+    settled: () => { bar.hidden = rows.size <= FEW && !words.length; tell(); },
+  };
+}
+
 function view(el, send) {
   el.classList.add("kst");
   el.setAttribute("role", "region");
@@ -184,26 +216,42 @@ function view(el, send) {
   const head = headPart(el, send), plan = make("ol", "kst-plan"), rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
   plan.setAttribute("aria-label", "Plan");
   asks.setAttribute("aria-live", "assertive");
-  el.append(head.bar, head.goal, head.said, plan, rows, head.progress, asks, head.reason, head.usage);
-  const parts = { step: new Map(), row: new Map(), ask: new Map() };
+  const parts = { step: new Map(), row: new Map(), ask: new Map() }, find = filterPart(parts.row), order = [];
+  el.append(head.bar, head.goal, head.said, plan, find.bar, rows, head.progress, asks, head.reason, head.usage);
   const boxes = { step: plan, row: rows, ask: asks };
   const create = c => c.op === "step" ? stepPart() : c.op === "ask" ? askPart(c.id, send)
     : c.kind === "call" ? callRow() : c.kind === "notice" ? noticeRow() : textRow();
-  const drop = (op, id) => { parts[op].get(id)?.root.remove(); parts[op].delete(id); };
+  const drop = (op, id) => {
+    const root = parts[op].get(id)?.root;
+    if (op === "row" && root) find.dropped(root);
+    root?.remove();
+    parts[op].delete(id);
+  };
 
   function apply(c) {
     if (c.op === "head") return head.update(c);
     if (c.op === "asked") return drop("ask", c.id);
-    if (c.op === "text") return parts.row.get(c.id)?.append(c.append);
+    if (c.op === "text") {
+      const row = parts.row.get(c.id);
+      row?.append(c.append);
+      return row && find.changed(row);
+    }
     let part = parts[c.op].get(c.id);
-    if (!part) { part = create(c); parts[c.op].set(c.id, part); boxes[c.op].append(part.root); }
+    if (!part) {
+      part = create(c);
+      parts[c.op].set(c.id, part);
+      boxes[c.op].append(part.root);
+      if (c.op === "row") { find.added(); order.push(part.root); order.at(-NEAR)?.classList.add("kst-far"); }
+    }
     part.update(c);
+    if (c.op === "row") find.changed(part);
   }
   // While the reader is at the end, the newest line stays in sight; who scrolled up is left alone.
   function batch(changes) {
     const atEnd = rows.scrollHeight - rows.scrollTop - rows.clientHeight < 40;
     changes.forEach(apply);
     plan.hidden = parts.step.size < 2;
+    find.settled();
     if (atEnd) rows.scrollTop = rows.scrollHeight;
   }
   return {

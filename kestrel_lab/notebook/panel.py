@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 HELLO_S = 10.0
 """How long a front end may take to say that it shows widgets; only waited for where none does."""
+FIRST_ROWS = 200
+"""How much is left for a page that has yet to appear; it asks for the rest."""
 
 Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
 """How to ask where no widget is shown."""
@@ -152,13 +154,14 @@ class Panel:
         """Send a message, or as long as no page shows the panel leave the whole view where one will find it."""
         if self._watched:
             self._widget.send(message)
-        elif time.monotonic() - self._shown_at < HELLO_S:
+        elif time.monotonic() - self._shown_at < HELLO_S and len(self.view.rows) < FIRST_ROWS:
             self._widget.picture = self._stream.picture()
 
     async def _seen(self) -> bool:
         """Whether some front end shows the panel. One is waited for once, from when the panel appeared: not for every question."""
         until = min(self._shown_at, time.monotonic()) + HELLO_S
-        while not self._heard.is_set() and time.monotonic() < until:
+        # Heard of on whichever thread the kernel chose: an event of this loop could not be set there.
+        while not self._heard.is_set() and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         return self._heard.is_set()
 

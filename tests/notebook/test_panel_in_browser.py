@@ -163,6 +163,34 @@ def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None
         expect(output(page, 1)).to_contain_text(re.compile("cancelled", re.IGNORECASE), timeout=ENDED)
 
 
+def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: JupyterLab) -> None:
+    """Rows far from the end are left to the browser to skip; words show only rows that contain them, new ones too."""
+    calls = '*[[("file_exists", {"path": f"file{5 * turn + n}.txt"}) for n in range(5)] for turn in range(20)], [("no_such_tool", {})]'
+    turns = f'{calls}, [("write_file", {{"path": "a.txt", "content": "x"}})], [("bash", {{"command": "ls"}})], "done"'
+    with jupyterlab.opened("filter", [setup(turns), '%kestrel run "look" --cycles 40']) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=ENDED)
+        rows = page.locator(".kst-call:visible")
+        expect(rows).to_have_count(102)
+        assert page.locator(".kst-call.kst-far").count() > 30
+        box = page.get_by_label("Show only rows with these words")
+        box.fill("file_exists file7.txt")
+        expect(rows).to_have_count(1)
+        box.fill("error")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("no_such_tool")
+        box.fill("waiting")
+        expect(rows).to_have_count(1)
+        button(page, "Approve").click()
+        expect(page.locator(".kst-ask")).to_contain_text("bash", timeout=ENDED)
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("bash")
+        expect(page.locator(".kst-find")).to_contain_text("1 of ")
+        box.fill("")
+        expect(rows).to_have_count(103)
+        button(page, "Stop run").click()
+
+
 FORGETFUL = "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('outputs.set(i', 'void (i')"
 
 
