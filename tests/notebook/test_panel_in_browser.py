@@ -149,6 +149,29 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
     assert waited < 0.25
 
 
+def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
+    """In a function and after `%autoawait off` clicks decide; under `%%capture`, which hides the panel, the question is typed."""
+    turns = '[("write_file", {"path": "a.txt", "content": "x"})], "done"'
+    cells = [
+        setup(turns),
+        'def go():\n    %kestrel run "write" --as r\n    return r.answer\ngo()',
+        '%%capture said\n%kestrel run "write" --as r',
+        "%autoawait off",
+        '%kestrel run "write" --as r',
+        "print(len(said.outputs), r.answer)",
+    ]
+    with jupyterlab.opened("no-await", cells) as page:
+        command(page, "notebook:run-all-cells")
+        button(page, "Approve").click()
+        expect(output(page, 1)).to_contain_text("'done'", timeout=ENDED)
+        line = page.locator(".jp-Stdin-input").last
+        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text("write_file (MEDIUM) asks for approval", timeout=20_000)
+        line.fill("y")
+        line.press("Enter")
+        button(page, "Approve").click(timeout=ENDED)
+        expect(output(page, 5)).to_contain_text("done", timeout=ENDED)
+
+
 def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None:
     """With --bg the next cell runs while the panel waits; a reload brings the question back; `Stop run` ends it."""
     cells = [setup(WRITES), '%kestrel run "write" --bg --as r', "print('STATUS', r.status)"]
@@ -249,17 +272,23 @@ def block(seconds: float) -> str:
     "Block."
     time.sleep(seconds)
     return "blocked"
-TOOLS = [wait, block]
+@tool(thread=True)
+def thread(seconds: float) -> str:
+    "Block a thread."
+    time.sleep(seconds)
+    return "blocked"
+TOOLS = [wait, block, thread]
 """
+SLEEPS = {"bash": '{"command": "sleep 30"}'}
 
 
-@pytest.mark.parametrize("tool", ["wait", "block"])
+@pytest.mark.parametrize("tool", ["wait", "block", "thread", "bash"])
 def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, screens: Path, tool: str) -> None:
-    """Stop ends the cell within half a second, in a tool that waits and in one that blocks; the kernel lives on."""
+    """Stop ends the cell within half a second, in a tool that waits, one that blocks (a thread, too) and a command; the kernel lives on."""
     cells = [
-        setup(f'[("{tool}", {{"seconds": 30}})], "never"', SLOW),
+        setup(f'[("{tool}", {SLEEPS.get(tool, """{"seconds": 5}""" if tool == "thread" else """{"seconds": 30}""")})], "never"', SLOW),
         "print('STATUS', r.status if 'r' in dir() else 'none yet')",
-        '%kestrel run "wait for a long time" --as r',
+        '%kestrel run "wait for a long time" --approve auto --as r',
     ]
     with jupyterlab.opened(f"stop-{tool}", cells) as page:
         command(page, "notebook:run-all-cells")
