@@ -24,7 +24,7 @@ def plain(text: str) -> str:
 
 def encodable(text: str) -> str:
     r"""`text` with lone surrogates, which no encoding knows and no kernel can send, written as `\udXXX`."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def head_tail(text: str, limit: int) -> tuple[str, bool]:

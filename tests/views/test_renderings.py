@@ -86,7 +86,7 @@ def test_foreign_text_is_never_markup(hostile: str) -> None:
     markup.feed(run_html(told(hostile)))
 
     assert set(markup.tags) <= ALLOWED
-    assert markup.attributes <= {"style", "scope", "open", "aria-label"}
+    assert markup.attributes <= {"class", "style", "scope", "open", "aria-label"}
     assert plain(markup.words) == markup.words
 
 
