@@ -12,16 +12,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import imports, loop_overhead, plans, report, trials, turns
+from bench import headless, imports, loop_overhead, panel, plans, report, trials, turns
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
 
-BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, plans, loop_overhead)}
+BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, plans, loop_overhead, panel, headless)}
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure kestrel_lab beside other tools. Takes up to ten minutes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure kestrel_lab beside other tools. Takes up to twenty minutes."
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("out/bench"), help="folder for results.json, results.md and results.png (default: %(default)s)"
     )

@@ -39,7 +39,9 @@ def draw(path: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int])
 
 def _panel(axis: Axes, outcome: Outcome) -> None:
     measure = outcome.benchmark.measures[0]
-    for place, samples in enumerate(reversed(list(outcome.samples.values()))):
+    # A row that was measured, but not by this measure, has nothing to be drawn.
+    drawn = [samples for samples in outcome.samples.values() if samples.missing or any(measure.key in found for found in samples.rounds)]
+    for place, samples in enumerate(reversed(drawn)):
         got = of_measure(samples, measure)
         if got is None:
             axis.text(0.01, place, samples.missing, transform=axis.get_yaxis_transform(), va="center", fontsize=8, color=_INK)
@@ -49,12 +51,12 @@ def _panel(axis: Axes, outcome: Outcome) -> None:
         axis.annotate(
             f"{got.median:.3g}", (got.high, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8, color=_INK
         )
-    names = [samples.label for samples in reversed(list(outcome.samples.values()))]
+    names = [samples.label for samples in reversed(drawn)]
     axis.set_yticks(range(len(names)), names)
     axis.tick_params(labelsize=8)
     axis.margins(x=0.1)
     if outcome.benchmark.log_scale:
-        _log_scale(axis, [found[measure.key] for samples in outcome.samples.values() for found in samples.rounds])
+        _log_scale(axis, [found[measure.key] for samples in drawn for found in samples.rounds])
     axis.set_title(outcome.benchmark.title, fontsize=10, loc="left")
     axis.set_xlabel(f"{measure.heading} [{measure.unit}]{', logarithmic' if outcome.benchmark.log_scale else ''}", fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)

@@ -50,7 +50,7 @@ def of_measure(samples: Samples, measure: Measure) -> Spread | None:
 def ratio(outcome: Outcome, peer: Samples, ours: Samples) -> Spread | None:
     """The first measure of `peer` over that of `ours`, round by round."""
     key = outcome.benchmark.measures[0].key
-    return spread([theirs[key] / own[key] for theirs, own in zip(peer.rounds, ours.rounds, strict=False) if own[key]])
+    return spread([theirs[key] / own[key] for theirs, own in zip(peer.rounds, ours.rounds, strict=False) if own.get(key) and key in theirs])
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:

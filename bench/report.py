@@ -21,7 +21,8 @@ _STANDING = {True: "met", False: "missed", None: "not measured"}
 def cells(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of the table of one benchmark; behind the measures stand ratios to each of our rows."""
     measures = outcome.benchmark.measures
-    ours = [samples for samples in outcome.samples.values() if samples.row.ours]
+    others = any(not samples.row.ours for samples in outcome.samples.values())
+    ours = [samples for samples in outcome.samples.values() if samples.row.ours and others]
     headings = ["", *(f"{measure.heading}{f', {measure.unit}' if measure.unit else ''}" for measure in measures)]
     headings += [f"× {samples.row.name.removeprefix('kestrel_lab, ')}" for samples in ours]
     rows = []

@@ -31,6 +31,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import plain
 
 if TYPE_CHECKING:
     from kestrel_lab.core.calls import Problem
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 class KestrelError(Exception):
     """Root of every error this package raises on purpose; prints as one line in a notebook."""
+
+    def __str__(self) -> str:
+        """The message, harmless wherever it is shown: it may quote a model, a tool or a file."""
+        return plain(super().__str__())
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows instead of a traceback: the message is written for its reader."""

@@ -10,6 +10,7 @@ from kestrel_lab.core.conditions import Condition, parse
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.template import references
+from kestrel_lab.core.text import plain
 
 START_STEP = "start_step"
 """Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
@@ -68,17 +69,7 @@ class Step:
     """JSON Schema of the answer; the artifact is then its value, and an answer that does not fit goes back to the model."""
 
     def __post_init__(self) -> None:
-        if not self.id.strip():
-            msg = "a step has an empty id: name it"
-            raise UsageError(msg)
-        kinds = [word for word, value in (("a goal", self.goal.strip()), ("a tool", self.tool), ("an operation", self.operation)) if value]
-        if len(kinds) != 1:
-            found = f"both {' and '.join(kinds)}" if kinds else "neither a goal nor a tool nor an operation"
-            msg = f"step {self.id!r} has {found}: give exactly one"
-            raise UsageError(msg)
-        if self.args and self.goal:
-            msg = f"step {self.id!r} has args without a tool"
-            raise UsageError(msg)
+        self._check_work()
         for name in _MANY:
             value = getattr(self, name)
             if isinstance(value, str):
@@ -99,6 +90,22 @@ class Step:
             raise UsageError(msg) from error
         if unknown:
             msg = f"step {self.id!r} refers to {unknown[0]!r}, which it does not consume"
+            raise UsageError(msg)
+
+    def _check_work(self) -> None:
+        if not self.id.strip():
+            msg = "a step has an empty id: name it"
+            raise UsageError(msg)
+        if plain(self.id) != self.id:
+            msg = f"the id of step {plain(self.id)!r} has characters that cannot be seen: leave them out"
+            raise UsageError(msg)
+        kinds = [word for word, value in (("a goal", self.goal.strip()), ("a tool", self.tool), ("an operation", self.operation)) if value]
+        if len(kinds) != 1:
+            found = f"both {' and '.join(kinds)}" if kinds else "neither a goal nor a tool nor an operation"
+            msg = f"step {self.id!r} has {found}: give exactly one"
+            raise UsageError(msg)
+        if self.args and self.goal:
+            msg = f"step {self.id!r} has args without a tool"
             raise UsageError(msg)
 
     @property

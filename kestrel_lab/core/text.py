@@ -22,6 +22,11 @@ def plain(text: str) -> str:
     return _HIDDEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
 
 
+def encodable(text: str) -> str:
+    r"""`text` with lone surrogates, which no encoding knows and no kernel can send, written as `\udXXX`."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def head_tail(text: str, limit: int) -> tuple[str, bool]:
     """At most about `limit` characters: the beginning and the end, with a line between that says how much is left out.
 

@@ -15,7 +15,7 @@ from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.states import RunStatus
-from kestrel_lab.core.text import one_line
+from kestrel_lab.core.text import encodable, one_line
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
@@ -130,7 +130,7 @@ class Run:
         import pandas as pd
 
         rows = [{"seq": record.seq, "at": record.at, "type": record.event.type, **to_json(record.event)} for record in self.records()]
-        frame = pd.DataFrame(rows)
+        frame = pd.DataFrame([{key: encodable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows])
         frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True)
         return frame.set_index("seq")
 

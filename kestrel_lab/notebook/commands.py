@@ -15,7 +15,7 @@ from kestrel_lab.cli.face import Face
 from kestrel_lab.core.errors import UsageError, nearest
 
 PROGRAM = "%kestrel"
-_WITH_GOAL = ("run", "orchestrate")
+WITH_GOAL = ("run", "orchestrate")
 """Commands whose goal may be the cell."""
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
@@ -28,7 +28,7 @@ def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str
     """
     words = _words(line)
     if body is not None:
-        words = words if words[:1] and words[0] in _WITH_GOAL else ["run", *words]
+        words = words if words[:1] and words[0] in WITH_GOAL else ["run", *words]
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     try:
@@ -37,30 +37,15 @@ def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         if not message:  # help was asked for by giving nothing, and printed
             return None
-        known = f" {words[0]}" if words[0] in _root().commands else ""
+        known = f" {words[0]}" if words[0] in root_command().commands else ""
         text = f"{message} See {PROGRAM}{known} --help."
         raise UsageError(text) from None
     except typer.Exit:  # after --help
         return None
 
 
-def completions(line: str) -> list[str]:
-    """What may come next in `line`, which ends where the cursor is."""
-    words = line.split()[1:]
-    typed = "" if line.endswith(" ") or not words else words.pop()
-    if line.startswith("%%") and not (words and words[0] in _WITH_GOAL):
-        words = ["run", *words]
-    command = _root()
-    for word in words:
-        command = getattr(command, "commands", {}).get(word, command)
-    if hasattr(command, "commands"):
-        return sorted(word for word in [*command.commands, "--help"] if word.startswith(typed))
-    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
-    return sorted(option for option in (*options, "--help") if option.startswith(typed or "-"))
-
-
 def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str], str]) -> Any:
-    root = _root()
+    root = root_command()
     if not words or words[0].startswith("-"):
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         return None
@@ -75,7 +60,7 @@ def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str]
                     inner.params[option] = fill(value)
                 elif isinstance(value, list) and option != "goal":
                     inner.params[option] = [fill(text) for text in value]
-            if name in _WITH_GOAL:
+            if name in WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, fill)
             return command.invoke(inner)
 
@@ -98,5 +83,6 @@ def _words(line: str) -> list[str]:
 
 
 @cache
-def _root() -> Any:
+def root_command() -> Any:
+    """All commands with their options, as click has them."""
     return typer.main.get_command(app)

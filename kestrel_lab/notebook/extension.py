@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.engine.run import Run
-from kestrel_lab.notebook.commands import completions
+from kestrel_lab.notebook.completing import completions
 from kestrel_lab.notebook.magics import KestrelMagics
 from kestrel_lab.notebook.rewriting import AWAITED, MAGIC, AwaitRewriter
 
@@ -30,7 +30,11 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     ip.register_magics(magics)
 
     def complete(_shell: object, event: Any) -> list[str]:
-        return completions(event.text_until_cursor)
+        line = event.text_until_cursor
+        found = completions(line, magics.lab)
+        # IPython begins a word behind a colon or a comma, where ours goes on.
+        word = "" if line[-1:].isspace() else line.split()[-1]
+        return [text[len(word) - len(event.symbol) :] for text in found]
 
     for prefix in ("%", "%%"):
         ip.set_hook("complete_command", complete, str_key=f"{prefix}{MAGIC}")  # type: ignore[no-untyped-call]

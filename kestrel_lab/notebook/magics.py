@@ -48,10 +48,10 @@ class KestrelMagics(Magics):
             if name:
                 self._variables[name] = run
 
-        face = NotebookFace(find_lab=self._lab, started=started, surface=where, awaited=awaited)
+        face = NotebookFace(find_lab=self.lab, started=started, surface=where, awaited=awaited)
         return carry_out(line, cell, face, lambda goal: filled(goal, self._variables))
 
-    def _lab(self) -> Lab:
+    def lab(self) -> Lab:
         """The notebook's `lab` if it has one, else one of our own."""
         theirs = self._variables.get("lab")
         if isinstance(theirs, Lab):

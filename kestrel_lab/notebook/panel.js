@@ -274,6 +274,38 @@ function askPart(id, send) {
   };
 }
 
+const FEW = 8; // rows that need no filter
+const NEAR = 60; // newest rows, which are always laid out; the browser skips older ones that are out of sight
+
+// Words that a row must contain, in its text or as its state; the rest is hidden.
+function filterPart(rows) {
+  const bar = make("div", "kst-find"), box = make("input"), count = make("span", "kst-soft");
+  let words = [], timer = 0, shown = 0;
+  box.type = "search";
+  box.placeholder = "Filter: words, a tool, error …";
+  box.setAttribute("aria-label", "Show only rows with these words");
+  count.setAttribute("role", "status");
+  bar.append(box, count);
+  bar.hidden = true;
+  const apply = ({ root }) => {
+    const was = root.hidden, text = words.length ? (root.textContent + " " + root.dataset.state).toLowerCase() : "";
+    root.hidden = !words.every(word => text.includes(word));
+    shown += was - root.hidden;
+  };
+  const tell = () => put(count, words.length ? shown + " of " + rows.size : "");
+  box.oninput = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { words = box.value.toLowerCase().split(/\s+/).filter(Boolean); rows.forEach(apply); tell(); }, 100);
+  };
+  return {
+    bar,
+    added: () => { shown++; },
+    dropped: root => { shown -= !root.hidden; },
+    changed: part => { if (words.length) apply(part); },
+    settled: () => { bar.hidden = rows.size <= FEW && !words.length; tell(); },
+  };
+}
+
 function view(el, send) {
   el.classList.add("kst");
   el.setAttribute("role", "region");
@@ -284,12 +316,18 @@ function view(el, send) {
   plan.setAttribute("aria-label", "Plan");
   plan.append(graph.root, list);
   asks.setAttribute("aria-live", "assertive");
-  el.append(head.bar, head.goal, head.health, head.said, plan, rows, head.progress, asks, head.reason, head.usage);
-  const parts = { step: new Map(), row: new Map(), ask: new Map() };
+  const parts = { step: new Map(), row: new Map(), ask: new Map() }, find = filterPart(parts.row), order = [];
+  el.append(head.bar, head.goal, head.health, head.said, plan, find.bar, rows, head.progress, asks, head.reason, head.usage);
   const boxes = { step: list, row: rows, ask: asks };
   const kinds = { call: callRow, notice: noticeRow, stage: stageRow, text: textRow };
   const create = c => c.op === "step" ? stepPart(graph.nodes, goTo) : c.op === "ask" ? askPart(c.id, send) : kinds[c.kind]();
-  const drop = (op, id) => { parts[op].get(id)?.remove?.(); parts[op].get(id)?.root.remove(); parts[op].delete(id); };
+  const drop = (op, id) => {
+    const part = parts[op].get(id);
+    if (op === "row" && part) find.dropped(part.root);
+    part?.remove?.();
+    part?.root.remove();
+    parts[op].delete(id);
+  };
 
   let begun = null;
 
@@ -316,14 +354,20 @@ function view(el, send) {
     if (c.op === "head") return head.update(c);
     if (c.op === "graph") return graph.update(c);
     if (c.op === "asked") return drop("ask", c.id);
-    if (c.op === "text") return parts.row.get(c.id)?.append(c.append);
+    if (c.op === "text") {
+      const row = parts.row.get(c.id);
+      row?.append(c.append);
+      return row && find.changed(row);
+    }
     let part = parts[c.op].get(c.id);
     if (!part) {
       part = create(c);
       parts[c.op].set(c.id, part);
       if (c.op === "step" && parts.step.has(c.parent)) lastOf(c.parent).after(part.root); else boxes[c.op].append(part.root);
+      if (c.op === "row") { find.added(); order.push(part.root); order.at(-NEAR)?.classList.add("kst-far"); }
     }
     part.update(c);
+    if (c.op === "row") find.changed(part);
     if (c.op === "step" && c.state === "running") begun = part.now;
     if (c.step !== undefined) {
       part.of = c.step;
@@ -337,6 +381,7 @@ function view(el, send) {
     plan.hidden = parts.step.size < 2;
     el.classList.toggle("kst-several", !plan.hidden);
     if (begun) { graph.show(begun); begun = null; }
+    find.settled();
     if (atEnd) rows.scrollTop = rows.scrollHeight;
   }
   return {
@@ -353,13 +398,31 @@ function view(el, send) {
   };
 }
 
+// A page that was loaded anew is not told of changes to outputs that were there before: the panel itself puts what is
+// to remain in its place, so that the notebook is saved with it. False where a front end keeps its notebook to itself.
+function keep(manager, id, data) {
+  try {
+    const cells = manager.context.model.cells;
+    for (let n = 0; n < cells.length; n++) {
+      const outputs = cells.get(n).outputs;
+      for (let i = 0; i < (outputs?.length ?? 0); i++)
+        if (outputs.get(i).data["application/vnd.jupyter.widget-view+json"]?.model_id === id)
+          outputs.set(i, { output_type: "display_data", data, metadata: {} });
+    }
+    return true;
+  } catch { return false; }
+}
+
 export default {
   // Runs as soon as the model exists, seen or not: an answer tells the kernel that clicks will arrive. The first
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
   initialize({ model }) {
     let tries = 0, heard = false;
     const who = Math.random().toString(36).slice(2);
-    model.on("msg:custom", () => { heard = true; });
+    model.on("msg:custom", m => {
+      heard = true;
+      if (m.k === "still") model.send({ k: "kept", ok: keep(model.widget_manager, m.id, m.data) });
+    });
     const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello", who }); setTimeout(hello, 300); } };
     hello();
   },

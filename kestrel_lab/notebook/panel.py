@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +31,25 @@ if TYPE_CHECKING:
 
 HELLO_S = 10.0
 """How long a front end may take to say that it shows widgets; only waited for where none does."""
+FIRST_ROWS = 200
+"""How much is left for a page that has yet to appear; it asks for the rest."""
 
 Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
 """How to ask where no widget is shown."""
 
 
 class Still:
-    """A run as it is now, for display: HTML and text only."""
+    """A run as it is now, for display: HTML and text only. Of one that goes on it says where to see the rest."""
 
     def __init__(self, view: RunView) -> None:
-        self._bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
+        self.bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
+        if view.head.run and not view.done:
+            more = f"how it went on: %kestrel show {view.head.run}"
+            self.bundle["text/html"] += f"<p><small>{escape(more)}</small></p>"
+            self.bundle["text/plain"] += f"\n{more}"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return self._bundle
+        return self.bundle
 
 
 class Panel:
@@ -83,14 +90,21 @@ class Panel:
 
     def close(self) -> None:
         """Put a static picture in the panel's place; again does nothing."""
-        if self._open:
-            self._open = False
-            self._stream.flush()
-            if self._handle is not None:
-                self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
-            # A reloaded page does not know which output to replace: there the live panel stays.
-            if len(self._front_ends) < 2:
-                self._widget.close()
+        if not self._open:
+            return
+        self._open = False
+        self._stream.flush()
+        if self._handle is not None:
+            self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
+        # The update does not reach a page that was loaded since, or is closed now and comes back:
+        # the widget stays until a page has said that the picture is in its place.
+        if self._heard.is_set():
+            self._say_still()
+        else:
+            self._widget.close()
+
+    def _say_still(self) -> None:
+        self._widget.send({"k": "still", "id": self._widget.model_id, "data": Still(self.view).bundle})
 
     def keep_clicks_coming(self) -> None:
         """Make clicks arrive although the kernel's main thread is busy waiting.
@@ -140,24 +154,29 @@ class Panel:
         """Send a message, or as long as no page shows the panel leave the whole view where one will find it."""
         if self._watched:
             self._widget.send(message)
-        elif time.monotonic() - self._shown_at < HELLO_S:
+        elif time.monotonic() - self._shown_at < HELLO_S and len(self.view.rows) < FIRST_ROWS:
             self._widget.picture = self._stream.picture()
 
     async def _seen(self) -> bool:
-        """Whether some front end shows the panel."""
-        for _ in range(int(HELLO_S / 0.02)):
-            if self._heard.is_set():
-                return True
+        """Whether some front end shows the panel. One is waited for once, from when the panel appeared: not for every question."""
+        until = min(self._shown_at, time.monotonic()) + HELLO_S
+        # Heard of on whichever thread the kernel chose: an event of this loop could not be set there.
+        while not self._heard.is_set() and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-        return False
+        return self._heard.is_set()
 
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
         """Take a front end's word, on whichever thread the kernel chose."""
         # Any word will do: a greeting sent before the page had its subshell lies in the busy main shell.
         self._heard.set()
+        if content.get("k") == "hello":
+            self._front_ends.add(str(content.get("who")))
         match content.get("k"):
+            case "hello" | "resync" if not self._open:
+                self._say_still()
+            case "kept" if content.get("ok") or len(self._front_ends) < 2:
+                self._widget.close()
             case "hello":
-                self._front_ends.add(str(content.get("who")))
                 self._widget.send({"k": "heard"})
             case "resync":
                 self._watched = True
@@ -209,6 +228,6 @@ def _widget_class() -> Callable[[RunView], Any]:
             """The widget, with what a front end without widgets can show instead."""
             bundle = super()._repr_mimebundle_(**options)
             shown, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-            return {**(shown or {}), **Still(self._view)._repr_mimebundle_()}, metadata
+            return {**(shown or {}), **Still(self._view).bundle}, metadata
 
     return PanelWidget

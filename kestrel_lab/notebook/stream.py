@@ -13,11 +13,14 @@ from collections.abc import Callable
 
 from kestrel_lab.core.events import Event
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import encodable
 from kestrel_lab.views.rows import Change
 from kestrel_lab.views.runview import RunView
 
-INTERVAL_S = 0.04
-"""A screen is told 25 times a second at most, except of what cannot wait."""
+INTERVAL_S = 0.05
+"""A screen is told 20 times a second at most, except of what a person waits for."""
+SPARE = 5
+"""Bundles that may go before their time, when calls start in quick succession; they are made up for later."""
 
 Send = Callable[[dict[str, Json]], None]
 
@@ -31,6 +34,8 @@ class PatchStream:
         self._buffer: list[Change] = []
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._spare = float(SPARE)
+        self._flushed_at = time.monotonic()
         # Events come on the run's loop, requests for the whole view on a kernel thread.
         self._lock = threading.RLock()
 
@@ -45,7 +50,7 @@ class PatchStream:
             changes = self.view.apply(event, time.time())
             for change in changes:
                 _merge(self._buffer, change)
-        if any(map(_urgent, changes)):
+        if any(map(_awaited, changes)) or (any(map(_begins, changes)) and self._has_spare()):
             self.flush()
         elif changes and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self.flush)
@@ -57,9 +62,18 @@ class PatchStream:
                 self._timer.cancel()
                 self._timer = None
             if self._buffer:
+                self._has_spare()
+                self._spare -= 1
                 bundle, self._buffer = self._buffer, []
                 self._number += 1
                 self._send(self._message("patch", bundle))
+
+    def _has_spare(self) -> bool:
+        """Whether a bundle may go before its time: one is earned with each interval."""
+        now = time.monotonic()
+        self._spare = min(float(SPARE), self._spare + (now - self._flushed_at) / INTERVAL_S)
+        self._flushed_at = now
+        return self._spare >= 1
 
     def whole(self) -> None:
         """Send the view as it is now; what had gathered is in it."""
@@ -72,19 +86,29 @@ class PatchStream:
         return self._message("snap", self.view.snapshot())
 
     def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
-        return {"k": kind, "seq": self._number, "now": time.time(), "changes": list[Json](changes)}
+        return {"k": kind, "seq": self._number, "now": time.time(), "changes": [_sendable(change) for change in changes]}
 
 
-def _urgent(change: Change) -> bool:
-    """What a person waits for; and a call that starts, because a tool may hold up the loop until it ends."""
-    match change["op"]:
-        case "ask" | "asked":
-            return True
-        case "head":
-            return "status" in change
-        case "row":
-            return change.get("state") == "running"
-    return False
+def _sendable(value: Json) -> Json:
+    """`value` with every text encodable: ids come as they are, and one that no kernel can send would end the stream."""
+    match value:
+        case str():
+            return encodable(value)
+        case list():
+            return [_sendable(item) for item in value]
+        case dict():
+            return {encodable(name): _sendable(item) for name, item in value.items()}
+    return value
+
+
+def _awaited(change: Change) -> bool:
+    """What a person waits for."""
+    return change["op"] in {"ask", "asked"} or (change["op"] == "head" and "status" in change)
+
+
+def _begins(change: Change) -> bool:
+    """A call that starts: a tool may hold up the loop until it ends."""
+    return change["op"] == "row" and change.get("state") == "running"
 
 
 def _merge(buffer: list[Change], change: Change) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kestrel_lab.core.errors import RunCancelled, RunFailed
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.core.text import one_line
 from kestrel_lab.notebook.prompting import Ask, MainThread
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def settled(run: Run) -> Run:
         msg = f"run {run.id} was stopped"
         raise RunCancelled(msg)
     if run.status is RunStatus.FAILED:
-        msg = f"run {run.id} failed: {run.reason or 'no reason recorded'}. Look: %kestrel show {run.id}"
+        msg = f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}"
         raise RunFailed(msg)
     return run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import inspect
 import signal
 import threading
@@ -21,6 +20,7 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
 from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.views.html import table_html
 
 __all__ = ["Fingerprint", "Parts", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
 
@@ -205,11 +205,7 @@ class Toolbox:
         return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th style='text-align:left'>{cell}</th>" for cell in ("name", "danger", "effect", "description"))
-        body = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return table_html(("name", "danger", "effect", "description"), self._rows())
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         return [(one_line(tool.name), tool.danger.name, tool.effect, one_line(tool.description)) for tool in self]

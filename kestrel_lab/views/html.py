@@ -16,6 +16,9 @@ from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS, in_order
 from kestrel_lab.views.wording import duration
 
+AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
+"""On everything with foreign text in it: notebooks set what stands between dollar signs as formulas, with links of its own."""
+
 _LINE = "rgba(127,127,127,.35)"
 _BOX = f"border:1px solid {_LINE};border-radius:6px;padding:8px 12px;margin:4px 0;text-align:left"
 _WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
@@ -38,14 +41,14 @@ def run_html(view: RunView) -> str:
         parts.append(f"<p><b>Reason:</b> {_safe(view.head.reason)}</p>")
     if view.head.usage:
         parts.append(f'<div style="opacity:.75;margin-top:4px"><small>{_safe(view.head.usage)}{_took(view)}</small></div>')
-    return f'<section style="{_BOX}" aria-label="kestrel run {_safe(view.head.run)}">{"".join(parts)}</section>'
+    return f'<section {AS_TEXT} style="{_BOX}" aria-label="kestrel run {_safe(view.head.run)}">{"".join(parts)}</section>'
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A `<table>` with a heading row; every cell is shown as text, numbers to the right."""
     head = "".join(f'<th scope="col" style="text-align:left">{_safe(column)}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table {AS_TEXT}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _safe(text: str) -> str:

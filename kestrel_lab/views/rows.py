@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import ClassVar, cast
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from kestrel_lab.core.jsontypes import Json
 
@@ -26,7 +26,8 @@ class Part:
 
     def whole(self) -> Change:
         """The patch that makes this part from nothing."""
-        return {"op": self.op, **cast("Change", asdict(self))}
+        # Not `asdict`, which copies: values are replaced here, never changed.
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(kw_only=True, slots=True)

@@ -141,3 +141,10 @@ def test_json_that_is_no_plan_is_refused() -> None:
     for body in ({}, {"steps": "a"}, {"steps": [{"goal": "go"}]}, {"steps": [{"id": "a"}]}, *wrong):
         with pytest.raises(UsageError):
             Plan.from_json(body)  # type: ignore[arg-type]
+
+
+def test_a_step_id_can_be_seen() -> None:
+    """An id with hidden characters, which a person or a front end could not tell from another, is refused by name."""
+    for hidden in ("a\u202eb", "a\ud800", "a\x1b[2J", "a\u200b"):
+        with pytest.raises(UsageError, match="cannot be seen: leave them out"):
+            Step(id=hidden, goal="x")

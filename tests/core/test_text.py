@@ -5,7 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.text import head_tail, one_line, plain
+from kestrel_lab.core.errors import RunFailed, UsageError
+from kestrel_lab.core.text import encodable, head_tail, one_line, plain
 
 hostile = st.text(st.characters() | st.sampled_from("\x1b[]0m;\x07\\\r\n\t\u202e\ud800\x9b\U000e0041"), max_size=60)
 
@@ -49,3 +50,18 @@ def test_one_line_is_one_line(text: str, limit: int) -> None:
     line = one_line(text, limit)
     assert len(line) <= limit
     assert line.splitlines() in ([], [line])
+
+
+@given(text=hostile)
+def test_encodable_text_differs_only_where_it_must(text: str) -> None:
+    """What can be encoded stays as it is; only lone surrogates become escapes."""
+    assert encodable(text) == re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):x}", text)
+    encodable(text).encode()
+
+
+@given(text=hostile)
+def test_what_an_error_quotes_is_harmless(text: str) -> None:
+    """The message of every error of ours is plain, whoever it quotes, and in a notebook as well."""
+    for error in (UsageError(text), RunFailed(text)):
+        assert str(error) == plain(text)
+        assert error._render_traceback_() == [f"{type(error).__name__}: {plain(text)}"]

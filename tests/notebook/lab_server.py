@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ READY = """() => {
   const kernel = widget?.sessionContext.session?.kernel;
   return kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
+CANARY = "sk-canary-5f1e0c7b9a"
+"""Stands in the servers' environment where keys are."""
 NOTE_CLICKS = "() => document.addEventListener('click', () => { window.clickedAt = Date.now() / 1000; }, true)"
 
 
@@ -37,12 +39,13 @@ class JupyterLab:
     browser: Browser
 
     @contextmanager
-    def opened(self, name: str, cells: list[str]) -> Iterator[Page]:
-        """A new notebook of `cells` in its own folder, its kernel idle."""
+    def opened(self, name: str, cells: list[str], prepare: Callable[[Page], object] = lambda _: None) -> Iterator[Page]:
+        """A new notebook of `cells` in its own folder, its kernel idle; `prepare` is given the page while it is still empty."""
         folder = self.root / name
         folder.mkdir()
         write_notebook(folder / "t.ipynb", cells)
         page = self.browser.new_page(viewport={"width": 1100, "height": 900})
+        prepare(page)
         try:
             page.goto(f"{self.url}/doc/tree/{name}/t.ipynb")
             page.wait_for_function(READY, timeout=90_000)
@@ -57,6 +60,18 @@ def command(page: Page, name: str) -> None:
     page.evaluate("name => { window.jupyterapp.commands.execute(name) }", name)
 
 
+def run_cell(page: Page, number: int) -> None:
+    """Run a cell of the notebook, counted from 0, without waiting for its end."""
+    page.evaluate(
+        """number => {
+          const notebook = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).content;
+          notebook.activeCellIndex = number;
+          window.jupyterapp.commands.execute('notebook:run-cell');
+        }""",
+        number,
+    )
+
+
 def write_notebook(path: Path, cells: list[str]) -> None:
     """A notebook file of code cells."""
     code: list[dict[str, object]] = [
@@ -68,8 +83,8 @@ def write_notebook(path: Path, cells: list[str]) -> None:
 
 
 @contextmanager
-def serve(root: Path, config: Path) -> Iterator[str]:
-    """A JupyterLab server over `root`, with settings of its own; gives its address."""
+def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str]:
+    """A JupyterLab server over `root`, with settings and environment variables of its own; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -92,7 +107,7 @@ def serve(root: Path, config: Path) -> Iterator[str]:
     settings.write_text('{"fetchNews": "false"}')
     with (config / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places, "PATH": path}, stdout=log, stderr=log
+            [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places, **env, "PATH": path}, stdout=log, stderr=log
         )
         try:
             yield _answering(f"http://127.0.0.1:{port}", config / "server.log")

@@ -15,7 +15,7 @@ from kestrel_lab import Lab, RunFailed, UsageError
 from kestrel_lab.core.errors import ApprovalRequired, ModelError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.engine.run import Run
-from kestrel_lab.notebook.commands import completions
+from kestrel_lab.notebook.completing import completions
 from kestrel_lab.notebook.progress import NotebookReporter
 from kestrel_lab.notebook.rewriting import AwaitRewriter
 from kestrel_lab.testing import ScriptedModel
@@ -115,17 +115,36 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel rum", "%kestrel has no command 'rum': did you mean 'run'?"),
         ("%kestrel run x --modle y", "--model"),
         ("%kestrel run it's", "put the goal in quotes"),
+        ("%kestrel run x --model nope/x --approve auto", "nope"),
+        ("%kestrel run x --approve sometimes", "unknown approval policy 'sometimes'"),
+        ("%kestrel run x --tools bsh", "bash"),
+        ("%kestrel run x --cycles many", "--cycles"),
+        ("%kestrel show", "Missing argument 'RUN'"),
+        ("%kestrel show r0", "r0"),
+        ("%kestrel show r0 --html x.html", "r0"),
+        ("%kestrel resume r0", "r0"),
+        ("%kestrel run --resume r0", "r0"),
+        ("%kestrel fork r0", "r0"),
+        ("%kestrel diff r0 r1", "r0"),
+        ("%kestrel approve r0", "r0"),
+        ("%kestrel deny r0", "r0"),
+        ("%kestrel runs --limit few", "--limit"),
+        ("%kestrel tools extra", "extra"),
+        ("%kestrel eval rn", "eval --help"),
+        ("%kestrel eval run nosuch.yaml", "nosuch.yaml"),
+        ("%kestrel eval compare a b --suite nosuch.yaml", "a"),
         ("%kestrel run x --as 1x", "--as needs a variable name"),
         ("%%kestrel run words\nbody", "the cell is the goal"),
         ("%%kestrel\n\n", "the goal is empty"),
     ],
 )
 def test_mistakes_are_explained_on_one_line(shell: InteractiveShell, line: str, message: str) -> None:
-    """A wrong word or option raises UsageError that says what to do."""
+    """Every command raises UsageError for what it cannot do, shown as one line that names it and says what to do."""
     with pytest.raises(UsageError) as raised:
         run(shell, line)
 
     assert message in str(raised.value)
+    assert [text.count("\n") for text in raised.value._render_traceback_()] == [0]
 
 
 def test_forks_and_diffs_are_values(shell: InteractiveShell) -> None:
@@ -161,10 +180,37 @@ def test_words_and_options_complete() -> None:
     assert "--workspace" in completions("%%kestrel ")
 
 
+def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run ids, policies, tools, usable models and files complete where they may stand, and nothing else is offered there."""
+    lab = shell.user_ns["lab"]
+    run(shell, '%kestrel run "write" --approve auto --as first')
+    run(shell, '%kestrel run "write" --approve auto --as second')
+    ids = sorted(shell.user_ns[name].id for name in ("first", "second"))
+    Path("suites").mkdir()
+    Path("suites/a.yaml").touch()
+    lab.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
+
+    def found(line: str) -> list[str]:
+        return completions(line, lambda: lab)
+
+    assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [ids] * 3
+    assert found(f"%kestrel show {ids[0]}") == [ids[0]]
+    assert found("%kestrel show x --") == ["--help", "--html"]
+    assert found("%kestrel run --approve auto:m") == ["auto:medium"]
+    assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
+    assert found("%kestrel run --tools bash,read") == ["bash,read_file"]
+    assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == ["openai/gpt-6.1-sol"]
+    assert found("%kestrel eval run sui") == ["suites/"]
+    assert found("%kestrel run --cycles ") == []
+    assert found("%kestrel help ru") == ["run", "runs"]
+
+
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_the_shell_completes_words(shell: InteractiveShell) -> None:
-    """Tab after `%kestrel` offers the commands."""
+    """Tab after `%kestrel` offers the commands, and goes on behind a colon or a comma."""
     assert shell.complete("ru", "%kestrel ru", 11)[1] == ["run", "runs"]
+    assert shell.complete(None, "%kestrel run --approve auto:m", 29)[1] == ["medium"]
+    assert shell.complete(None, "%kestrel run --tools bash,read", 30)[1] == ["read_file"]
 
 
 def test_a_magic_at_the_top_of_a_cell_is_awaited() -> None:
@@ -228,7 +274,7 @@ def test_a_workflow_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:
     assert [step.goal for step in plan.steps] == ["Write a letter: to Ann"]
     made = run(shell, '%kestrel run "to Ann" --plan flow.yaml --input what=@word --approve auto')
     assert (made.status, made.plan) == ("COMPLETE", plan)
-    assert list(run(shell, "%kestrel plans").index)[:1] == ["react"]
+    assert list(run(shell, "%kestrel plans").index) == ["pev", "react", "standard", "tree_of_thoughts"]
 
 
 def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from lab_server import CHROMIUM, QUIET, JupyterLab, command, serve
+from lab_server import CHROMIUM, JupyterLab, command
 
 pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -24,21 +22,9 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(240),
 ]
-SCREENS = Path(os.environ.get("KESTREL_ARTIFACTS") or Path(__file__).parents[2] / "out" / "tests")
 WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
 ENDED = 10_000
 expect.set_options(timeout=ENDED)
-
-
-@pytest.fixture(scope="module")
-def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
-    """One server and one browser for all tests here."""
-    SCREENS.mkdir(parents=True, exist_ok=True)
-    root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
-    with serve(root, config) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
-        yield JupyterLab(url, root, browser)
-        browser.close()
 
 
 def setup(turns: str, extra: str = "") -> str:
@@ -164,6 +150,29 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
     assert waited < 0.25
 
 
+def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
+    """In a function and after `%autoawait off` clicks decide; under `%%capture`, which hides the panel, the question is typed."""
+    turns = '[("write_file", {"path": "a.txt", "content": "x"})], "done"'
+    cells = [
+        setup(turns),
+        'def go():\n    %kestrel run "write" --as r\n    return r.answer\ngo()',
+        '%%capture said\n%kestrel run "write" --as r',
+        "%autoawait off",
+        '%kestrel run "write" --as r',
+        "print(len(said.outputs), r.answer)",
+    ]
+    with jupyterlab.opened("no-await", cells) as page:
+        command(page, "notebook:run-all-cells")
+        button(page, "Approve").click()
+        expect(output(page, 1)).to_contain_text("'done'", timeout=ENDED)
+        line = page.locator(".jp-Stdin-input").last
+        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text("write_file (MEDIUM) asks for approval", timeout=20_000)
+        line.fill("y")
+        line.press("Enter")
+        button(page, "Approve").click(timeout=ENDED)
+        expect(output(page, 5)).to_contain_text("done", timeout=ENDED)
+
+
 def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None:
     """With --bg the next cell runs while the panel waits; a reload brings the question back; `Stop run` ends it."""
     cells = [setup(WRITES), '%kestrel run "write" --bg --as r', "print('STATUS', r.status)"]
@@ -178,6 +187,80 @@ def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None
         expect(output(page, 1)).to_contain_text(re.compile("cancelled", re.IGNORECASE), timeout=ENDED)
 
 
+def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: JupyterLab) -> None:
+    """Rows far from the end are left to the browser to skip; words show only rows that contain them, new ones too."""
+    calls = '*[[("file_exists", {"path": f"file{5 * turn + n}.txt"}) for n in range(5)] for turn in range(20)], [("no_such_tool", {})]'
+    turns = f'{calls}, [("write_file", {{"path": "a.txt", "content": "x"}})], [("bash", {{"command": "ls"}})], "done"'
+    with jupyterlab.opened("filter", [setup(turns), '%kestrel run "look" --cycles 40']) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=ENDED)
+        rows = page.locator(".kst-call:visible")
+        expect(rows).to_have_count(102)
+        assert page.locator(".kst-call.kst-far").count() > 30
+        box = page.get_by_label("Show only rows with these words")
+        box.fill("file_exists file7.txt")
+        expect(rows).to_have_count(1)
+        box.fill("error")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("no_such_tool")
+        box.fill("waiting")
+        expect(rows).to_have_count(1)
+        button(page, "Approve").click()
+        expect(page.locator(".kst-ask")).to_contain_text("bash", timeout=ENDED)
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("bash")
+        expect(page.locator(".kst-find")).to_contain_text("1 of ")
+        box.fill("")
+        expect(rows).to_have_count(103)
+        button(page, "Stop run").click()
+
+
+FORGETFUL = "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('outputs.set(i', 'void (i')"
+
+
+@pytest.mark.parametrize("extra", ["", FORGETFUL], ids=["kept", "not-kept"])
+def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, extra: str) -> None:
+    """After a reload the question is there, a click lets the run go on, and what is saved shows its end; else it says where to look."""
+    name = f"reload-{'not-' if extra else ''}kept"
+    cells = [setup(WRITES, extra), '%kestrel run "write a greeting to a.txt" --as r']
+    with jupyterlab.opened(name, cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("write_file")
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        page.reload()
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=30_000)
+        button(page, "Approve").click()
+        expect(output(page, 1)).to_contain_text("I wrote a.txt.", timeout=ENDED)
+        if not extra:
+            expect(page.locator(".kst")).to_have_count(0)
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        saved = json.loads((jupyterlab.root / name / "t.ipynb").read_text())
+    shown = saved["cells"][1]["outputs"][0]["data"]
+    text = "".join(shown["text/plain"])
+
+    assert (jupyterlab.root / name / "a.txt").read_text() == "hello"
+    assert "widgets" not in saved["metadata"]
+    if extra:
+        assert re.search(r"how it went on: %kestrel show r\S+$", text)
+    else:
+        assert (set(shown), "COMPLETE" in text, "I wrote a.txt." in text) == ({"text/html", "text/plain"}, True, True)
+
+
+def test_a_run_that_ends_while_the_page_is_closed_is_shown_when_it_is_opened(jupyterlab: JupyterLab) -> None:
+    """A background run that ended meanwhile is shown whole, and nothing of the panel is left."""
+    cells = [setup(WRITES), '%kestrel run "write" --bg --approval-timeout 4 --as r']
+    with jupyterlab.opened("closed", cells) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("write_file")
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        address = page.url
+        page.goto("about:blank")
+        page.wait_for_timeout(5_000)
+        page.goto(address)
+        expect(output(page, 1)).to_contain_text("nobody answered within 4 s", timeout=30_000)
+        expect(page.locator(".kst")).to_have_count(0, timeout=ENDED)
+
+
 SLOW = """
 import asyncio, time
 @tool
@@ -190,22 +273,28 @@ def block(seconds: float) -> str:
     "Block."
     time.sleep(seconds)
     return "blocked"
-TOOLS = [wait, block]
+@tool(thread=True)
+def thread(seconds: float) -> str:
+    "Block a thread."
+    time.sleep(seconds)
+    return "blocked"
+TOOLS = [wait, block, thread]
 """
+SLEEPS = {"bash": '{"command": "sleep 30"}'}
 
 
-@pytest.mark.parametrize("tool", ["wait", "block"])
-def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, tool: str) -> None:
-    """Stop ends the cell within half a second, in a tool that waits and in one that blocks; the kernel lives on."""
+@pytest.mark.parametrize("tool", ["wait", "block", "thread", "bash"])
+def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, screens: Path, tool: str) -> None:
+    """Stop ends the cell within half a second, in a tool that waits, one that blocks (a thread, too) and a command; the kernel lives on."""
     cells = [
-        setup(f'[("{tool}", {{"seconds": 30}})], "never"', SLOW),
+        setup(f'[("{tool}", {SLEEPS.get(tool, """{"seconds": 5}""" if tool == "thread" else """{"seconds": 30}""")})], "never"', SLOW),
         "print('STATUS', r.status if 'r' in dir() else 'none yet')",
-        '%kestrel run "wait for a long time" --as r',
+        '%kestrel run "wait for a long time" --approve auto --as r',
     ]
     with jupyterlab.opened(f"stop-{tool}", cells) as page:
         command(page, "notebook:run-all-cells")
         expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=ENDED)
-        page.screenshot(path=str(SCREENS / f"running-{tool}.png"))
+        page.screenshot(path=str(screens / f"running-{tool}.png"))
         took = page.evaluate(
             """async () => {
               const widget = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext);
@@ -237,7 +326,7 @@ STORY = (
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, theme: str) -> None:
+def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
     """The panel and the static picture that replaces it appear in both themes; hidden characters are shown."""
     name = theme.split()[1].lower()
     cells = [setup(STORY), "%%kestrel --as r\nHow many lines are in the text files of this folder?\nUse {braces} as they are.", "r"]
@@ -248,13 +337,13 @@ def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, theme: str) -> None:
         expect(page.locator(".kst-ask")).to_contain_text("\\u{202e}")
         page.locator(".kst-call summary").first.click()
         page.mouse.move(0, 0)
-        page.locator(".kst").screenshot(path=str(SCREENS / f"panel-{name}.png"))
+        page.locator(".kst").screenshot(path=str(screens / f"panel-{name}.png"))
         button(page, "Edit").click()
-        page.locator(".kst-ask").screenshot(path=str(SCREENS / f"edit-{name}.png"))
+        page.locator(".kst-ask").screenshot(path=str(screens / f"edit-{name}.png"))
         button(page, "Discard edits").click()
         button(page, "Approve").click()
         expect(output(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
-        page.screenshot(path=str(SCREENS / f"done-{name}.png"))
+        page.screenshot(path=str(screens / f"done-{name}.png"))
 
 
 GROWS = """
@@ -295,7 +384,7 @@ def node(page: Page, name: str) -> Locator:
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, theme: str) -> None:
+def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
     """Steps show their state as it changes and appear as they grow; Enter leads to what a step did; saved HTML has the graph."""
     name = theme.split()[1].lower()
     folder = jupyterlab.root / f"plan-{name}"
@@ -306,7 +395,7 @@ def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, theme: str) -
         for step, state in {"kitchen": "running", "cellar": "running", "plan": "pending", "report": "pending"}.items():
             expect(node(page, step)).to_have_attribute("data-state", state, timeout=30_000)
         expect(page.locator(".kst-node")).to_have_count(5)
-        page.locator(".kst").screenshot(path=str(SCREENS / f"plan-begun-{name}.png"))
+        page.locator(".kst").screenshot(path=str(screens / f"plan-begun-{name}.png"))
         (folder / "kitchen").touch()
         expect(node(page, "kitchen")).to_have_attribute("data-state", "ok")
         expect(node(page, "cellar")).to_have_attribute("data-state", "running")
@@ -323,17 +412,17 @@ def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, theme: str) -
         page.keyboard.press("Enter")
         focused = page.evaluate("() => document.activeElement.textContent")
         assert "I did this: clean <b>all</b> rooms" in focused
-        page.locator(".kst").screenshot(path=str(SCREENS / f"plan-grown-{name}.png"))
+        page.locator(".kst").screenshot(path=str(screens / f"plan-grown-{name}.png"))
         page.set_viewport_size({"width": 560, "height": 900})
         expect(page.locator(".kst-graph")).to_be_hidden()
         listed = page.locator(".kst-plan li > b").all_inner_texts()
         assert listed == ["kitchen", "cellar", "plan", "plan/sort", "plan/clean", "plan/last", "report", "sorry"]
-        page.locator(".kst").screenshot(path=str(SCREENS / f"plan-narrow-{name}.png"))
+        page.locator(".kst").screenshot(path=str(screens / f"plan-narrow-{name}.png"))
         page.set_viewport_size({"width": 1100, "height": 900})
         button(page, "Approve").click()
         expect(output(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
         expect(output(page, 3).locator("svg.kestrel-plan")).to_be_visible(timeout=ENDED)
-        page.screenshot(path=str(SCREENS / f"plan-done-{name}.png"))
+        page.screenshot(path=str(screens / f"plan-done-{name}.png"))
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         saved = json.loads((folder / "t.ipynb").read_text())["cells"][2]["outputs"][0]["data"]
     shown = "".join(saved["text/html"])

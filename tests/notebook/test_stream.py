@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from kestrel_lab.core import events as e
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.notebook.stream import PatchStream
+from kestrel_lab.notebook.stream import SPARE, PatchStream
 from kestrel_lab.views.runview import RunView
 
 
@@ -50,6 +51,30 @@ def test_a_question_is_sent_at_once() -> None:
     sent = told([*deltas(2), ASKED], pause=0)
 
     assert [[change["op"] for change in message["changes"]] for message in sent] == [["row", "text", "row", "ask"]]  # type: ignore[union-attr,call-overload,index]
+
+
+def starts(number: int) -> list[e.Event]:
+    """Calls that begin one after the other."""
+    return [e.ToolCalled(call=f"c{n}", step="s", tool="grep", args={}) for n in range(number)]
+
+
+def test_a_call_that_starts_is_sent_at_once_and_a_rush_of_calls_is_bundled() -> None:
+    """A tool may hold up the loop, so its beginning is told first; two hundred beginnings are still only a few messages."""
+    assert len(told(starts(1), pause=0)) == 1
+
+    rush = told(starts(200))
+    rows = [change["id"] for message in rush for change in message["changes"]]  # type: ignore[union-attr,call-overload,index]
+
+    assert len(rush) <= SPARE + 1
+    assert rows == [f"c:c{n}" for n in range(200)]
+
+
+def test_an_id_that_no_kernel_can_send_is_written_as_an_escape() -> None:
+    """A lone surrogate in an id would end the stream, and in a request for the whole view the kernel's channel."""
+    sent = told([e.ToolCalled(call="\ud800", step="s\udfff", tool="grep", args={"\ud800": "\ud800"})])
+
+    json.dumps(sent, ensure_ascii=False).encode()
+    assert sent[0]["changes"][0]["id"] == "c:\\ud800"  # type: ignore[index,call-overload]
 
 
 def test_asking_again_gives_the_whole_view_and_nothing_twice() -> None:

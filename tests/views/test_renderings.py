@@ -124,7 +124,7 @@ def test_foreign_text_is_never_markup(hostile: str) -> None:
     markup.feed(run_html(told(hostile)))
 
     assert set(markup.tags) <= ALLOWED
-    assert markup.attributes <= {"style", "scope", "open", "aria-label"} | SVG_ATTRIBUTES
+    assert markup.attributes <= {"class", "style", "scope", "open", "aria-label"} | SVG_ATTRIBUTES
     assert plain(markup.words) == markup.words
 
 

@@ -1,0 +1,32 @@
+"""One JupyterLab server and one browser for the browser tests of a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_server import CANARY, CHROMIUM, QUIET, JupyterLab, serve
+
+
+@pytest.fixture(scope="session")
+def screens() -> Path:
+    """The folder for screenshots, which continuous integration keeps."""
+    folder = Path(os.environ.get("KESTREL_ARTIFACTS") or Path(__file__).parents[2] / "out" / "tests")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+# For a file, not for all: while playwright works no other test in the thread could run an event loop.
+@pytest.fixture(scope="module")
+def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]:
+    """A server over an empty folder and a browser to look at it."""
+    if not Path(CHROMIUM).exists():
+        pytest.skip("there is no Chromium here")
+    playwright = pytest.importorskip("playwright.sync_api")
+    root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
+    with serve(root, config, {"OPENAI_API_KEY": CANARY}) as url, playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        yield JupyterLab(url, root, browser)
+        browser.close()

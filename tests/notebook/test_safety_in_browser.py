@@ -1,0 +1,180 @@
+"""Nothing that a model, a tool or a file says does anything in a notebook, wherever it is shown.
+
+A notebook full of hostile texts is compared with the same notebook full of harmless ones: it may not
+have one kind of element, of request or of message more.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+import pytest
+from lab_server import CANARY, CHROMIUM, JupyterLab, command
+from nbconvert import HTMLExporter
+from payloads import GOT_IN, PAYLOADS
+from watching import Watch, elements
+
+pytest.importorskip("playwright.sync_api")
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
+    pytest.mark.timeout(400),
+]
+HERE = Path(__file__).parent
+LONG = 60_000
+
+
+def cells(texts: str, extra: str = "") -> list[str]:
+    """Every way to show a text that somebody else wrote."""
+    return [
+        f"import sys; sys.path.insert(0, {str(HERE)!r})\nimport hostile, payloads\nT = payloads.{texts}\n"
+        f"%load_ext kestrel_lab\nlab = hostile.hostile_lab(T)\n{extra}",
+        '%kestrel run "talk" --cycles 200 --as r',
+        "await hostile.follow_plan(lab, T)",
+        "r",
+        "%kestrel runs",
+        "r.to_frame()",
+        "%kestrel tools",
+        "other = await lab.fork(r.id, answer=T[0])\nother",
+        "lab.diff(r.id, other.id)",
+        "lab",
+        "await hostile.measure(lab, T)",
+        "hostile.report(' '.join(T))",
+        "r.report('run.html')\nr.plan",
+        "%kestrel doctor",
+        "lab.model = hostile.breaking(T)",
+        "%kestrel config",
+        "print('IN THE LOG', hostile.leaves('OPENAI_API_KEY'))",
+        '%kestrel run "break"',
+    ]
+
+
+@dataclass
+class Seen:
+    """What one notebook led to."""
+
+    watch: Watch
+    elements: dict[str, set[str]] = field(default_factory=dict)
+    """By the place they were found in."""
+    saved: str = ""
+    sent: set[str] = field(default_factory=set)
+    executed: int = 0
+
+
+def approve(page: Page, seen: Seen) -> None:
+    """Look at the questions, at each with its arguments to edit as well, and answer them."""
+    for number in range(3):
+        card = page.locator(".kst-ask")
+        expect(card).to_contain_text(("risky", "write_file", "edit_file")[number], timeout=LONG)
+        seen.elements[f"question {number}"] = elements(page)
+        page.get_by_role("button", name="Edit", exact=True).click()
+        seen.elements[f"editing {number}"] = elements(page)
+        page.get_by_role("button", name="Discard edits", exact=True).click()
+        page.get_by_label("Reason for denying").fill(PAYLOADS[number])
+        page.get_by_role("button", name="Deny" if number == 0 else "Approve", exact=True).click()
+
+
+def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:
+    """Run the notebook, reopen it trusted and not, export it, and open the pages it wrote."""
+    seen = Seen(Watch(jupyterlab.url))
+    notebook = cells(texts)
+    folder = jupyterlab.root / name
+    with jupyterlab.opened(name, notebook, seen.watch) as page:
+        command(page, "notebook:run-all-cells")
+        approve(page, seen)
+        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=LONG)
+        page.wait_for_timeout(500)  # formulas are looked for after a moment
+        seen.elements["ran"] = elements(page)
+        page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        seen.sent, seen.executed = set(seen.watch.sent), seen.watch.sent["execute_request"]
+        page.reload()
+        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=LONG)
+        page.wait_for_timeout(500)
+        seen.elements["reopened"] = elements(page)
+        saved = nbformat.read(folder / "t.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+        seen.saved = (folder / "t.ipynb").read_text()
+        saved.cells[0].outputs = [nbformat.v4.new_output("stream", text="from somebody else")]  # type: ignore[no-untyped-call]
+        nbformat.write(saved, folder / "foreign.ipynb")  # type: ignore[no-untyped-call]
+        page.goto(f"{jupyterlab.url}/doc/tree/{name}/foreign.ipynb")
+        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=LONG)
+        page.wait_for_timeout(500)
+        seen.elements["reopened without trust"] = elements(page)
+        exported, _ = HTMLExporter().from_notebook_node(saved)  # type: ignore[no-untyped-call]
+        (folder / "export.html").write_text(exported, errors="backslashreplace")
+        for file, inside in (("export.html", ".jp-OutputArea-output *"), ("run.html", "*"), ("eval.html", "*")):
+            page.goto((folder / file).as_uri())
+            page.wait_for_timeout(500)
+            seen.elements[file] = elements(page, inside)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def harmless(jupyterlab: JupyterLab) -> Seen:
+    """The same notebook with harmless words."""
+    return look_everywhere(jupyterlab, "harmless", "HARMLESS")
+
+
+@pytest.fixture(scope="module")
+def hostile(jupyterlab: JupyterLab) -> Seen:
+    """The notebook with hostile words."""
+    return look_everywhere(jupyterlab, "hostile", "PAYLOADS")
+
+
+def test_no_text_makes_an_element(harmless: Seen, hostile: Seen) -> None:
+    """Hostile texts create no kind of element that harmless ones do not, live, saved, reopened and exported."""
+    more = {place: found - harmless.elements[place] for place, found in hostile.elements.items()}
+
+    print(f"{len(PAYLOADS)} payloads in {len(more)} places")
+    assert {place: found for place, found in more.items() if found} == {}
+
+
+def test_no_text_speaks_or_asks(harmless: Seen, hostile: Seen) -> None:
+    """No dialog opens, nothing is asked of another server, and the kernel hears what it hears of harmless texts."""
+    assert hostile.watch.dialogs == []
+    assert set(hostile.watch.strangers) <= set(harmless.watch.strangers)  # nbconvert's pages ask for scripts of its own
+    assert (hostile.sent, hostile.executed) == (harmless.sent, harmless.executed)
+
+
+def test_no_key_is_saved_or_sent(hostile: Seen) -> None:
+    """A key in the environment is neither in the saved notebook, nor in what the kernel sent, nor in the log."""
+    assert "IN THE LOG False" in hostile.saved
+    assert (CANARY in hostile.saved, CANARY.encode() in hostile.watch.received) == (False, False)
+    assert "kestrel run" in hostile.saved and b"kst-text" in hostile.watch.received  # there is something to find it in
+    assert "widgets" not in json.loads(hostile.saved)["metadata"]
+
+
+CARELESS = {
+    "panel": "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('textContent', 'innerHTML')",
+    "html": "import kestrel_lab.views.html as h\nh.escape = str",
+    "formulas": "import kestrel_lab.views.html as h\nh.AS_TEXT = ''\nlab = hostile.hostile_lab(payloads.MATHS)",
+}
+
+
+@pytest.mark.parametrize("which", CARELESS)
+def test_a_careless_panel_is_noticed(jupyterlab: JupyterLab, harmless: Seen, which: str) -> None:
+    """With `innerHTML` in the panel, without escaping, or with formulas set, these tests would fail."""
+    seen = Seen(Watch(jupyterlab.url))
+    with jupyterlab.opened(f"careless-{which}", cells("PAYLOADS", CARELESS[which])[:2], seen.watch) as page:
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-ask")).to_contain_text("Approve", timeout=LONG)
+        live = elements(page) - harmless.elements["question 0"]
+        page.get_by_role("button", name="Stop run").click()
+        page.wait_for_timeout(3_000)  # a script may have run the notebook again by then
+        still = elements(page) - harmless.elements["ran"]
+
+    dialogs, strangers, executed = seen.watch.dialogs, seen.watch.strangers, seen.watch.sent["execute_request"]
+    if which == "panel":
+        assert (GOT_IN.split("'")[1] in dialogs, "img onerror src" in live) == (True, True)
+    elif which == "html":
+        assert (GOT_IN.split("'")[1] in dialogs, bool(strangers), executed > 2) == (True, True, True)
+    else:
+        assert any("mjx" in kind for kind in still)
