@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.plots import configs_figure
 from kestrel_lab.evals.report import report_page
 from kestrel_lab.evals.suite import Suite
@@ -68,6 +69,20 @@ class EvalResult:
         import pandas as pd
 
         return pd.DataFrame(self._summaries()).set_index("config")
+
+    def pass_at(self, k: int) -> pd.DataFrame:
+        """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
+
+        `pass_at` is the chance that at least one try passes (pass@k), `pass_hat` that all do (pass^k), each an
+        unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario; `evals.attempts`
+        names the sources. Raises `UsageError` unless every scenario has `k` trials that count.
+        """
+        import pandas as pd
+
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            groups.setdefault(row.config, []).append(trial_record(row, self.suite.count_errors))
+        return pd.DataFrame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """`summary` as a person reads it: headings, and a row of texts per configuration."""
