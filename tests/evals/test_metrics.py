@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kestrel_lab.core.durations import waiting_time, working_time
 from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -23,7 +24,7 @@ from kestrel_lab.core.events import (
     ToolCalled,
     VerifierFinished,
 )
-from kestrel_lab.evals.metrics import METRICS, measure, waiting_time, working_time
+from kestrel_lab.evals.metrics import METRICS, measure
 
 RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate"}
 
