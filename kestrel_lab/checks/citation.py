@@ -58,4 +58,4 @@ def _names(text: str, source: str) -> bool:
 
 def _told_of(trial: Trial, source: str) -> bool:
     texts = (record.event.text for record in trial.records if isinstance(record.event, ToolAnswered) and record.event.error is None)
-    return any(source in text for text in texts) or any(call.ok and source in dumps(call.args) for call in made_calls(trial))
+    return any(source in text for text in texts) or any(call.ok and source in dumps(call.args) for call in made_calls(trial.records))

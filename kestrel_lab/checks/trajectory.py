@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
@@ -25,7 +25,7 @@ class MadeCall:
     ok: bool
 
 
-def made_calls(trial: Trial) -> list[MadeCall]:
+def made_calls(records: Iterable[Record]) -> list[MadeCall]:
     """The calls of a run in the order in which they were asked for, which calls at the same time do not blur.
 
     Failed calls and answers from a store are among them; what was given by hand in a fork is not.
@@ -33,7 +33,7 @@ def made_calls(trial: Trial) -> list[MadeCall]:
     asked: dict[str, dict[str, Json]] = {}
     edited: dict[str, dict[str, Json]] = {}
     answers: dict[str, ToolAnswered] = {}
-    for event in (record.event for record in trial.records):
+    for event in (record.event for record in records):
         match event:
             case ModelAnswered(calls=calls):
                 for call in calls:
@@ -71,7 +71,7 @@ class ToolsInOrder:
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when all are there in this order; `value` is the share that is, up to the first that is missing."""
-        made = [call.tool for call in made_calls(trial) if call.ok]
+        made = [call.tool for call in made_calls(trial.records) if call.ok]
         found = 0
         for tool in made:
             found += found < len(self.names) and tool == self.names[found]
@@ -114,7 +114,7 @@ class TrajectoryMatch:
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when enough agrees."""
-        made = made_calls(trial)
+        made = made_calls(trial.records)
         fits = [[_fits(expected, call) for call in made] for expected in map(_expected, self.calls)]
         value = self._value(fits, len(made))
         # A share such as 2 / 3 is written as .67 or .66 in a file only by mistake; rounding errors are forgiven.

@@ -56,7 +56,7 @@ def test_calls_are_in_the_order_asked_for(tmp_path):
         ToolCalled(call="e", step="t", tool="count", args={"n": 2}),
         answers("e", "count"),
     )
-    assert [(call.tool, call.args, call.ok) for call in made_calls(run)] == [
+    assert [(call.tool, call.args, call.ok) for call in made_calls(run.records)] == [
         ("tree", {"depth": 1}, True), ("grep", {"pattern": "y"}, False), ("count", {"n": 2}, True),
     ]  # fmt: skip
 
