@@ -1,6 +1,8 @@
 """Citations, JSON answers, spending, functions: what each passes, and what it says when it does not."""
 
 import asyncio
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
@@ -67,9 +69,25 @@ def test_json_answers(tmp_path):
 
 
 def test_a_schema_is_not_fetched(tmp_path):
-    """A reference to another document is not followed, wherever it leads."""
-    with pytest.raises(Exception, match="Unresolvable"):
-        judge(AnswerSchema(schema={"$ref": "http://127.0.0.1:9/schema.json"}), tmp_path, "{}")
+    """A reference to another document is an error; whoever serves that document is not asked for it."""
+    asked = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(Exception, match="Unresolvable"):
+            judge(AnswerSchema(schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"}), tmp_path, "{}")
+        server.shutdown()
+    assert asked == []
 
 
 def test_spending(tmp_path):
