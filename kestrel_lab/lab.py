@@ -17,7 +17,9 @@ from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.views.html import table_html
 
 if TYPE_CHECKING:
+    from kestrel_lab.engine.run import Run
     from kestrel_lab.evals.compare import Comparison
+    from kestrel_lab.evals.fromrun import ScenarioDraft
     from kestrel_lab.evals.result import EvalResult
     from kestrel_lab.evals.suite import Suite
 
@@ -109,6 +111,17 @@ class Lab(Session):
         from kestrel_lab.evals.compare import compare
 
         return await compare(self, base, head, suite=suite, configs=configs, epochs=epochs, reporter=reporter, margin=margin)
+
+    def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
+        """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.
+
+        Goal, tools, limits and workspace are the run's, the checks are proposed from what happened; what a person has
+        to look at is marked EDIT. `beside` is the folder the file is to be in, where that is not the current one.
+        Raises `UsageError` for a run that has not ended.
+        """
+        from kestrel_lab.evals.fromrun import scenario_from
+
+        return scenario_from(self.get(run) if isinstance(run, str) else run, beside=None if beside is None else Path(beside))
 
     def eval_sync(self, suite: str | Path | Suite, **options: Any) -> EvalResult:
         """`eval` for scripts; takes the same options."""

@@ -77,8 +77,8 @@ class ScriptedModel:
         return self._turns[played]
 
 
-def load_script(path: str | Path) -> ScriptedModel:
-    """A scripted model from a YAML file.
+def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
+    """A scripted model from a YAML file, called `scripted:` and the path unless a name is given.
 
     The file is `rules:`, a list of `when:` (a regular expression sought in the goal) and `turns:` (each a
     text, or a list of `{tool: …, args: {…}}`). The first rule that fits plays. Raises `UsageError` for a
@@ -107,7 +107,7 @@ def load_script(path: str | Path) -> ScriptedModel:
         msg = f"{path}: no rule fits the goal {goal[:80]!r}"
         raise ModelError(msg)
 
-    return ScriptedModel(play, name=f"scripted:{path}")
+    return ScriptedModel(play, name=name or f"scripted:{path}")
 
 
 def _rule(rule: Json, place: str) -> tuple[re.Pattern[str], list[Turn]]:

@@ -48,6 +48,31 @@ class ToolNotUsed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ToolAtMost:
+    """A tool was called no more than `n` times, calls that failed among them."""
+
+    name: str
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            msg = f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write tool_not_used: {self.name}"
+            raise UsageError(msg)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.name} used at most {self.n} times"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` calls; beyond, `value` is `n` over the number of calls."""
+        count = len(_answers(trial, self.name))
+        passed = count <= self.n
+        value, reason = (1.0, "") if passed else (self.n / count, f"{self.name} was called {count} times")
+        return Score(check=self.label, passed=passed, value=value, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TurnsAtMost:
     """The model was asked no more than `n` times."""
 

@@ -7,9 +7,15 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
+from kestrel_lab.checks.citation import AnswerCites
 from kestrel_lab.checks.commands import CommandSucceeds
-from kestrel_lab.checks.conduct import ToolNotUsed, ToolUsed, TurnsAtMost
+from kestrel_lab.checks.conduct import ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
+from kestrel_lab.checks.functions import PythonCheck
+from kestrel_lab.checks.grading import ModelGraded
+from kestrel_lab.checks.jsonanswer import AnswerSchema
+from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
+from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import one_line
@@ -18,20 +24,31 @@ if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Check
 
 CHECKS: Final[dict[str, Any]] = {
+    "answer_cites": AnswerCites,
     "answer_contains": AnswerContains,
     "answer_equals": AnswerEquals,
     "answer_matches": AnswerMatches,
+    "answer_schema": AnswerSchema,
     "command_succeeds": CommandSucceeds,
+    "cost_at_most": CostAtMost,
     "file_absent": FileAbsent,
     "file_contains": FileContains,
     "file_equals": FileEquals,
+    "graded": ModelGraded,
+    "python_check": PythonCheck,
+    "seconds_at_most": SecondsAtMost,
+    "tokens_at_most": TokensAtMost,
+    "tool_at_most": ToolAtMost,
     "tool_not_used": ToolNotUsed,
     "tool_used": ToolUsed,
+    "tools_in_order": ToolsInOrder,
+    "trajectory_match": TrajectoryMatch,
     "turns_at_most": TurnsAtMost,
 }
 """Every check's class, a dataclass, by the name it has in a suite file."""
 
-_WORDS: Final = {str: "text", float: "a number", int: "a whole number"}
+_WORDS: Final = {str: "text", float: "a number", int: "a whole number", bool: "true or false", dict: "a mapping"}
+_JSON_TYPES: Final = {str: "string", float: "number", int: "integer", bool: "boolean", dict: "object"}
 
 
 def parse_checks(items: Sequence[Json]) -> tuple[Check, ...]:
@@ -65,6 +82,36 @@ def check_definition(check: Check) -> dict[str, Json]:
     return {"check": type(check).__name__, "label": check.label, **body}
 
 
+def checks_schema() -> dict[str, Json]:
+    """JSON Schema of one check as `parse_check` reads it, for editors."""
+    return {"oneOf": [_check_schema(name, kind) for name, kind in CHECKS.items()]}
+
+
+def _check_schema(name: str, kind: Any) -> dict[str, Json]:
+    types = get_type_hints(kind)
+    properties: dict[str, Json] = {field.name: _field_schema(types[field.name]) for field in fields(kind)}
+    required: list[Json] = [field.name for field in fields(kind) if field.default is MISSING]
+    forms: list[Json] = [{"type": "object", "properties": properties, "required": required, "additionalProperties": False}]
+    first = fields(kind)[0].name
+    if len(required) <= 1 and get_origin(types[first]) is not dict:
+        forms.insert(0, properties[first])
+    return {
+        "type": "object",
+        "properties": {name: {"description": (kind.__doc__ or "").partition("\n")[0], "anyOf": forms}},
+        "required": [name],
+        "additionalProperties": False,
+    }
+
+
+def _field_schema(kind: Any) -> dict[str, Json]:
+    if get_origin(kind) is tuple:
+        item = _field_schema(get_args(kind)[0])
+        return {"anyOf": [item, {"type": "array", "items": item}]}
+    if get_origin(kind) is Literal:
+        return {"enum": list(get_args(kind))}
+    return {} if kind is Any else {"type": _JSON_TYPES[get_origin(kind) or kind]}
+
+
 def _arguments(name: str, kind: Any, given: Mapping[str, Json]) -> dict[str, object]:
     known = {field.name: field for field in fields(kind)}
     types = get_type_hints(kind)
@@ -81,16 +128,19 @@ def _arguments(name: str, kind: Any, given: Mapping[str, Json]) -> dict[str, obj
 
 
 def _typed(place: str, kind: Any, value: Json) -> object:
-    """`value` as a field of type `kind` wants it: text, a number, one of several words, or a tuple of texts."""
+    """`value` as a field of type `kind` wants it: text, a number, a mapping, one of several words, or a tuple of such."""
+    if kind is Any:
+        return value
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list) else [value]
-        return tuple(_typed(place, str, item) for item in items)
+        return tuple(_typed(place, get_args(kind)[0], item) for item in items)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             msg = f"{place} is {' or '.join(get_args(kind))}, not {value!r}"
             raise UsageError(msg)
         return value
-    fits = isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
+    kind = get_origin(kind) or kind
+    fits = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
     if not fits:
         hint = "; put it in quotes" if kind is str and isinstance(value, bool | int | float) else ""
         msg = f"{place} is {_WORDS[kind]}, not {one_line(repr(value))}{hint}"

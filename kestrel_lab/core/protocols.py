@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +67,10 @@ class Trial:
     records: tuple[Record, ...]
     workspace: Path
     expected: Json = None
+    grader: Callable[[str], Model] | None = None
+    """The model of that name, for checks that ask one; the suite's grader where the name is empty."""
+    function: Callable[[str], Callable[..., Any]] | None = None
+    """The function that `module:function` names, for checks that are written in Python."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

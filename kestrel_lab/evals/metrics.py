@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Literal
 
+from kestrel_lab.core.durations import waiting_time, wall_time, working_time
 from kestrel_lab.core.events import (
-    ApprovalAsked,
-    ApprovalGiven,
     CacheHit,
+    MacroStarted,
     ModelAnswered,
     ModelCalled,
+    ModelEscalated,
     Record,
-    RunForked,
-    RunResumed,
+    StageFinished,
+    StepRetried,
     ToolAnswered,
+    VerifierFinished,
 )
 
 Records = Sequence[Record]
+Better = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,39 +31,9 @@ class Metric:
 
     name: str
     unit: str
-    better: Literal["lower", "higher"]
+    better: Better
     function: Callable[[Records], float]
-
-
-def wall_time(records: Records) -> float:
-    """Seconds from the first to the last event."""
-    return records[-1].at - records[0].at if records else 0.0
-
-
-def waiting_time(records: Records) -> float:
-    """Seconds in which at least one call waited for a person, or nobody had the run open.
-
-    Time between the end of one session and `run_resumed` is nobody's working time either, nor is that
-    between an event and a fork behind it.
-    """
-    total = 0.0
-    asked: set[str] = set()
-    for before, record in pairwise(records):
-        match before.event:
-            case ApprovalAsked(question=question, call=call):
-                asked.add(question or call)
-            case ApprovalGiven(question=question, call=call):
-                asked.discard(question or call)
-        if asked or isinstance(record.event, RunResumed | RunForked):
-            total += record.at - before.at
-        if isinstance(record.event, RunForked):
-            asked.clear()
-    return total
-
-
-def working_time(records: Records) -> float:
-    """Wall time without the time of waiting for a person."""
-    return wall_time(records) - waiting_time(records)
+    """`nan` where the run says nothing of it."""
 
 
 def queued_time(records: Records) -> float:
@@ -113,33 +86,103 @@ def cycles(records: Records) -> float:
     return len({(record.event.step, record.event.cycle) for record in records if isinstance(record.event, ModelCalled)})
 
 
+def iterations_per_step(records: Records) -> float:
+    """Turns of the agent's loop for each step that asked a model at all."""
+    steps = {record.event.step for record in records if isinstance(record.event, ModelCalled)}
+    return _share(cycles(records), len(steps))
+
+
+def cache_hit_rate(records: Records) -> float:
+    """The share of answered calls, of models and tools, whose answer came from a store."""
+    answers = [event for _, event in _answers(records)]
+    return _share(sum(answer.cached for answer in answers), len(answers))
+
+
+def parallel_speedup(records: Records) -> float:
+    """How many calls were under way at once, on average over the time in which any was.
+
+    The seconds of all calls, added up, over the seconds in which at least one of them ran: 1 for calls one after
+    the other. A call of a macro is left out, since the calls it is made of are counted.
+    """
+    macros = {record.event.call for record in records if isinstance(record.event, MacroStarted)}
+    spans = sorted((at - event.seconds, at) for at, event in _answers(records) if event.call not in macros and event.seconds > 0)
+    covered, reached = 0.0, -math.inf
+    for start, end in spans:
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return _share(sum(end - start for start, end in spans), covered)
+
+
+def backoff_time(records: Records) -> float:
+    """Seconds that steps waited before they were tried again, added up over steps.
+
+    Pauses between the attempts of one model call are in no event; they are part of that call's seconds.
+    """
+    return sum(record.event.wait_s for record in records if isinstance(record.event, StepRetried))
+
+
+def verifier_pass_rate(records: Records) -> float:
+    """The share of verdicts on answers that were a pass."""
+    verdicts = [record.event.passed for record in records if isinstance(record.event, VerifierFinished)]
+    return _share(sum(verdicts), len(verdicts))
+
+
+def escalations(records: Records) -> float:
+    """How often another model took over."""
+    return sum(isinstance(record.event, ModelEscalated) for record in records)
+
+
+def stages_failed(records: Records) -> float:
+    """Stages of which a step failed for good; one that passed when it was tried again does not count."""
+    return len({record.event.stage for record in records if isinstance(record.event, StageFinished) and record.event.status == "failed"})
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def _answers(records: Records) -> list[tuple[float, ModelAnswered | ToolAnswered]]:
+    """When each call was answered, and how; what was given by hand in a fork is left out."""
+    return [
+        (record.at, record.event) for record in records if isinstance(record.event, ModelAnswered | ToolAnswered) and not record.event.given
+    ]
+
+
 def _model_answers(records: Records) -> list[ModelAnswered]:
     return [
         record.event for record in records if isinstance(record.event, ModelAnswered) and not (record.event.cached or record.event.given)
     ]
 
 
+_LISTED: Final[tuple[tuple[Callable[[Records], float], str, Better], ...]] = (
+    (wall_time, "s", "lower"),
+    (working_time, "s", "lower"),
+    (waiting_time, "s", "lower"),
+    (queued_time, "s", "lower"),
+    (backoff_time, "s", "lower"),
+    (token_usage, "tokens", "lower"),
+    (tokens_in, "tokens", "lower"),
+    (tokens_out, "tokens", "lower"),
+    (model_calls, "calls", "lower"),
+    (tool_calls, "calls", "lower"),
+    (cost_estimate, "USD", "lower"),
+    (unpriced_calls, "calls", "lower"),
+    (cache_hits, "calls", "higher"),
+    (cache_hit_rate, "share", "higher"),
+    (parallel_speedup, "calls at once", "higher"),
+    (cycles, "turns", "lower"),
+    (iterations_per_step, "turns", "lower"),
+    (verifier_pass_rate, "share", "higher"),
+    (escalations, "models", "lower"),
+    (stages_failed, "stages", "lower"),
+)
 METRICS: Final[dict[str, Metric]] = {
-    function.__name__: Metric(name=function.__name__, unit=unit, better="higher" if function is cache_hits else "lower", function=function)
-    for function, unit in (
-        (wall_time, "s"),
-        (working_time, "s"),
-        (waiting_time, "s"),
-        (queued_time, "s"),
-        (token_usage, "tokens"),
-        (tokens_in, "tokens"),
-        (tokens_out, "tokens"),
-        (model_calls, "calls"),
-        (tool_calls, "calls"),
-        (cost_estimate, "USD"),
-        (unpriced_calls, "calls"),
-        (cache_hits, "calls"),
-        (cycles, "turns"),
-    )
+    function.__name__: Metric(name=function.__name__, unit=unit, better=better, function=function) for function, unit, better in _LISTED
 }
-"""Every metric by its name, which is its column in a frame. A new one is a function and a line here."""
+"""Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
 
 
 def measure(records: Records) -> dict[str, float]:
-    """All metrics of the run that `records` tell of, in the order of `METRICS`."""
-    return {name: float(metric.function(records)) for name, metric in METRICS.items()}
+    """The metrics of the run that `records` tell of, in the order of `METRICS`; those it says nothing of are left out."""
+    measured = {name: float(metric.function(records)) for name, metric in METRICS.items()}
+    return {name: value for name, value in measured.items() if not math.isnan(value)}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from kestrel_lab.checks.functions import PythonCheck
+from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
@@ -15,7 +18,7 @@ from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.places import locate
 from kestrel_lab.evals.suite import Config, Scenario, Suite
-from kestrel_lab.evals.toolfiles import load_function, load_tools
+from kestrel_lab.evals.toolfiles import load_check, load_function, load_tools
 from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.registry import Tool, Toolbox
 
@@ -38,6 +41,10 @@ class Prepared:
     """By scenario: what its workspace is made from."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Scenarios that cannot be tried here, and why."""
+    graders: Mapping[str, Model] = field(default_factory=dict)
+    """Models that judge, by the name that `graded` checks have for them; empty for the suite's."""
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """What `python_check`s name."""
 
     def model(self, config: Config, epoch: int) -> Model:
         """The model as `config` sets it for `epoch`."""
@@ -80,18 +87,25 @@ class TunedModel:
 def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:
     """Choose, load and find everything the suite names; `models` are objects to use for configurations, by name.
 
-    Raises `UsageError` for anything that is not there. With `skip_missing`, scenarios whose workspace or
-    tools are not there are put in `skipped` instead: an older commit need not have them.
+    Raises `UsageError` for anything that is not there. With `skip_missing`, scenarios whose workspace, tools
+    or checks are not there are put in `skipped` instead: an older commit need not have them.
     """
     given = models or {}
     own = {tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)}
     toolboxes: dict[str, Toolbox] = {}
+    graders: dict[str, Model] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     sources: dict[str, Path | None] = {}
     skipped: dict[str, str] = {}
     for scenario in suite.scenarios:
         try:
             toolboxes[scenario.id] = _toolbox(session, own, scenario)
             sources[scenario.id] = locate(suite, scenario)
+            for check in scenario.checks:
+                if isinstance(check, ModelGraded) and check.model not in graders:
+                    graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True)
+                elif isinstance(check, PythonCheck) and check.function not in functions:
+                    functions[check.function] = load_check(check.function, suite.path.parent if suite.path else None, suite.root)
         except UsageError as error:
             if not skip_missing:
                 raise
@@ -102,11 +116,13 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
     return Prepared(
         suite=suite,
         instructions=instructions,
-        models={config.name: given.get(config.name) or _model(session, suite, config) for config in suite.configs},
+        models={config.name: given.get(config.name) or _chosen(session, suite, config.model) for config in suite.configs},
         plans={config.name: _plan(suite, config) for config in suite.configs},
         toolboxes=toolboxes,
         sources=sources,
         skipped=skipped,
+        graders=graders,
+        functions=functions,
     )
 
 
@@ -130,11 +146,12 @@ def _plan(suite: Suite, config: Config) -> str | Path | None:
     return path
 
 
-def _model(session: Session, suite: Suite, config: Config) -> Model:
-    if config.model.startswith(_SCRIPTED):
+def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False) -> Model:
+    """The model; a script is named by its whole path, by which its runs find it again, or `as_written` in the suite."""
+    if model.startswith(_SCRIPTED):
         # Read afresh each time: the session keeps the models it chose before.
-        file, colon, function = config.model.removeprefix(_SCRIPTED).rpartition(":")
+        file, colon, function = model.removeprefix(_SCRIPTED).rpartition(":")
         if colon and file.endswith(".py"):
-            return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=config.model)
-        return load_script(suite.resolve(config.model.removeprefix(_SCRIPTED)))
-    return session.resolve_model(config.model or None)
+            return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=model)
+        return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
+    return session.resolve_model(model or None)

@@ -9,10 +9,21 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.plots import configs_figure
 from kestrel_lab.evals.report import report_page
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import COLUMNS, SUMMARY_HEADINGS, cost_text, labelled, rate_text, summarise, summary_cells, trial_record
+from kestrel_lab.evals.table import (
+    COLUMNS,
+    SUMMARY_HEADINGS,
+    cost_text,
+    grading_cost,
+    labelled,
+    rate_text,
+    summarise,
+    summary_cells,
+    trial_record,
+)
 from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import table_html
 
@@ -47,27 +58,45 @@ class EvalResult:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """One row per trial and check: `scenario`, `config`, `epoch`, `check`, `passed`, `value`, `reason`."""
+        """One row per trial and check: `scenario`, `config`, `epoch`, `check`, `passed`, `value`, `reason`, `grading_cost`.
+
+        `grading_cost` is what asking a grader cost in US dollars: 0 where none was asked, missing where its price
+        is not known.
+        """
         import pandas as pd
 
         rows = [
-            {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, **cast("dict[str, Any]", score)}
+            {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, **score, "grading_cost": grading_cost([score])}
             for row in self.rows
-            for score in cast("list[object]", row.result["scores"])
+            for score in cast("list[dict[str, Any]]", row.result["scores"])
         ]
-        return pd.DataFrame(rows, columns=["scenario", "config", "epoch", "check", "passed", "value", "reason"])
+        return pd.DataFrame(rows, columns=["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"])
 
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
 
         `success_rate` with its 95 % interval `low` and `high`, clustered by scenario; numbers of `trials`,
-        `scenarios` and `errors` (trials that broke); means per trial of times, tokens, calls and cost;
-        `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
+        `scenarios` and `errors` (trials that broke); means per trial of times, tokens, calls and cost, and
+        apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
         least as good in success, cost and working time and better in one of them.
         """
         import pandas as pd
 
         return pd.DataFrame(self._summaries()).set_index("config")
+
+    def pass_at(self, k: int) -> pd.DataFrame:
+        """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
+
+        `pass_at` is the chance that at least one try passes (pass@k), `pass_hat` that all do (pass^k), each an
+        unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario; `evals.attempts`
+        names the sources. Raises `UsageError` unless every scenario has `k` trials that count.
+        """
+        import pandas as pd
+
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            groups.setdefault(row.config, []).append(trial_record(row, self.suite.count_errors))
+        return pd.DataFrame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """`summary` as a person reads it: headings, and a row of texts per configuration."""

@@ -60,7 +60,7 @@ class Scenario:
     approve: str = ""
     """Approval policy. Where empty: `auto` in a throw-away folder, `deny` in an installed package."""
     expected: Json = None
-    """Handed to the checks; the built-in ones do not look at it."""
+    """Handed to the checks; of the built-in ones `graded` shows it to the grader."""
     tags: tuple[str, ...] = ()
     weight: float = 1.0
     """How much the scenario counts in means over scenarios."""
@@ -127,6 +127,8 @@ class Suite:
     """A file that holds them."""
     tools_from: tuple[str, ...] = ()
     """Python files whose `@tool` objects the scenarios may name."""
+    grader: str = ""
+    """The model that judges for `graded` checks, as for a configuration; empty for the one a run gets when none is named."""
     path: Path | None = None
     """The suite file; what the suite names is looked for beside it."""
     root: Path | None = None
@@ -176,7 +178,11 @@ class Suite:
 
     def definition(self) -> dict[str, Json]:
         """What the outcome of every trial depends on beside its scenario and configuration."""
-        return {"instructions": self.instructions, "instructions_from": self.instructions_from, "tools_from": list(self.tools_from)}
+        own: dict[str, Json] = {
+            "instructions": self.instructions, "instructions_from": self.instructions_from, "tools_from": list(self.tools_from)
+        }  # fmt: skip
+        # Left out where not used, so that results stored before there were graders still stand.
+        return own | ({"grader": self.grader} if self.grader else {})
 
 
 def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:

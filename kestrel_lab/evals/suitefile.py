@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
-from kestrel_lab.checks.parse import parse_check
+from kestrel_lab.checks.parse import checks_schema, parse_check
 from kestrel_lab.core.entries import Entry, attempt, checked, joined
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
@@ -20,6 +20,8 @@ from kestrel_lab.middleware.policy import Policy
 
 Positive = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
+CheckItem = Annotated[Any, WithJsonSchema(checks_schema())]
+"""Read by `parse_check`."""
 
 
 class LimitsEntry(Entry):
@@ -56,7 +58,7 @@ class ScenarioEntry(DefaultsEntry):
     id: Name
     goal: Annotated[str, Field(min_length=1)]
     expected: Any = None
-    checks: Annotated[list[Any], Field(min_length=1)]
+    checks: Annotated[list[CheckItem], Field(min_length=1)]
     weight: Annotated[float, Field(gt=0)] = 1.0
 
 
@@ -95,6 +97,7 @@ class SuiteEntry(Entry):
     instructions: str = ""
     instructions_from: str = ""
     tools_from: list[str] = Field(default_factory=list)
+    grader: str = ""
     defaults: DefaultsEntry = DefaultsEntry()
     configs: Annotated[list[ConfigEntry], Field(min_length=1)] = Field(default_factory=lambda: [ConfigEntry(name="default")])
     scenarios: list[ScenarioEntry] = Field(default_factory=list)
@@ -135,6 +138,7 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
             instructions=entry.instructions,
             instructions_from=entry.instructions_from,
             tools_from=tuple(entry.tools_from),
+            grader=entry.grader,
             path=place.absolute(),
             root=repository_of(place.absolute().parent),
         )

@@ -14,7 +14,7 @@ from kestrel_lab.log.store import EvalRow
 COLUMNS: Final = (
     *("suite", "scenario", "family", "config", "model", "model_kind", "epoch", "outcome", "success", "score"),
     *METRICS,
-    *("reason", "run", "git_sha", "weight"),
+    *("grading_cost", "reason", "run", "git_sha", "weight"),
 )
 """What a trial's record holds, in order."""
 MEANS: Final = ("wall_time", "working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate", "unpriced_calls", "cache_hits")
@@ -38,11 +38,18 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "success": success,
         "score": sum(values) / len(values) if values else math.nan,
         **{name: row.metrics.get(name, math.nan) for name in METRICS},
+        "grading_cost": grading_cost(result["scores"]),
         "reason": result["reason"],
         "run": result["run"],
         "git_sha": row.git_sha,
         "weight": result["weight"],
     }
+
+
+def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
+    """US dollars that asking graders for `scores` cost; not a number where a price is not known."""
+    used = [score["usage"] for score in scores if score.get("usage")]
+    return math.nan if any(usage["unpriced"] for usage in used) else float(sum(usage["cost_usd"] for usage in used))
 
 
 def success_interval(records: Sequence[dict[str, Any]]) -> Interval:
@@ -68,7 +75,7 @@ def summarise(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[s
 
 def _summary(config: str, records: list[dict[str, Any]]) -> dict[str, Any]:
     rate = success_interval(records)
-    means = {name: sum(record[name] for record in records) / len(records) for name in MEANS}
+    means = {name: sum(record[name] for record in records) / len(records) for name in (*MEANS, "grading_cost")}
     return {
         "config": config,
         "model": records[0]["model"],

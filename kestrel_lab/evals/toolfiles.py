@@ -1,4 +1,4 @@
-"""Tools and scripted models from the Python files of a project, always from what the files say now."""
+"""Tools, checks and scripted models from the Python files of a project, always from what the files say now."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,13 +35,41 @@ def load_function(path: Path, name: str, root: Path | None = None) -> Callable[.
 
     Raises `UsageError` when the file cannot be imported or has no such function.
     """
-    found = vars(_module(path, root, "a scripted model is to come from"))
+    found = vars(_module(path, root, "a function is to come from"))
     if not callable(found.get(name)):
         own = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
         msg = f"{path} has no function {name!r}; {nearest(name, own)}"
         raise UsageError(msg)
     function: Callable[..., Any] = found[name]
     return function
+
+
+def load_check(reference: str, folder: Path | None, root: Path | None = None) -> Callable[..., Any]:
+    """The function that `module:function` names.
+
+    The module is a file in `folder`, which is run as by `load_tools`, or else a module of a package that is
+    installed: neither the current folder nor the standard library is looked at. Raises `UsageError` when it is
+    at neither place or has no such function.
+    """
+    name, _, function = reference.partition(":")
+    if folder is not None:
+        path = folder.joinpath(*name.split(".")).with_suffix(".py")
+        if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+            return load_function(path, function, root)
+    if name.partition(".")[0] not in packages_distributions():
+        beside = f"neither a file in {folder} nor" if folder is not None else "not"
+        msg = f"python_check {reference!r}: the module {name!r} is {beside} of an installed package"
+        raise UsageError(msg)
+    try:
+        found = getattr(importlib.import_module(name), function, None)
+    except Exception as error:
+        msg = f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}"
+        raise UsageError(msg) from error
+    if not callable(found):
+        msg = f"python_check {reference!r}: {name} has no function {function!r}"
+        raise UsageError(msg)
+    loaded: Callable[..., Any] = found
+    return loaded
 
 
 def _module(path: Path, root: Path | None, who: str) -> ModuleType:

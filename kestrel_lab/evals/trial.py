@@ -102,6 +102,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
         records = tuple(session.store.records(run.id))
         judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
             goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
+            grader=ready.graders.__getitem__, function=ready.functions.__getitem__,
         ))  # fmt: skip
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",
@@ -165,9 +166,14 @@ def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind:
         "model_kind": model_kind,
         "outcome": judged.outcome,
         "reason": judged.reason,
-        "scores": cast("list[Json]", [asdict(score) for score in judged.scores]),
+        "scores": [_told(score) for score in judged.scores],
         "status": str(run.status),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
         "identity": ask.identity.as_json(),
     }
+
+
+def _told(score: Score) -> Json:
+    """A score as it is stored; what a grader used is there only where one was asked."""
+    return {key: value for key, value in asdict(score).items() if value is not None}

@@ -4,21 +4,29 @@ from dataclasses import replace
 
 import pytest
 
+from kestrel_lab.core.durations import waiting_time, working_time
 from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     CacheHit,
+    MacroStarted,
     ModelAnswered,
     ModelCalled,
+    ModelEscalated,
     Record,
     RunFinished,
     RunForked,
     RunResumed,
     RunStarted,
+    StageFinished,
+    StepRetried,
     ToolAnswered,
     ToolCalled,
+    VerifierFinished,
 )
-from kestrel_lab.evals.metrics import METRICS, measure, waiting_time, working_time
+from kestrel_lab.evals.metrics import METRICS, measure
+
+RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate"}
 
 
 def log(*timed):
@@ -65,6 +73,7 @@ def test_a_known_run():
         "working_time": 4.0,
         "waiting_time": 4.0,
         "queued_time": 0.625,
+        "backoff_time": 0.0,
         "token_usage": 330.0,
         "tokens_in": 300.0,
         "tokens_out": 30.0,
@@ -73,13 +82,17 @@ def test_a_known_run():
         "cost_estimate": 0.25,
         "unpriced_calls": 1.0,
         "cache_hits": 1.0,
+        "cache_hit_rate": 2 / 6,
         "cycles": 2.0,
+        "iterations_per_step": 2.0,
+        "escalations": 0.0,
+        "stages_failed": 0.0,
     }
 
 
 def test_nothing_happened():
-    """An empty log measures zero everywhere."""
-    assert measure([]) == dict.fromkeys(METRICS, 0.0)
+    """An empty log measures zero everywhere; shares of nothing are left out rather than made up."""
+    assert measure([]) == dict.fromkeys(METRICS.keys() - RATES, 0.0)
 
 
 def test_a_pause_between_sessions_is_not_work():
@@ -111,10 +124,55 @@ def test_what_was_given_by_hand_is_no_models_work():
 def test_prefixes_never_measure_more(cut):
     """Counts and times only grow with the log."""
     before, after = measure(RUN[:cut]), measure(RUN)
-    assert all(before[name] <= after[name] + 1e-9 for name in METRICS)
+    assert all(before[name] <= after[name] + 1e-9 for name in METRICS.keys() - RATES)
 
 
 def test_order_of_time_zero_does_not_matter():
     """Only differences of time are measured, never the clock itself."""
     later = [replace(record, at=record.at + 1000) for record in RUN]
     assert measure(later) == pytest.approx(measure(RUN))
+
+
+def took(call, seconds, **more):
+    """A tool call that ended after some seconds."""
+    return ToolAnswered(call=call, step="s", tool="grep", text="", seconds=seconds, **more)
+
+
+@pytest.mark.parametrize(
+    ("answers", "speedup"),
+    [
+        ([(1.0, took("a", 1.0)), (2.0, took("b", 1.0))], 1.0),  # one after the other
+        ([(2.0, took("a", 2.0)), (2.0, took("b", 2.0)), (2.0, took("c", 2.0))], 3.0),  # all at once
+        ([(2.0, took("a", 2.0)), (3.0, took("b", 2.0))], 4 / 3),  # half overlapping
+        ([(4.0, took("a", 4.0)), (2.0, took("b", 1.0))], 5 / 4),  # one inside the other, written later
+        ([(1.0, took("a", 1.0)), (900.0, took("b", 1.0))], 1.0),  # the wait between does not count
+        ([(1.0, took("a", 1.0)), (1.0, took("b", 0.0, cached=True))], 1.0),
+        ([(0.0, MacroStarted(call="m", step="s", macro="x", version=1)), (2.0, took("m/1", 2.0)), (2.0, took("m", 2.0))], 1.0),
+    ],
+)
+def test_speedup_is_calls_at_once(answers, speedup):
+    """Seconds of calls over seconds in which any ran; neither pauses nor a macro around its calls count."""
+    assert METRICS["parallel_speedup"].function(log(*answers)) == pytest.approx(speedup)
+
+
+def test_what_plans_went_through():
+    """Verdicts, escalations, retries and failed stages are counted; a stage that was saved by a retry has not failed."""
+    records = log(
+        (0.0, ModelCalled(call="m1", step="a", model="m", cycle=1, messages=1)),
+        (0.0, ModelCalled(call="m2", step="a", model="m", cycle=2, messages=3)),
+        (0.0, ModelCalled(call="m2", step="a", model="m", cycle=2, messages=3)),  # the same turn, asked again after a crash
+        (0.0, ModelCalled(call="m3", step="b", model="m", cycle=1, messages=1)),
+        (0.0, StepRetried(step="a", attempt=2, error_class="transient", reason="", wait_s=0.5)),
+        (0.0, StepRetried(step="a", attempt=3, error_class="transient", reason="", wait_s=1.0)),
+        (0.0, VerifierFinished(step="v", verifier="model", passed=False)),
+        (0.0, VerifierFinished(step="v", verifier="model", passed=True)),
+        (0.0, VerifierFinished(step="v", verifier="files", passed=True)),
+        (0.0, ModelEscalated(step="a", source="m", target="n", reason="")),
+        (0.0, StageFinished(stage="gather", task="a", status="retrying")),
+        (0.0, StageFinished(stage="gather", task="a", status="done", attempt=2)),
+        (0.0, StageFinished(stage="execute", task="b", status="failed")),
+        (0.0, StageFinished(stage="execute", task="c", status="failed")),
+    )
+    found = measure(records)
+    names = ("iterations_per_step", "backoff_time", "verifier_pass_rate", "escalations", "stages_failed")
+    assert [found[name] for name in names] == [1.5, 1.5, 2 / 3, 1.0, 1.0]

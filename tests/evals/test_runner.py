@@ -121,8 +121,26 @@ def test_scores_are_tidy_too(lab):
     suite = Suite(name="s", scenarios=(scenario("a", checks=(RIGHT, FixedCheck(passes=False))),))
     result = evaluate(lab, suite)
     assert result.scores.to_dict("records") == [
-        {"scenario": "a", "config": "m", "epoch": 1, "check": "answer contains '42'", "passed": True, "value": 1.0, "reason": ""},
-        {"scenario": "a", "config": "m", "epoch": 1, "check": "fixed", "passed": False, "value": 0.0, "reason": "as told"},
+        {
+            "scenario": "a",
+            "config": "m",
+            "epoch": 1,
+            "check": "answer contains '42'",
+            "passed": True,
+            "value": 1.0,
+            "reason": "",
+            "grading_cost": 0.0,
+        },
+        {
+            "scenario": "a",
+            "config": "m",
+            "epoch": 1,
+            "check": "fixed",
+            "passed": False,
+            "value": 0.0,
+            "reason": "as told",
+            "grading_cost": 0.0,
+        },
     ]
     assert list(result.frame["score"]) == [0.5]
 

@@ -69,5 +69,5 @@ def test_a_function_is_taken_by_its_name(tmp_path):
     with pytest.raises(UsageError, match=r"script.py has no function 'reasonr'; did you mean 'reasoner'\?"):
         load_function(tmp_path / "script.py", "reasonr")
     (tmp_path / "script.py").write_text("import nothing_of_this_name\n")
-    with pytest.raises(UsageError, match=r"a scripted model is to come from .*script.py, which cannot be imported: ModuleNotFoundError"):
+    with pytest.raises(UsageError, match=r"a function is to come from .*script.py, which cannot be imported: ModuleNotFoundError"):
         load_function(tmp_path / "script.py", "reasoner")

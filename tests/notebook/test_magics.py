@@ -290,3 +290,12 @@ def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) ->
     assert run(shell, "%kestrel macros show look").steps[0].args == {"path": "a"}
     with pytest.raises(UsageError, match="did you mean 'look'"):
         run(shell, "%kestrel macros remove lok")
+
+
+def test_a_scenario_is_drafted_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:
+    """`%kestrel scenario from-run` prints the draft of a run, or writes it and gives the file."""
+    made = shell.user_ns["lab"].run_sync("look", model=ScriptedModel(["seen 42"]), workspace=tmp_path)
+    with capture_output() as shown:
+        shell.run_cell(f"%kestrel scenario from-run {made.id}")  # type: ignore[no-untyped-call]
+    assert "goal: look" in shown.stdout
+    assert run(shell, f"%kestrel scenario from-run {made.id} --out {tmp_path}/found.yaml") == tmp_path / "found.yaml"

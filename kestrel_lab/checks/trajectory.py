@@ -1,0 +1,180 @@
+"""Checks of the order in which a run called its tools, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.core.text import one_line
+
+Mode = Literal["exact", "in_order", "any_order", "precision", "recall"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeCall:
+    """A tool call of a run that was answered."""
+
+    tool: str
+    args: dict[str, Json]
+    ok: bool
+
+
+def made_calls(records: Iterable[Record]) -> list[MadeCall]:
+    """The calls of a run in the order in which they were asked for, which calls at the same time do not blur.
+
+    Failed calls and answers from a store are among them; what was given by hand in a fork is not.
+    """
+    asked: dict[str, dict[str, Json]] = {}
+    edited: dict[str, dict[str, Json]] = {}
+    answers: dict[str, ToolAnswered] = {}
+    for event in (record.event for record in records):
+        match event:
+            case ModelAnswered(calls=calls):
+                for call in calls:
+                    args = call.get("args")
+                    asked.setdefault(str(call["id"]), args if isinstance(args, dict) else {})
+            case ToolCalled(call=name, args=used):
+                asked[name] = used
+            case ApprovalGiven(call=name, granted=True, args=dict() as changed):
+                edited[name] = changed
+            case ToolAnswered(call=name, given=False):
+                asked.setdefault(name, {})
+                answers[name] = event
+    return [
+        MadeCall(tool=answers[name].tool, args=edited.get(name, args), ok=answers[name].error is None)
+        for name, args in asked.items()
+        if name in answers
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolsInOrder:
+    """The tools were called with success one after the other; other calls may be between."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            msg = "tools_in_order needs at least one tool"
+            raise UsageError(msg)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{', then '.join(self.names)}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when all are there in this order; `value` is the share that is, up to the first that is missing."""
+        made = [call.tool for call in made_calls(trial.records) if call.ok]
+        found = 0
+        for tool in made:
+            found += found < len(self.names) and tool == self.names[found]
+        passed = found == len(self.names)
+        reason = "" if passed else f"no {self.names[found]} after {self.names[found - 1] if found else 'the beginning'}; {_told(made)}"
+        return Score(check=self.label, passed=passed, value=found / len(self.names), reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrajectoryMatch:
+    """The run's tool calls are those expected, as far as `mode` asks.
+
+    An expected call is a tool's name, or `{tool: …, args: {…}}`, which a call fits that has at least these
+    arguments with these values. No call counts twice. The value is
+
+    - `exact`: the calls that agree in order, over the larger number of calls; 1 for the same calls and no others
+    - `in_order`: the expected calls that were made in this order, as a share; others may be between
+    - `any_order`, `recall`: the expected calls that were made, as a share
+    - `precision`: the calls made that were expected, as a share
+
+    and the check passes when it is at least `at_least`.
+    """
+
+    calls: tuple[Any, ...]
+    mode: Mode = "in_order"
+    at_least: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.calls or not 0 < self.at_least <= 1:
+            msg = f"trajectory_match needs calls, and at_least above 0 up to 1, not {self.at_least}"
+            raise UsageError(msg)
+        for call in self.calls:
+            _expected(call)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
+        return f"calls {self.mode.replace('_', ' ')}{share}: {one_line(', '.join(_expected(call)[0] for call in self.calls), 60)}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when enough agrees."""
+        made = made_calls(trial.records)
+        fits = [[_fits(expected, call) for call in made] for expected in map(_expected, self.calls)]
+        value = self._value(fits, len(made))
+        # A share such as 2 / 3 is written as .67 or .66 in a file only by mistake; rounding errors are forgiven.
+        passed = value >= self.at_least - 1e-9
+        return Score(check=self.label, passed=passed, value=value, reason="" if passed else _told([call.tool for call in made]))
+
+    def _value(self, fits: Sequence[Sequence[bool]], made: int) -> float:
+        match self.mode:
+            case "exact":
+                return _common(fits, made) / max(len(fits), made)
+            case "in_order":
+                return _common(fits, made) / len(fits)
+            case "precision":
+                return _matched(fits) / made if made else 0.0
+            case _:
+                return _matched(fits) / len(fits)
+
+
+def _expected(call: object) -> tuple[str, dict[str, Json]]:
+    if isinstance(call, str):
+        return call, {}
+    if isinstance(call, dict) and set(call) <= {"tool", "args"} and isinstance(call.get("tool"), str):
+        args = call.get("args") or {}
+        if isinstance(args, dict):
+            return call["tool"], args
+    msg = f"trajectory_match: a call is a tool's name or {{tool: …, args: {{…}}}}, not {one_line(repr(call))}"
+    raise UsageError(msg)
+
+
+def _fits(expected: tuple[str, dict[str, Json]], call: MadeCall) -> bool:
+    tool, args = expected
+    return call.tool == tool and all(name in call.args and call.args[name] == value for name, value in args.items())
+
+
+def _common(fits: Sequence[Sequence[bool]], made: int) -> int:
+    """The length of the longest common subsequence."""
+    before = [0] * (made + 1)
+    for row in fits:
+        now = [0]
+        for place, fit in enumerate(row):
+            now.append(before[place] + 1 if fit else max(now[place], before[place + 1]))
+        before = now
+    return before[-1]
+
+
+def _matched(fits: Sequence[Sequence[bool]]) -> int:
+    """The most expected calls that can each be given a call of their own: a maximum matching."""
+    taken: dict[int, int] = {}
+
+    def give(row: int, seen: set[int]) -> bool:
+        for place, fit in enumerate(fits[row]):
+            if fit and place not in seen:
+                seen.add(place)
+                if place not in taken or give(taken[place], seen):
+                    taken[place] = row
+                    return True
+        return False
+
+    return sum(give(row, set()) for row in range(len(fits)))
+
+
+def _told(tools: Sequence[str]) -> str:
+    return f"called: {one_line(', '.join(tools), 120)}" if tools else "no tool was called"
