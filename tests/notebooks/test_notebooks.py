@@ -19,6 +19,8 @@ def test_there_are_notebooks() -> None:
         "01_first_run.ipynb",
         "02_measure_a_suite.ipynb",
         "03_plans_and_workflows.ipynb",
+        "04_approvals_and_policies.ipynb",
+        "05_a_tool_of_your_own.ipynb",
     ]
 
 
