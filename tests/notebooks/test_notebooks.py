@@ -21,6 +21,7 @@ def test_there_are_notebooks() -> None:
         "03_plans_and_workflows.ipynb",
         "04_approvals_and_policies.ipynb",
         "05_a_tool_of_your_own.ipynb",
+        "06_compare_models.ipynb",
     ]
 
 
