@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.drawing.graph import Node
 from kestrel_lab.core.drawing.layout import arrange
@@ -262,6 +262,17 @@ class Plan:
             for step in self.steps
         )
 
+    @property
+    def _headline(self) -> str:
+        return f"Plan of {len(self.steps)} step{'s' * (len(self.steps) != 1)}"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """The plain form in IPython, and beside the drawing in a stored notebook."""
+        names, rows = self.table()
+        told = ["; ".join(f"{name} {text}" for name, text in zip(names[3:], row[3:], strict=True) if text) for row in rows]
+        lines = [f"  {row[0]}: {plain(f'{row[2]} ({more})' if more else row[2])}" for row, more in zip(rows, told, strict=True)]
+        printer.text("\n".join([self._headline, *lines]))
+
     def _repr_html_(self) -> str:
         drawing = f'<div style="overflow-x:auto">{plan_svg(arrange(self.nodes()))}</div>'
         names, cells = self.table()
@@ -270,4 +281,4 @@ class Plan:
             "<tr>" + "".join(f'<td style="text-align:left">{escape(plain(text))}</td>' for text in row) + "</tr>" for row in cells
         )
         table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        return f"{drawing}<details><summary>Plan of {len(self.steps)} steps as a table</summary>{table}</details>"
+        return f"{drawing}<details><summary>{self._headline} as a table</summary>{table}</details>"

@@ -54,6 +54,9 @@ def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str]
         raise UsageError(msg)
     with root.make_context(PROGRAM, words, obj=face) as context:
         name, command, rest = root.resolve_command(context, words)
+        if hasattr(command, "commands"):  # its own commands read their words later
+            with command.make_context(name, [fill(word) for word in rest], parent=context) as inner:
+                return command.invoke(inner)
         with command.make_context(name, rest, parent=context) as inner:
             for option, value in inner.params.items():
                 if isinstance(value, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from kestrel_lab.core.text import head_tail
@@ -33,9 +34,11 @@ def filled(goal: str, variables: Mapping[str, object]) -> str:
 
 
 def as_text(value: object) -> str:
-    """What a model is given for `value`: a string itself, the head of a table, else its `repr`."""
+    """What a model is given for `value`: a string itself, a path as one would type it, the head of a table, else its `repr`."""
     if isinstance(value, str):
         return value
+    if isinstance(value, PurePath):
+        return str(value)
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
         rest = f"\n… {len(value):,} rows in all" if len(value) > ROWS else ""

@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from IPython.lib.pretty import pretty
 
 from kestrel_lab.core.drawing.graph import FOLD_FROM, Node, arrows, folded
 from kestrel_lab.core.drawing.layout import HEIGHT, Layout, arrange, cells, curve, short
@@ -227,6 +228,13 @@ def test_a_plan_shows_itself_as_a_drawing_and_a_table() -> None:
     assert "&lt;script&gt;go&lt;/script&gt;" in text
     assert text.count("<tr>") == 4
     assert '<td style="text-align:left">b, &lt;a&gt; $x$</td>' in text
+
+
+def test_a_plan_has_a_readable_plain_form() -> None:
+    """What a terminal, or a notebook opened as text, shows: a line per step with what it waits for, no fields."""
+    text = pretty(Plan(steps=(Step(id="a", tool="t", produces=("x",)), Step(id="b", goal="do", consumes=("x",)))))
+    assert text == "Plan of 2 steps\n  a: call t (produces x)\n  b: do (after a)"
+    assert pretty(Plan.single("do")).startswith("Plan of 1 step\n")
 
 
 def test_long_names_keep_their_end() -> None:

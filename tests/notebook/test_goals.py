@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,6 +16,7 @@ VARIABLES = {
     "frame": pd.DataFrame({"n": range(30)}),
     "long": "x" * (2 * LONGEST),
     "dataclass": dataclasses.dataclass,
+    "folder": Path("src/app"),
     "pd": pd,
 }
 
@@ -26,6 +28,7 @@ VARIABLES = {
         ("sum @numbers", "sum [1, 2]"),
         ("@unknown and {name} and {{x}} and %d", "@unknown and {name} and {{x}} and %d"),
         ("mail a@name.org, @@name", "mail a@name.org, @@name"),
+        ("look into @folder", "look into src/app"),
         ("use @dataclass and @pd", "use @dataclass and @pd"),
     ],
 )

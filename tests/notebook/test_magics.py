@@ -288,6 +288,8 @@ def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) ->
     assert run(shell, "%kestrel macros accept file_exists_list_directory --as look") is None  # told, and no value to show
     assert [macro.name for macro in run(shell, "%kestrel macros").list()] == ["look"]
     assert run(shell, "%kestrel macros show look").steps[0].args == {"path": "a"}
+    shell.user_ns.update(which="look", here=Path.cwd())  # `@name` also below a command that has commands
+    assert run(shell, "%kestrel macros show @which --workspace @here").name == "look"
     with pytest.raises(UsageError, match="did you mean 'look'"):
         run(shell, "%kestrel macros remove lok")
 

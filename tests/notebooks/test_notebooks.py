@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -14,7 +15,14 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 def test_there_are_notebooks() -> None:
     """The parametrised tests below have something to test."""
-    assert [path.name for path in NOTEBOOKS] == ["01_first_run.ipynb", "02_measure_a_suite.ipynb"]
+    assert [path.name for path in NOTEBOOKS] == [
+        "01_first_run.ipynb",
+        "02_measure_a_suite.ipynb",
+        "03_plans_and_workflows.ipynb",
+        "04_approvals_and_policies.ipynb",
+        "05_a_tool_of_your_own.ipynb",
+        "06_compare_models.ipynb",
+    ]
 
 
 @pytest.mark.slow
@@ -39,6 +47,10 @@ def test_a_notebook_is_stored_executed(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert all(cell["execution_count"] for cell in cells)
+    failed = [cell for cell in cells if any(output["output_type"] == "error" for output in cell["outputs"])]
+    assert all("raises-exception" in cell["metadata"].get("tags", []) for cell in failed)
     assert any(cell["outputs"] for cell in cells)
     assert str(ROOT) not in text
     assert sys.prefix not in text
+    outputs = json.dumps([cell["outputs"] for cell in cells])
+    assert [place for place in (tempfile.gettempdir(), str(Path.home())) if f"{place}/" in outputs] == []
