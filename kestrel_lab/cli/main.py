@@ -29,6 +29,7 @@ from kestrel_lab.core.text import plain
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
 from kestrel_lab.evals.comparison import Comparison
+from kestrel_lab.evals.notebooks import NotebookResult
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.lab import Lab
 from kestrel_lab.tools.registry import Toolbox
@@ -152,6 +153,8 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case EvalResult():
             console.print(Text(result.headline))
             console.print(_narrow(*result.table()))
+        case NotebookResult():
+            return _notebook(console, result)
         case Comparison():
             console.print(Text(str(result)))
         case _ if hasattr(result, "itertuples"):
@@ -161,6 +164,14 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case _:
             console.print(Text(repr(result)))
     return 0
+
+
+def _notebook(console: Console, result: NotebookResult) -> int:
+    if result.ok:
+        console.print(Text(result.headline))
+        return 0
+    _complain(f"{result.headline}. Its outputs up to there: {result.path}")
+    return EXIT_APPROVAL if result.needs_approval else EXIT_FAILED
 
 
 _SHOWN = ("configuration", "success (95 %)", "trials", "broke", "wall s", "tokens", "tool calls", "cost per trial")
