@@ -37,10 +37,14 @@ def linked(text: str, address: str) -> str:
     """
     if not address:
         return text
-    if urlsplit(address).scheme not in ("", "http", "https"):
+    try:
+        scheme = urlsplit(address).scheme
+    except ValueError:
+        scheme = "none"
+    if scheme not in ("", "http", "https"):
         msg = f"a link to a report begins with http:// or https://, or is a path, not {one_line(address)!r}"
         raise UsageError(msg)
-    return f"[{text}]({quote(address, safe='/:?#@!$&=+,;%~-._')})"
+    return f"[{text}]({quote(address, safe='/:?#@!$&=+,;%~-._', errors='replace')})"
 
 
 def joined(parts: Iterable[str]) -> str:
