@@ -33,7 +33,7 @@ $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
 demo: export KESTREL_HOME = $(ARTIFACTS)/demo/.kestrel
 demo: $(VENV)/.run ## Set up and run the main job: a suite over a real local model and a scripted one
 	@$(BIN)/kestrel eval run evals/smoke.yaml --epochs 1 --report $(ARTIFACTS)/demo/report.html --csv $(ARTIFACTS)/demo/trials.csv
-	@$(BIN)/python notebooks/execute.py --out $(ARTIFACTS)/demo notebooks/01_first_run.ipynb
+	@$(BIN)/kestrel notebook run notebooks/01_first_run.ipynb --out $(ARTIFACTS)/demo/01_first_run.ipynb
 	@echo "report:   $(ARTIFACTS)/demo/report.html"
 	@echo "trials:   $(ARTIFACTS)/demo/trials.csv"
 	@echo "notebook: $(ARTIFACTS)/demo/01_first_run.ipynb"

@@ -1,16 +1,22 @@
-"""`kestrel eval …`: measure suites, compare commits."""
+"""`kestrel eval …`: measure suites, compare commits, decide gates."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kestrel_lab.cli.face import Face
+from kestrel_lab.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.comparison import Comparison
+    from kestrel_lab.evals.result import EvalResult
 
 evals = typer.Typer(
-    help="Measure agents: run suites of scenarios, compare two commits.",
+    help="Measure agents: run suites of scenarios, compare two commits, decide gates.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -19,6 +25,11 @@ Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML)
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
 Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
 Report = Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")]
+Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")]
+Link = Annotated[str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")]
+Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")]
+Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
 @evals.command("run", epilog="Example: kestrel eval run evals/smoke.yaml --epochs 3 --report out/smoke.html")
@@ -30,7 +41,10 @@ def run_suite(
     epochs: Epochs = None,
     report: Report = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
-    reuse: Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")] = False,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+    reuse: Reuse = False,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says."""
     face: Face = ctx.find_root().obj
@@ -38,8 +52,7 @@ def run_suite(
 
     async def work(reporter: Any) -> Any:
         result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
-        if report is not None:
-            result.report(report)
+        _write(result, report, junit, markdown, link)
         if csv is not None:
             csv.parent.mkdir(parents=True, exist_ok=True)
             result.frame.to_csv(csv, index=False)
@@ -58,7 +71,10 @@ def compare_commits(
     config: Configs = None,
     epochs: Epochs = None,
     report: Report = None,
-    margin: Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")] = 0.05,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+    margin: Margin = 0.05,
 ) -> Any:
     """Run a suite at two commits, as far as results are missing, and say what changed.
 
@@ -69,8 +85,60 @@ def compare_commits(
 
     async def work(reporter: Any) -> Any:
         comparison = await lab.compare(base, head, suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
-        if report is not None:
-            comparison.report(report)
+        _write(comparison, report, junit, markdown, link)
         return comparison
 
     return face.wait(work)
+
+
+@evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
+def decide_gates(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    against: Annotated[str, typer.Option(metavar="COMMIT", help="Also compare HEAD with this commit, both measured as committed.")] = "",
+    config: Configs = None,
+    epochs: Epochs = None,
+    report: Report = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+    margin: Margin = 0.05,
+    reuse: Reuse = False,
+) -> Any:
+    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not sure; 3: not decided, something is broken.
+
+    Gates stand in the suite file: `gates: [{success_rate: {at_least: 0.8}}, {cost_estimate: {at_most: 0.02, config: small}}]`.
+    A bound holds, or is violated, where the whole 95 % interval is on one side of it.
+    """
+    from kestrel_lab.evals.suitefile import load_suite  # loads pydantic
+
+    face: Face = ctx.find_root().obj
+    if not against and not load_suite(suite).select(configs=config).gates:
+        msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
+        raise UsageError(msg)
+    lab = face.lab()
+
+    async def work(reporter: Any) -> Any:
+        measured: EvalResult | Comparison
+        if against:
+            measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
+        else:
+            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+        _write(measured, report, junit, markdown, link)
+        return measured.gates()
+
+    return face.wait(work)
+
+
+def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:
+    """Write what is asked for; the summary links to the report."""
+    if report is not None:
+        measured.report(report)
+    if junit is not None:
+        measured.junit(junit)
+    if markdown is not None:
+        near = os.path.relpath(report, markdown.parent) if report is not None else ""
+        text = measured.markdown(link or near)
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(text, encoding="utf-8")

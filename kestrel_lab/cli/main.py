@@ -6,6 +6,7 @@ import asyncio
 import getpass
 import json
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -29,6 +30,8 @@ from kestrel_lab.core.text import plain
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
 from kestrel_lab.evals.comparison import Comparison
+from kestrel_lab.evals.gating import EXIT_CODES, GateReport
+from kestrel_lab.evals.notebooks import NotebookResult
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.lab import Lab
 from kestrel_lab.tools.registry import Toolbox
@@ -95,30 +98,41 @@ class TerminalFace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line; exits with 0, 1 failed, 2 wrong usage, 3 approval needed, 130 stopped."""
+    """Run the command line; exits with 0, 1 failed, 2 wrong usage, 3 approval needed, 130 stopped.
+
+    `eval gate` exits with 0 ok, 1 regression, 2 inconclusive, 3 not decided for any reason.
+    """
     sys.exit(_main(list(sys.argv[1:] if argv is None else argv)))
 
 
 def _main(argv: list[str]) -> int:
     face = TerminalFace()
+    gate = argv[:2] == ["eval", "gate"]
     try:
         result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=face)
         return _show(face.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork"})
     except typer.TyperException as error:
         _complain(f"{wrong_usage(error)}. The words and options: kestrel {argv[0] + ' ' if argv[:1] and argv[0][:1] != '-' else ''}--help")
-        return EXIT_USAGE
+        code = EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt, RunCancelled) as error:
         _complain(str(error) or "stopped")
         return EXIT_CANCELLED
     except ApprovalRequired as error:
         _complain(str(error))
-        return EXIT_APPROVAL
+        code = EXIT_APPROVAL
     except KestrelError as error:
         _complain(str(error))
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    except Exception:
+        if not gate:
+            raise
+        traceback.print_exc()
+        code = EXIT_FAILED
     finally:
         if "_lab" in face.__dict__:
             face.lab().close()
+    # The codes of a gate are verdicts: whatever kept it from being decided must not look like one.
+    return EXIT_CODES["broken"] if gate else code
 
 
 def _complain(message: str) -> None:
@@ -152,6 +166,12 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case EvalResult():
             console.print(Text(result.headline))
             console.print(_narrow(*result.table()))
+        case GateReport():
+            console.print(Text(result.headline))
+            console.print(_table(*result.table()))
+            return result.exit_code
+        case NotebookResult():
+            return _notebook(console, result)
         case Comparison():
             console.print(Text(str(result)))
         case _ if hasattr(result, "itertuples"):
@@ -161,6 +181,14 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case _:
             console.print(Text(repr(result)))
     return 0
+
+
+def _notebook(console: Console, result: NotebookResult) -> int:
+    if result.ok:
+        console.print(Text(result.headline))
+        return 0
+    _complain(f"{result.headline}. Its outputs up to there: {result.path}")
+    return EXIT_APPROVAL if result.needs_approval else EXIT_FAILED
 
 
 _SHOWN = ("configuration", "success (95 %)", "trials", "broke", "wall s", "tokens", "tool calls", "cost per trial")

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.difference import Difference, Verdict, difference, judge, overall
+from kestrel_lab.evals.gating import GateReport, decide, decide_change
+from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.pullrequest import comparison_markdown
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, trial_record
+from kestrel_lab.evals.testcases import groups
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.page import page
@@ -93,6 +97,22 @@ class Comparison:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(page(f"Suite {self.suite.name}: {self.base.title} → {self.head.title}", self._repr_html_()), encoding="utf-8")
         return target
+
+    def gates(self) -> GateReport:
+        """The suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
+        change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items())
+        return GateReport(suite=self.suite.name, decisions=(*decide(self.suite, self.head.rows), *change))
+
+    def junit(self, path: str | Path) -> Path:
+        """Write JUnit XML of the trials of `head` and of `gates`; returns its path."""
+        return write_junit(path, self.suite.name, [*groups(self.suite, self.head.rows), self.gates().group()])
+
+    def markdown(self, report: str = "") -> str:
+        """A summary for a pull request: what changed and what flipped; `report` is where the HTML page will be found."""
+        cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        heading = (self.verdict, self.base.title, self.head.title, self.suite.name)
+        gates = self.gates() if self.suite.gates else None
+        return comparison_markdown(heading, cells, self._flips, self._notes(), gates, report)
 
     def __repr__(self) -> str:
         # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.

@@ -71,7 +71,7 @@ def _failures(rows: Sequence[EvalRow], store: SessionStore) -> Iterable[str]:
             continue
         records = store.records(str(row.result["run"]))
         inside = run_html(view_of(records)) if records else "<p>The log of this run is not in this store.</p>"
-        yield f"<details><summary>{_text(head)}</summary>{inside}</details>"
+        yield f'<details id="run-{escape(str(row.result["run"]))}">' + f"<summary>{_text(head)}</summary>{inside}</details>"
 
 
 def _text(text: str) -> str:

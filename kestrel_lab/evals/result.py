@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.evals.attempts import chances
+from kestrel_lab.evals.gating import GateReport, decide
+from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.plots import configs_figure
+from kestrel_lab.evals.pullrequest import result_markdown
 from kestrel_lab.evals.report import report_page
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import (
@@ -24,6 +27,7 @@ from kestrel_lab.evals.table import (
     summary_cells,
     trial_record,
 )
+from kestrel_lab.evals.testcases import groups
 from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import table_html
 
@@ -112,6 +116,22 @@ class EvalResult:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(report_page(self.suite, self.rows, self.store), encoding="utf-8")
         return target
+
+    def gates(self) -> GateReport:
+        """The suite's gates, decided; `broken` when it declares none."""
+        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows))
+
+    def junit(self, path: str | Path) -> Path:
+        """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate; returns its path.
+
+        A case fails when fewer of its epochs passed than a gate for the success rate asks for, all where there is none.
+        """
+        more = [self.gates().group()] if self.suite.gates else []
+        return write_junit(path, self.suite.name, [*groups(self.suite, self.rows), *more])
+
+    def markdown(self, report: str = "") -> str:
+        """A summary for a pull request; `report`, where the HTML report will be found, makes links to transcripts."""
+        return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
 
     def __repr__(self) -> str:
         # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result, and intervals load scipy.

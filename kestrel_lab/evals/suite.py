@@ -11,6 +11,7 @@ from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.protocols import Check
+from kestrel_lab.evals.gate import Gate
 
 CountErrors = Literal["fail", "exclude"]
 _T = TypeVar("_T")
@@ -129,6 +130,8 @@ class Suite:
     """Python files whose `@tool` objects the scenarios may name."""
     grader: str = ""
     """The model that judges for `graded` checks, as for a configuration; empty for the one a run gets when none is named."""
+    gates: tuple[Gate, ...] = ()
+    """Bounds that `kestrel eval gate` decides; no trial's outcome depends on them."""
     path: Path | None = None
     """The suite file; what the suite names is looked for beside it."""
     root: Path | None = None
@@ -145,10 +148,12 @@ class Suite:
             raise UsageError(msg)
 
     def select(self, *, configs: Iterable[str] | None = None, scenarios: Iterable[str] | None = None, epochs: int | None = None) -> Suite:
-        """The suite cut down to the named parts; raises `UsageError` for a name it does not have."""
+        """The suite cut down to the named parts, without gates for configurations left out; raises `UsageError` for a name it does not have."""
         chosen = self
         if configs is not None:
-            chosen = replace(chosen, configs=tuple(_pick("configuration", configs, {c.name: c for c in self.configs})))
+            picked = tuple(_pick("configuration", configs, {c.name: c for c in self.configs}))
+            left_out = {config.name for config in self.configs} - {config.name for config in picked}
+            chosen = replace(chosen, configs=picked, gates=tuple(gate for gate in self.gates if gate.config not in left_out))
         if scenarios is not None:
             chosen = replace(chosen, scenarios=tuple(_pick("scenario", scenarios, {s.id: s for s in self.scenarios})))
         if epochs is not None:

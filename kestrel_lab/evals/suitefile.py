@@ -10,11 +10,12 @@ from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 
 from kestrel_lab.checks.parse import checks_schema, parse_check
 from kestrel_lab.core.entries import Entry, attempt, checked, joined
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.yamlfile import Where, YamlFile, read_yaml
+from kestrel_lab.evals.gate import Gate
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.middleware.policy import Policy
 
@@ -87,6 +88,15 @@ class ConfigEntry(Entry):
         return {"name": value, "model": value} if isinstance(value, str) else value
 
 
+class BoundEntry(Entry):
+    """The bound of a gate, and what it is for; all configurations, each on its own, and all families by default."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    config: str = ""
+    family: str = ""
+
+
 class SuiteEntry(Entry):
     """A whole suite file."""
 
@@ -100,6 +110,7 @@ class SuiteEntry(Entry):
     grader: str = ""
     defaults: DefaultsEntry = DefaultsEntry()
     configs: Annotated[list[ConfigEntry], Field(min_length=1)] = Field(default_factory=lambda: [ConfigEntry(name="default")])
+    gates: list[dict[str, BoundEntry]] = Field(default_factory=list)
     scenarios: list[ScenarioEntry] = Field(default_factory=list)
     scenarios_from: list[str] = Field(default_factory=list)
 
@@ -125,6 +136,7 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
             f"{document.place()}: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"
         )
     configs = [_config(entry, index, document, problems) for index in range(len(entry.configs))]
+    gates = _gates(entry, document, problems, configs, scenarios)
     if problems:
         raise UsageError(joined(problems))
     try:
@@ -139,6 +151,7 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
             instructions_from=entry.instructions_from,
             tools_from=tuple(entry.tools_from),
             grader=entry.grader,
+            gates=tuple(gates),
             path=place.absolute(),
             root=repository_of(place.absolute().parent),
         )
@@ -222,6 +235,24 @@ def _config(suite: SuiteEntry, index: int, document: YamlFile, problems: list[st
         plan=entry.plan,
         inputs=entry.inputs,
     )
+
+
+def _gates(suite: SuiteEntry, document: YamlFile, problems: list[str], configs: list[Config], scenarios: list[Scenario]) -> list[Gate]:
+    known = {"config": [config.name for config in configs], "family": sorted({scenario.family for scenario in scenarios} - {""})}
+
+    def made(item: dict[str, BoundEntry]) -> Gate:
+        if len(item) != 1:
+            msg = f"a gate is one metric with its bound, not {' and '.join(item) or 'nothing'}"
+            raise UsageError(msg)
+        (metric, bound), *_ = item.items()
+        for key, names in known.items():
+            if (name := getattr(bound, key)) and name not in names:
+                msg = f"{key}: the suite has no {key} {name!r}; {nearest(name, names)}"
+                raise UsageError(msg)
+        return Gate(metric=metric, **bound.model_dump())
+
+    found = [attempt(document, ("gates", index), problems, partial(made, item)) for index, item in enumerate(suite.gates)]
+    return [gate for gate in found if gate is not None]
 
 
 def _tools(names: list[str] | None) -> tuple[str, ...] | None:

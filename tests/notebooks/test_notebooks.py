@@ -1,6 +1,5 @@
 """Claims about the notebooks that are shipped."""
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -8,6 +7,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+
+from kestrel_lab.evals.notebooks import run_notebook_sync
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -30,12 +31,8 @@ def test_there_are_notebooks() -> None:
 def test_a_notebook_runs_headless(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every notebook runs to its end with nobody there and leaves output that needs no kernel."""
     monkeypatch.setenv("KESTREL_HOME", str(tmp_path / "home"))
-    spec = importlib.util.spec_from_file_location("execute_notebooks", ROOT / "notebooks" / "execute.py")
-    assert spec is not None
-    assert spec.loader is not None
-    execute = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(execute)
-    execute.execute(path, tmp_path / path.name)
+    result = run_notebook_sync(path, tmp_path / path.name, cwd=ROOT)
+    assert result.ok, result.headline
     done = nbformat.read(tmp_path / path.name, as_version=4)
     assert "widgets" not in done.metadata
     assert [cell.source for cell in done.cells if cell.cell_type == "code" and cell.execution_count is None] == []

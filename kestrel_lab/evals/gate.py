@@ -1,0 +1,67 @@
+"""A gate: a bound that a suite declares for one of its metrics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.evals.metrics import METRICS
+
+SUCCESS: Final = "success_rate"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gate:
+    """Exactly one bound of the mean of a metric over trials."""
+
+    metric: str
+    """`success_rate`, or one of `METRICS`."""
+    at_least: float | None = None
+    at_most: float | None = None
+    config: str = ""
+    """The configuration it is for; empty for each of them."""
+    family: str = ""
+    """The family of scenarios it is for; empty for all of them together."""
+
+    def __post_init__(self) -> None:
+        known = [SUCCESS, *METRICS]
+        if self.metric not in known:
+            msg = f"there is no metric {self.metric!r} to set a bound for; {nearest(self.metric, known)}"
+            raise UsageError(msg)
+        if (self.at_least is None) == (self.at_most is None):
+            msg = f"a gate has one bound, at_least or at_most, not {'none' if self.at_least is None else 'both'}"
+            raise UsageError(msg)
+        if not math.isfinite(self.bound):
+            msg = f"a gate's bound is a number, not {self.bound}"
+            raise UsageError(msg)
+        if self.metric == SUCCESS and self.at_least is not None and not 0 < self.at_least < 1:
+            msg = f"a success rate can be shown to be at least a share between 0 and 1, not {self.at_least}: no number of trials shows 1"
+            raise UsageError(msg)
+        if self.metric == SUCCESS and self.at_most is not None and not 0 < self.at_most < 1:
+            msg = f"a success rate can be shown to be at most a share between 0 and 1, not {self.at_most}: no number of trials shows 0"
+            raise UsageError(msg)
+
+    @property
+    def bound(self) -> float:
+        """The number that is not to be crossed."""
+        found = self.at_least if self.at_least is not None else self.at_most
+        return math.nan if found is None else found
+
+    @property
+    def text(self) -> str:
+        """As a person reads it: `success_rate ≥ 80 % (family code)`."""
+        sign = "≥" if self.at_least is not None else "≤"
+        return f"{self.metric} {sign} {shown(self.metric, self.bound)}" + (f" (family {self.family})" if self.family else "")
+
+    def covers(self, config: str, family: str) -> bool:
+        """Whether it speaks of this configuration's trials of this family."""
+        return self.config in ("", config) and self.family in ("", family)
+
+
+def shown(metric: str, value: float) -> str:
+    """A value of a metric as text; a dash for what is not known."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{100 * value:.3g} %" if metric == SUCCESS else f"{value:.4g}"

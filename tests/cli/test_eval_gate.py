@@ -1,0 +1,102 @@
+"""Exit codes and files of `kestrel eval gate`, made of its real process."""
+
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+SUITE = """\
+name: demo
+epochs: 1
+configs: [{name: script, model: "scripted:script.yaml"}]
+gates: [{success_rate: {at_least: 0.5}}]
+scenarios:
+""" + "".join(f"  - {{id: s{n}, goal: talk, checks: [{{answer_contains: hello}}]}}\n" for n in range(9))
+SAYS = "rules:\n  - when: talk\n    turns: [WORD]\n"
+
+
+def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in `folder`."""
+    command = [sys.executable, "-m", "kestrel_lab", "eval", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=170, check=False)
+
+
+def git(folder: Path, *words: str) -> None:
+    """Run git with a fixed identity."""
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A suite whose script passes."""
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    (tmp_path / "script.yaml").write_text(SAYS.replace("WORD", "hello"))
+    return tmp_path
+
+
+def test_the_four_codes(folder: Path) -> None:
+    """0 when the bound holds, 1 when it is violated, 2 when two scenarios cannot tell, 3 when nothing could be run."""
+    done = kestrel(folder, "gate", "suite.yaml", "--junit", "ci/j.xml", "--markdown", "ci/m.md", "--report", "ci/r.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "OK: suite demo, 1 gates" in done.stdout
+    root = ET.parse(folder / "ci" / "j.xml").getroot()
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("10", "0", "0")
+    assert "[9 trials of 9 scenarios](r.html)" in (folder / "ci" / "m.md").read_text()
+
+    (folder / "script.yaml").write_text(SAYS.replace("WORD", "bye"))
+    done = kestrel(folder, "gate", "suite.yaml")
+    assert done.returncode == 1
+    assert "regression" in done.stdout
+
+    (folder / "few.yaml").write_text("".join(SUITE.splitlines(keepends=True)[:7]))
+    assert kestrel(folder, "gate", "few.yaml").returncode == 2
+
+    (folder / "script.yaml").write_text("rules:\n  - when: something else\n    turns: [x]\n")
+    done = kestrel(folder, "gate", "suite.yaml")
+    assert done.returncode == 3
+    assert "broken" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("missing.yaml",),
+        ("suite.yaml", "--wrong"),
+        ("bare.yaml",),
+        ("suite.yaml", "--config", "other"),
+        ("suite.yaml", "--against", "main"),
+    ],
+)
+def test_what_cannot_be_decided_is_no_verdict(folder: Path, words: tuple[str, ...]) -> None:
+    """Wrong usage, which is code 2 elsewhere, is code 3 here: 2 would say that the gate was tried."""
+    (folder / "bare.yaml").write_text(SUITE.replace("gates: [{success_rate: {at_least: 0.5}}]\n", ""))
+    done = kestrel(folder, "gate", *words)
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: ")
+
+
+def test_against_a_commit(folder: Path) -> None:
+    """Compared with a better commit: code 1, and the table has the change."""
+    (folder / ".gitignore").write_text(".kestrel/\n")
+    git(folder, "init", "-q", "-b", "main")
+    for word in ("hello", "bye"):
+        (folder / "script.yaml").write_text(SAYS.replace("WORD", word))
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", word)
+    (folder / "suite.yaml").write_text(SUITE.replace("gates: [{success_rate: {at_least: 0.5}}]\n", ""))
+    done = kestrel(folder, "gate", "suite.yaml", "--against", "HEAD~1", "--markdown", "m.md")
+    assert done.returncode == 1, done.stderr
+    assert "success_rate: change from HEAD~1" in done.stdout
+    assert "**Flipped: 9 trials passed on one side only**" in (folder / "m.md").read_text()
+
+
+def test_a_run_writes_the_same_files(folder: Path) -> None:
+    """`eval run --junit --markdown` writes both and fails for no gate."""
+    (folder / "script.yaml").write_text(SAYS.replace("WORD", "bye"))
+    done = kestrel(folder, "run", "suite.yaml", "--junit", "j.xml", "--markdown", "m.md", "--link", "https://ci.example.org/r.html")
+    assert done.returncode == 0
+    assert ET.parse(folder / "j.xml").getroot().get("failures") == "10"
+    assert "https://ci.example.org/r.html#run-" in (folder / "m.md").read_text()
