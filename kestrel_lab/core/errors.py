@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from kestrel_lab.core.messages import Tried
 
 
+START_STEP = "start_step"
+"""Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
+
+
 class KestrelError(Exception):
     """Root of every error this package raises on purpose; prints as one line in a notebook."""
 
@@ -159,8 +163,9 @@ class ApprovalRequired(Signal):
     """
 
     def __init__(self, run_id: str, tool: str, args: dict[str, Json]) -> None:
+        what = f"begin step {args.get('step')}" if tool == START_STEP else f"call {tool}"
         super().__init__(
-            f"run {run_id} wants to call {tool} and nobody is here to approve it. "
+            f"run {run_id} wants to {what} and nobody is here to approve it. "
             f"Look: kestrel show {run_id} · approve: kestrel approve {run_id} · "
             f"go on: kestrel run --resume {run_id} (or: await lab.resume({run_id!r}))"
         )

@@ -15,14 +15,14 @@ from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.shapes import outlook
-from kestrel_lab.core.step import START_STEP, STEPS, Step
+from kestrel_lab.core.step import STEPS, Step
 from kestrel_lab.core.text import plain
 
 if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.figure import Figure
 
-__all__ = ["START_STEP", "Plan", "Step"]
+__all__ = ["Plan", "Step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

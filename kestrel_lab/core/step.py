@@ -12,8 +12,6 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.template import references
 from kestrel_lab.core.text import plain
 
-START_STEP = "start_step"
-"""Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
 STEPS = "steps"
 """In a condition: how the steps went that are waited for, `steps.NAME.ok`, `.skipped` and `.answer`."""
 

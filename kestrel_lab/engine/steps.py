@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from kestrel_lab.core.calls import Call, Danger, Problem
-from kestrel_lab.core.errors import RunError, ToolError, UsageError, nearest
+from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, nearest
 from kestrel_lab.core.events import StepStarted
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolRequest
-from kestrel_lab.core.plan import START_STEP, Plan, Step
+from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.step import STEPS
 from kestrel_lab.core.template import render as put_in
 from kestrel_lab.engine.agent import run_agent

@@ -11,8 +11,8 @@ from typing import cast
 
 from kestrel_lab.core import events as e
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.plan import START_STEP
 from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.notices import notice_of, prompt, verdict

@@ -153,3 +153,8 @@ def test_values_are_found_among_words() -> None:
     assert list(values_in('see {"a": 1} and {b} and {"x": NaN}: {"c": [{"d": 2}]}')) == [{"a": 1}, {"c": [{"d": 2}]}]
     assert list(values_in("no [1, 2] {}", "{[")) == [[1, 2], {}]
     assert list(values_in("{" * 50_000)) == []
+
+
+def test_a_step_that_waits_is_named() -> None:
+    """Where an agent may not begin, the step is named and not the stand-in for a tool."""
+    assert str(ApprovalRequired("r1", "start_step", {"step": "tell", "goal": "x"})).startswith("run r1 wants to begin step tell and nobody")
