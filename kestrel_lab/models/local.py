@@ -44,10 +44,10 @@ def local_extra_missing() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """SmolLM2-135M-Instruct, in this process; free, offline. Without a temperature it says what is most likely;
-    equal requests may still get different answers, because what is left of the one before in its cache rounds differently.
+    """SmolLM2-135M-Instruct, in this process; free, offline.
 
-    It enforces `request.schema`. It does not call tools: wrap it in `TextToolModel`. All instances share one loaded model
+    Without a temperature it says what is most likely; equal requests may still get different answers, because what is
+    left of the one before in its cache rounds differently. It enforces `request.schema`. It does not call tools: wrap it in `TextToolModel`. All instances share one loaded model
     and are answered one at a time. Cancelling a call frees the model after at most 128 further tokens.
     """
 
