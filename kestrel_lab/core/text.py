@@ -1,6 +1,7 @@
 """Making foreign text harmless and short: what a terminal, a notebook and a model may be shown."""
 
 import re
+from pathlib import Path
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor moves, screen clearing
@@ -44,3 +45,9 @@ def one_line(text: str, limit: int = 80) -> str:
     """`text` on one line of at most `limit` characters."""
     line = " ".join(plain(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def shown_path(path: Path) -> str:
+    """The path as people in this folder would write it."""
+    absolute = path.absolute()
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)

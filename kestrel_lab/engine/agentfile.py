@@ -9,6 +9,7 @@ from typing import Any, Final
 from kestrel_lab.agents import LLMAgent, ReActAgent
 from kestrel_lab.core.entries import checked
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.text import shown_path
 from kestrel_lab.core.yamlfile import read_yaml
 from kestrel_lab.engine.workflow_entries import AgentEntry, AgentFileEntry, AgentSettings
 
@@ -62,7 +63,7 @@ def is_file_name(text: str) -> bool:
 
 
 def _read(path: Path) -> AgentFileEntry:
-    return checked(read_yaml(path, shown(path)), AgentFileEntry)
+    return checked(read_yaml(path, shown_path(path)), AgentFileEntry)
 
 
 def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
@@ -84,9 +85,3 @@ def _beside(folder: Path, name: str) -> Path:
         msg = f"there is no agent file {name!r} beside the workflow"
         raise UsageError(msg)
     return found
-
-
-def shown(path: Path) -> str:
-    """The path as people in this folder would write it."""
-    absolute = path.absolute()
-    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)

@@ -11,6 +11,7 @@ from typing import Any
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.text import shown_path
 from kestrel_lab.middleware.policy import Policy
 
 
@@ -102,7 +103,7 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     items = {key: Setting(key=key, value=value, source="default", meaning=meaning) for key, (value, _, meaning) in _KNOWN.items()}
     for path, table in _files(folder):
         for key, value in table.items():
-            items[key] = _setting(key, value, str(path))
+            items[key] = _setting(key, value, shown_path(path))
     for key in _KNOWN:
         name = f"KESTREL_{key.upper()}"
         if env.get(name):

@@ -12,8 +12,9 @@ from kestrel_lab.core.entries import checked
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json, loads
 from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.text import shown_path
 from kestrel_lab.core.yamlfile import YamlFile, read_yaml
-from kestrel_lab.engine.agentfile import is_file_name, shown
+from kestrel_lab.engine.agentfile import is_file_name
 from kestrel_lab.engine.workflow_entries import KINDS, AnyWorkflow, InputEntry, PlanEntry
 from kestrel_lab.engine.workflow_parts import Reading, shape_of
 
@@ -80,7 +81,7 @@ def shipped() -> dict[str, Path]:
 
 def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
     """A workflow file as it is written; raises `UsageError` for mistakes that show without a goal."""
-    document = read_yaml(path, shown(path))
+    document = read_yaml(path, shown_path(path))
     value = document.value
     kind = value.get("kind") if isinstance(value, dict) else None
     if isinstance(value, dict) and kind not in KINDS:

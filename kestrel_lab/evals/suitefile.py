@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Check
+from kestrel_lab.core.text import shown_path
 from kestrel_lab.core.yamlfile import Where, YamlFile, read_yaml
 from kestrel_lab.evals.gate import Gate
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
@@ -174,7 +175,7 @@ _Entry = TypeVar("_Entry", bound=BaseModel)
 
 
 def _read(path: Path, kind: type[_Entry]) -> tuple[YamlFile, _Entry]:
-    document = read_yaml(path, _shown(path))
+    document = read_yaml(path, shown_path(path))
     return document, checked(document, kind)
 
 
@@ -289,9 +290,3 @@ def _refuse_asking(approve: str) -> None:
     if approve.strip().lower() == "ask":
         msg = "nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"
         raise UsageError(msg)
-
-
-def _shown(path: Path) -> str:
-    """The path as people in this folder would write it."""
-    absolute = path.absolute()
-    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)
