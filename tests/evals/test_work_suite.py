@@ -1,0 +1,20 @@
+"""The shipped suite of work: each scenario can be passed, and is failed by idleness and by a likely mistake."""
+
+from pathlib import Path
+
+from kestrel_lab.lab import Lab
+
+SUITE = Path(__file__).parents[2] / "evals" / "work.yaml"
+
+
+def test_every_scenario_tells_right_from_wrong(tmp_path: Path) -> None:
+    """The expected way passes all of at least 40 scenarios in 8 families; a mistake in each, and doing nothing, fail all; nothing breaks."""
+    frame = Lab(home=tmp_path / "home").eval_sync(SUITE, epochs=1).frame
+    outcomes = frame.groupby("config")["outcome"].unique().map(list).to_dict()
+
+    assert outcomes == {"expected way": ["pass"], "careless": ["fail"], "idle": ["fail"]}, frame.loc[
+        (frame["outcome"] == "pass") != (frame["config"] == "expected way"), ["scenario", "config", "outcome", "reason"]
+    ].to_string()
+    assert frame["scenario"].nunique() >= 40
+    assert frame["family"].nunique() == 8
+    assert set(frame["model_kind"]) == {"scripted"}
