@@ -21,6 +21,7 @@ from kestrel_lab.engine.healthtable import HealthRow
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.choose import available_models
 from kestrel_lab.models.escalation import EscalatingModel
+from kestrel_lab.models.routing import RoutedModel
 from kestrel_lab.tools.ripgrep import rg_path
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
@@ -96,7 +97,7 @@ def _dependencies(lab: Lab) -> list[Finding]:
     except UsageError:
         needed: tuple[Model, ...] = ()
     else:
-        needed = model.models if isinstance(model, EscalatingModel) else (model,)
+        needed = model.models if isinstance(model, EscalatingModel | RoutedModel) else (model,)
     watched = [watch_model(one, lab.supervisor).name for one in needed if one.kind == "real"]
     # Of several models that stand in for each other none is needed, and neither is what only earlier runs used.
     return [_dependency(lab, row, optional=watched != [row.dependency]) for row in run_blocking(lab.supervisor.look())]

@@ -63,6 +63,8 @@ class ModelAnswered:
     error: dict[str, Json] | None = None
     given: bool = False
     """Written by whoever forked the run; no model said it."""
+    routed: str = ""
+    """The kind of work for which this model was chosen among several, and how it was told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

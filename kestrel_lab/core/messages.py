@@ -92,3 +92,5 @@ class ModelAnswer:
     """`stop`, `tool_calls`, `length` (cut off) or a provider's own word."""
     tried: tuple[Tried, ...] = ()
     """Who was asked before; what they used is not in `usage`."""
+    routed: str = ""
+    """Why this model was chosen among several, where one was."""

@@ -18,6 +18,7 @@ from kestrel_lab.engine.failures import RECOVERABLE, classify
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.models.escalation import EscalatingModel
 from kestrel_lab.models.probing import endpoint_of, probe_of
+from kestrel_lab.models.routing import RoutedModel
 
 Emit = Callable[[Event], Any]
 _FIRST_PAUSE_S, _SHORTEST_PAUSE_S = 0.5, 0.2
@@ -35,6 +36,8 @@ def guarded(model: Model, supervisor: RuntimeSupervisor, emit: Emit, *, patience
         *others, last = model.models
         ahead = (guarded(one, supervisor, emit, patience_s=0.0) for one in others)
         return replace(model, models=(*ahead, guarded(last, supervisor, emit, patience_s=patience)))
+    if isinstance(model, RoutedModel):
+        return model.over(lambda one: guarded(one, supervisor, emit, patience_s=patience))
     if model.kind != "real":
         return model
     return GuardedModel(model, watch_model(model, supervisor), emit, patience)
@@ -49,8 +52,10 @@ def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
 async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
     """Return once `model` may be asked, probing where that costs nothing; raise `DependencyError` after `timeout` seconds.
 
-    Of models that stand in for each other one is enough.
+    Of models that stand in for each other one is enough, and of those for kinds of work the one for everything else.
     """
+    while isinstance(model, RoutedModel):
+        model = model.otherwise
     *others, last = model.models if isinstance(model, EscalatingModel) else (model,)
     for one in others:
         if one.kind != "real":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.places import locate
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.toolfiles import load_check, load_function, load_tools
+from kestrel_lab.models.routing import ROUTE, read_routes, routed
 from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.registry import Tool, Toolbox
 
@@ -36,7 +38,7 @@ class Prepared:
     plans: Mapping[str, str | Path | None]
     """By configuration: a shipped workflow or a file; `None` for one agent."""
     toolboxes: Mapping[str, Toolbox]
-    """By scenario."""
+    """By scenario; see `toolbox`."""
     sources: Mapping[str, Path | None]
     """By scenario: what its workspace is made from."""
     skipped: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +47,13 @@ class Prepared:
     """Models that judge, by the name that `graded` checks have for them; empty for the suite's."""
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """What `python_check`s name."""
+
+    config_tools: Mapping[str, Toolbox] = field(default_factory=dict)
+    """By configuration, for those that bring tools of their own."""
+
+    def toolbox(self, scenario: Scenario, config: Config) -> Toolbox:
+        """The tools of a trial: the configuration's, if it has any, else the scenario's."""
+        return self.config_tools.get(config.name) or self.toolboxes[scenario.id]
 
     def model(self, config: Config, epoch: int) -> Model:
         """The model as `config` sets it for `epoch`."""
@@ -116,27 +125,36 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
     return Prepared(
         suite=suite,
         instructions=instructions,
-        models={config.name: given.get(config.name) or _chosen(session, suite, config.model) for config in suite.configs},
+        models={config.name: given.get(config.name) or _configured(session, suite, config) for config in suite.configs},
         plans={config.name: _plan(suite, config) for config in suite.configs},
         toolboxes=toolboxes,
         sources=sources,
         skipped=skipped,
         graders=graders,
         functions=functions,
+        config_tools={
+            config.name: _named(own, session, config.tools, f"configuration {config.name!r}")
+            for config in suite.configs
+            if config.tools is not None
+        },
     )
 
 
 def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
-    native = {tool.name: tool for tool in session.toolbox}
     if scenario.tools is None:
+        native = {tool.name: tool for tool in session.toolbox}
         reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure"}
         return Toolbox((reading | own).values())
-    known = native | own
-    for name in scenario.tools:
+    return _named(own, session, scenario.tools, f"scenario {scenario.id!r}")
+
+
+def _named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
+    known = {tool.name: tool for tool in session.toolbox} | own
+    for name in names:
         if name not in known:
-            msg = f"scenario {scenario.id!r} wants the tool {name!r}, which is not there; {nearest(name, known)}"
+            msg = f"{who} wants the tool {name!r}, which is not there; {nearest(name, known)}"
             raise UsageError(msg)
-    return Toolbox(known[name] for name in scenario.tools)
+    return Toolbox(known[name] for name in names)
 
 
 def _plan(suite: Suite, config: Config) -> str | Path | None:
@@ -144,6 +162,11 @@ def _plan(suite: Suite, config: Config) -> str | Path | None:
     path = suite.resolve(config.plan) if config.plan.endswith((".yaml", ".yml")) else config.plan or None
     plan_for(path, "a goal", config.inputs)
     return path
+
+
+def _configured(session: Session, suite: Suite, config: Config) -> Model:
+    """The configuration's model, or one that routes to several."""
+    return routed(config.routes, partial(_chosen, session, suite)) if config.routes else _chosen(session, suite, config.model)
 
 
 def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False) -> Model:
@@ -154,4 +177,6 @@ def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = Fa
         if colon and file.endswith(".py"):
             return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=model)
         return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
+    if model.startswith(f"{ROUTE}:"):
+        return read_routes(suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite))
     return session.resolve_model(model or None)

@@ -102,12 +102,20 @@ class Config:
     """A shipped workflow by name, or a workflow file, as `resolve` finds it; empty for one agent that works on the goal."""
     inputs: dict[str, Json] = field(default_factory=dict)
     """Values of the workflow's inputs."""
+    routes: dict[str, Json] = field(default_factory=dict)
+    """Models by kind of work, with `otherwise`, in place of `model`."""
+    tools: tuple[str, ...] | None = None
+    """Tools in place of those of the scenarios."""
 
     def definition(self) -> dict[str, Json]:
         """All that a trial's outcome depends on: neither name nor concurrency."""
         own: dict[str, Json] = {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
         # Left out where not used, so that results stored before there were plans still stand.
-        return own | {key: value for key, value in (("plan", self.plan), ("inputs", dict(self.inputs))) if value}
+        return own | {key: value for key, value in self._further() if value}
+
+    def _further(self) -> tuple[tuple[str, Json], ...]:
+        tools: Json = None if self.tools is None else {"only": list(self.tools)}
+        return ("plan", self.plan), ("inputs", dict(self.inputs)), ("routes", dict(self.routes)), ("tools", tools)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

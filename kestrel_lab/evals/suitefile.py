@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, Field, ValidationError, WithJsonSchema, model_validator
 
 from kestrel_lab.checks.parse import checks_schema, parse_check
 from kestrel_lab.core.entries import Entry, attempt, checked, joined
@@ -17,6 +17,7 @@ from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.core.yamlfile import Where, YamlFile, read_yaml
 from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.matrix import expanded
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.middleware.policy import Policy
 
@@ -82,6 +83,8 @@ class ConfigEntry(Entry):
     limits: LimitsEntry = LimitsEntry()
     plan: str = ""
     inputs: dict[str, Any] = Field(default_factory=dict)
+    routes: dict[str, Any] = Field(default_factory=dict)
+    tools: list[str] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -110,7 +113,8 @@ class SuiteEntry(Entry):
     tools_from: list[str] = Field(default_factory=list)
     grader: str = ""
     defaults: DefaultsEntry = DefaultsEntry()
-    configs: Annotated[list[ConfigEntry], Field(min_length=1)] = Field(default_factory=lambda: [ConfigEntry(name="default")])
+    configs: Annotated[list[ConfigEntry], Field(min_length=1)] = Field(default_factory=list)
+    matrix: dict[str, list[Any] | dict[str, Any]] = Field(default_factory=dict)
     gates: list[dict[str, BoundEntry]] = Field(default_factory=list)
     scenarios: list[ScenarioEntry] = Field(default_factory=list)
     scenarios_from: list[str] = Field(default_factory=list)
@@ -136,7 +140,10 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         problems.append(
             f"{document.place()}: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"
         )
-    configs = [_config(entry, index, document, problems) for index in range(len(entry.configs))]
+    configs = [_config(one, document, ("configs", index), problems) for index, one in enumerate(entry.configs)]
+    made = attempt(document, ("matrix",), problems, lambda: [_made(one) for one in expanded(entry.matrix)]) if entry.matrix else []
+    configs += [_config(one, document, ("matrix",), problems) for one in made or ()]
+    configs = configs or [Config(name="default")]
     gates = _gates(entry, document, problems, configs, scenarios)
     if problems:
         raise UsageError(joined(problems))
@@ -224,17 +231,30 @@ def _scenario(suite: SuiteEntry | ScenarioFileEntry, index: int, document: YamlF
     )
 
 
-def _config(suite: SuiteEntry, index: int, document: YamlFile, problems: list[str]) -> Config:
-    entry = suite.configs[index]
+def _made(written: dict[str, Any]) -> ConfigEntry:
+    """A configuration of the matrix."""
+    try:
+        return ConfigEntry.model_validate(written)
+    except ValidationError as error:
+        first = error.errors()[0]
+        msg = f"{'.'.join(map(str, first['loc']))}: {first['msg'].replace('Input should', 'must')}, not {first['input']!r}"
+        raise UsageError(msg) from error
+
+
+def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list[str]) -> Config:
+    if entry.model and entry.routes:
+        problems.append(f"{document.place(where)}: the configuration {entry.name!r} has both model and routes: leave one of them out")
     return Config(
         name=entry.name,
         model=entry.model,
         temperature=entry.temperature,
         seed=entry.seed,
         concurrency=entry.concurrency,
-        limits=_limits(document, ("configs", index, "limits"), problems, entry.limits),
+        limits=_limits(document, (*where, "limits"), problems, entry.limits),
         plan=entry.plan,
         inputs=entry.inputs,
+        routes=entry.routes,
+        tools=_tools(entry.tools),
     )
 
 

@@ -82,12 +82,13 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     """
     scenario, config = ask.scenario, ask.config
     model = ready.model(config, ask.epoch)
-    only_pure = all(tool.effect == "pure" for tool in ready.toolboxes[scenario.id])
+    toolbox = ready.toolbox(scenario, config)
+    only_pure = all(tool.effect == "pure" for tool in toolbox)
     async with opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace:
         run = session.start(
             scenario.goal,
             model=model,
-            tools=ready.toolboxes[scenario.id],
+            tools=toolbox,
             limits=ready.limits(scenario, config, session.limits),
             workspace=workspace,
             approve=scenario.policy,

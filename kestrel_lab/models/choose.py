@@ -17,6 +17,7 @@ from kestrel_lab.models.litellm_model import LiteLLMModel, litellm_providers
 from kestrel_lab.models.ollama import Ollama
 from kestrel_lab.models.providers import FURTHER, PROVIDERS, owner_of, provider_of
 from kestrel_lab.models.retry import with_retries
+from kestrel_lab.models.routing import ROUTE, read_routes
 from kestrel_lab.models.textloop import TextToolModel
 
 if TYPE_CHECKING:
@@ -61,13 +62,19 @@ def choose_model(
     `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make models for names
     such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address of an own server that speaks
     the OpenAI protocol. `"a > b"` names several, each asked when the one before it fails or its answer will not do: see
-    `EscalatingModel`. Raises `UsageError` that says what to do where no such model can be used.
+    `EscalatingModel`; `"route:FILE"` one for each kind of work: see `read_routes`. Raises `UsageError` that says what to do where no such model can be used.
     """
     if isinstance(spec, Model):
         return spec
+
+    def again(name: str) -> Model:
+        return choose_model(name, env=env, provider=provider, api_base=api_base, factories=factories)
+
     if spec is not None and BETWEEN.strip() in spec.split():
-        return _several(spec, lambda name: choose_model(name, env=env, provider=provider, api_base=api_base, factories=factories))
+        return _several(spec, again)
     word, colon, rest = (spec or "").partition(":")
+    if colon and word == ROUTE:
+        return read_routes(rest, again)
     if colon and factories and word in factories:
         return factories[word](rest)
     provider = provider or env.get("MODEL_PROVIDER") or None

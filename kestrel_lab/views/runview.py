@@ -236,7 +236,8 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
         text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
     took = "cached" if event.cached else duration(event.seconds)
-    note = _GIVEN if event.given else f"{plain(event.model)} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
+    model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
+    note = _GIVEN if event.given else f"{model} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     unpriced = event.cost_usd is None and event.error is None
     view.usage += Usage(
