@@ -88,7 +88,7 @@ def test_a_run_is_routed_and_the_log_says_so(tmp_path):
     routes = tmp_path / "routes.yaml"
     routes.write_text(f"code: 'scripted:{tmp_path / 'a.yaml'}'\notherwise: 'scripted:{tmp_path / 'b.yaml'}'\n")
     session = Session(home=tmp_path / "home")
-    run = session.run_sync("Fix the bug in calc.py", model=f"route:{routes}", workspace=tmp_path)
+    run = session.run_sync("Rename a in calc.py", model=f"route:{routes}", workspace=tmp_path)
     answered = [record.event for record in run.records() if isinstance(record.event, ModelAnswered)]
 
     assert run.answer == "from a"

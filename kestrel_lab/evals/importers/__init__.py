@@ -1,0 +1,1 @@
+"""Suites, logs and data of others, read into frames and scenarios."""
