@@ -63,12 +63,11 @@ def with_weekday(span: Span, found: re.Match[str], asked: Question) -> Span:
 
 def month_day(month: int, day: int, asked: Question) -> Span:
     """A day of a month in the nearest year on the preferred side; today counts."""
-    if day > 29 or month != 2:
-        calendar_day(2000, month, day)
+    if not 1 <= month <= 12 or not _exists(2000, month, day):  # 2000 had a 29 February
+        msg = f"no year has a {day} {MONTH_NAMES[month - 1]}" if 1 <= month <= 12 else f"there is no month {month}"
+        raise UsageError(msg)
     years = range(asked.today.year, asked.today.year + 9) if asked.prefer == "future" else range(asked.today.year, asked.today.year - 9, -1)
     known = [date(year, month, day) for year in years if _exists(year, month, day)]
-    if not known:
-        calendar_day(asked.today.year, month, day)
     fitting = [found for found in known if (found >= asked.today if asked.prefer == "future" else found <= asked.today)]
     side = "coming" if asked.prefer == "future" else "last"
     name = f"{day} {MONTH_NAMES[month - 1]}"
@@ -76,7 +75,7 @@ def month_day(month: int, day: int, asked: Question) -> Span:
 
 
 def _exists(year: int, month: int, day: int) -> bool:
-    return 1 <= year <= 9999 and day <= ((month_start(year, month + 1) - timedelta(days=1)).day if year < 9999 else 31)
+    return 1 <= year <= 9999 and 1 <= day <= ((month_start(year, month + 1) - timedelta(days=1)).day if year < 9999 else 31)
 
 
 @rule(DATES, rf"{_WEEKDAY_FIRST}(?P<year>\d{{4}})(?P<gap>[-/.])(?P<month>\d{{1,2}})(?P=gap)(?P<day>\d{{1,2}})")
@@ -102,6 +101,9 @@ def _numbers_without_year(found: re.Match[str], asked: Question) -> Span:
 
 def _in_order(a: int, b: int, gap: str, asked: Question) -> tuple[int, int, tuple[str, ...]]:
     """Month and day of two numbers, of which only one may be the month unless an order was settled."""
+    if 0 in (a, b):
+        msg = f"no month and no day is numbered 0: {asked.text!r}"
+        raise UsageError(msg)
     if a == b:
         return a, b, ()
     if asked.order is not None:
@@ -141,7 +143,7 @@ def _nearest_year(weekday: int, month: int, day: int, asked: Question) -> Span:
     known = [date(year, month, day) for year in years if _exists(year, month, day)]
     fitting = sorted((found for found in known if found.weekday() == weekday), key=lambda found: abs(found - asked.today))
     if not fitting:
-        calendar_day(asked.today.year, month, day)
+        refuse(asked.text, f"no {day} {MONTH_NAMES[month - 1]} of the years around is a {WEEKDAY_NAMES[weekday]}", "the date with its year")
     return one_day(fitting[0], "the nearest such date", f"no year was given: {fitting[0].year} is the nearest in which it is a {WEEKDAY_NAMES[weekday]}")
 
 

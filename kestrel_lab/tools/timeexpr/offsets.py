@@ -30,7 +30,9 @@ _DAYS_IN = {"day": 1, "week": 7, "fortnight": 14}
 _SECONDS_IN = {"hour": 3600, "minute": 60, "second": 1}
 _NAMES = "|".join(sorted(_UNIT_OF, key=len, reverse=True))
 _COUNT = r"(?P<count>\d+(?:\.\d+)?|an?|half an?|a couple(?: of)?|a half)"
-_TERM = re.compile(rf"(?P<sign>[+-]\s?)?{_COUNT}\s?(?P<unit>{_NAMES})\b\.?(?P<half> and a half)?", re.ASCII)
+_TERM = re.compile(rf"(?P<sign>[+-]\s?)?{_COUNT}\s?(?P<unit>{_NAMES})(?![a-z_])\.?(?P<half> and a half)?", re.ASCII)
+_MINUTES = re.compile(r"(\d\s?h(?:rs?|ours?)?,?\s?\d+)\s?m(?![a-z])", re.ASCII)
+"""An `m` that can only be minutes: it follows hours."""
 _JOIN = re.compile(r"\s*(?:,\s*and|,|and|\s)\s*|(?=[+-])|(?<=[a-z])(?=\d)")
 _VAGUE = re.compile(r"\b(few|several|some|many|couple|m)\b")
 
@@ -55,8 +57,9 @@ class Offset:
     @property
     def said(self) -> str:
         """In words, such as `1 month + 21 days`."""
-        parts = ((self.months, "month"), (self.days, "day"), (self.weekdays, "working day"), (self.seconds.normalize(), "second"))
-        return " + ".join(f"{count:f} {name}{'' if abs(count) == 1 else 's'}" if name == "second" else f"{count} {name}{'' if abs(count) == 1 else 's'}" for count, name in parts if count) or "nothing"
+        size, name = next((size, name) for name, size in _SECONDS_IN.items() if self.seconds % size == 0 or size == 1)
+        parts = ((self.months, "month"), (self.days, "day"), (self.weekdays, "working day"), (self.seconds / size, name))
+        return " + ".join(f"{_plain(count)} {name}{'' if abs(count) == 1 else 's'}" for count, name in parts if count) or "nothing"
 
 
 def read_offset(text: str) -> Offset | None:
@@ -64,6 +67,7 @@ def read_offset(text: str) -> Offset | None:
 
     A sign holds for all terms behind it, up to the next sign. Raises `UsageError` for parts of months and days.
     """
+    text = _MINUTES.sub(r"\1min", text)
     place, sign, total, any_term = 0, 1, Offset(), False
     while place < len(text):
         if any_term:
@@ -164,6 +168,11 @@ def _count(written: str) -> Decimal:
     if "couple" in written:
         return Decimal(2)
     return Decimal(1) if written in {"a", "an"} else Decimal(written)
+
+
+def _plain(count: int | Decimal) -> str:
+    """Without a trailing `.0`."""
+    return f"{count.normalize():f}" if isinstance(count, Decimal) else str(count)
 
 
 def _plus(a: Offset, b: Offset) -> Offset:

@@ -21,7 +21,9 @@ from kestrel_lab.tools.timeexpr.zonewords import take_zone
 _MOST = 200
 """Characters of an expression; longer ones are no time."""
 _ISO = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)[t ](?P<clock>\d\d:\d\d(?::\d\d(?:[.,]\d{1,6})?)?)", re.ASCII | re.IGNORECASE)
+_CTIME = re.compile(r"(?P<day>.+ \d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})", re.ASCII)
 _EDGE = re.compile(r"(?:by )?(?:the )?(?P<edge>end|close|start|beginning|middle) of (?:the )?(?P<what>.+)|(?:by )?(?:the )?(?P<short>eo[dwmy])\b ?(?P<when>.*)")
+_BARE_HOUR = re.compile(r"(?:.* )?at (?P<hour>\d|1[0-2])(?: .*)?", re.ASCII)
 _SHORT_EDGES = {"eod": "day", "eow": "week", "eom": "month", "eoy": "year"}
 _NOW = {"now", "right now", "just now", "at the moment", "at this moment", "this moment", "this instant"}
 _EXAMPLES = "e.g. 'tomorrow at 15:30', 'next Friday', 'in 2 weeks', '3 days ago', '2030-12-31 20:15'"
@@ -73,7 +75,7 @@ def parse_relative(
 def _read(asked: Question, home: Zone) -> Reading:
     rest, zone = take_zone(asked.text)
     asked = asked if zone is None else asked.within(zone)
-    words = canonical(rest)
+    words = _CTIME.sub(r"\g<day> \g<year> \g<clock>", canonical(rest))
     if iso := _ISO.fullmatch(words):
         return _iso(iso, asked)
     if words in _NOW:
@@ -88,6 +90,8 @@ def _read(asked: Question, home: Zone) -> Reading:
     if not pieces.day and pieces.clock is not None:
         return _clock_alone(pieces, asked)
     span = _days(pieces.day, asked, numbers=pieces.clock is not None)
+    if span is None and (bare := _BARE_HOUR.fullmatch(words)) is not None:
+        refuse(asked.text, f"{bare['hour']} may be before or after noon", f"{bare['hour']}am, {bare['hour']}pm or {bare['hour']}:00")
     if span is None:
         msg = f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than English say which, such as language de"
         raise UsageError(msg)
@@ -165,8 +169,8 @@ def _at(span: Span, pieces: Pieces, asked: Question) -> Reading:
         end, more = day_start(span.end, asked.zone), ()
     else:
         end, more = at_clock(span.first, time(last), asked.zone, asked.disambiguate)
-    note = f"{part} was taken as {first}:00 to {last}:00"
-    return _range(start, end, f"{part} of {span.said}", "part of a day", asked, *span.notes, *pieces.notes, note, *said, *more)
+    note = f"{pieces.part} was taken as {first}:00 to {last}:00"
+    return _range(start, end, f"{part} of {span.said}" if part == pieces.part else pieces.part, "part of a day", asked, *span.notes, *pieces.notes, note, *said, *more)
 
 
 def _whole(span: Span, asked: Question, notes: tuple[str, ...]) -> Reading:

@@ -47,7 +47,7 @@ def read_shift(text: str, asked: Question) -> Shift | None:
     offset = read_offset(far)
     if offset is None:
         if (word := vague(far)) and read_offset(far.replace(word, "2", 1).removeprefix("a ")) is not None:
-            refuse(asked.text, f"{word!r} is no number", f"how many, such as '{text.replace(word, '3', 1)}'")
+            refuse(asked.text, f"{word!r} is no number", f"how many, such as '{text.replace(f'a {word}', word).replace(word, '3', 1)}'")
         return None
     if not _SIGNED.fullmatch(text) and re.search(r"[+-]", far):
         refuse(asked.text, "it has a sign and a direction", f"'+…' or '-…' alone, or '{'in …' if sign > 0 else '… ago'} without a sign")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from kestrel_lab.core.errors import UsageError, nearest
 
@@ -114,6 +116,21 @@ def zone_named(name: str, origin: str) -> Zone:
         msg = f"there is no time zone {word!r}: {nearest(word, [key for key in zone_keys() if '/' in key])}, or write a distance such as +02:00"
         raise UsageError(msg)
     return Zone(rules=ZoneInfo(key), name=key, origin=origin)
+
+
+@cache
+def rules_version() -> str:
+    """Which edition of the time zone rules is in use; answers may change with it."""
+    for folder in TZPATH:
+        try:
+            with open(os.path.join(folder, "tzdata.zi"), encoding="utf-8") as file:
+                return file.readline().strip("# \n")
+        except OSError:
+            continue
+    try:
+        return f"tzdata {version('tzdata')}"
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def zone_of(moment: datetime, origin: str) -> Zone:
