@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.clock import clock
 from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import evals
-from kestrel_lab.cli.clock import clock
 from kestrel_lab.cli.face import Face, Following
 from kestrel_lab.cli.macros import macros
 from kestrel_lab.cli.notebooks import notebooks

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,38 +17,30 @@ from kestrel_lab.tools.timeexpr.zones import Zone, local_zone, zone_named
 clock = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
 
-class _Side(StrEnum):
-    FUTURE = "future"
-    PAST = "past"
-
-
-class _Order(StrEnum):
-    MDY = "MDY"
-    DMY = "DMY"
-
-
-class _Moment(StrEnum):
-    EARLIER = "earlier"
-    LATER = "later"
-
-
-@clock.command(epilog='Example: kestrel time next friday at 15:30 --zone Europe/Vienna. Behind -- an expression may begin with a minus: -- -2h')
+@clock.command(
+    epilog="Example: kestrel time next friday at 15:30 --zone Europe/Vienna. Behind -- an expression may begin with a minus: -- -2h"
+)
 def time(
     text: Annotated[list[str] | None, typer.Argument(help="A time expression; without one, the time now.")] = None,
     *,
     reference: Annotated[str | None, typer.Option(metavar="ISO", help="The time it is told from; now by default.")] = None,
-    zone: Annotated[str | None, typer.Option(metavar="NAME", help="Whose clocks are meant, e.g. Europe/Vienna; this machine's by default.")] = None,
+    zone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose clocks are meant, e.g. Europe/Vienna; this machine's by default.")
+    ] = None,
     add: Annotated[str | None, typer.Option(metavar="DISTANCE", help="Count on from it, e.g. '+2 days' or '-90 minutes'.")] = None,
     to: Annotated[str | None, typer.Option(metavar="NAME", help="Show it on the clocks of another zone.")] = None,
-    prefer: Annotated[_Side, typer.Option(help="Whether `Friday` is the coming one or the last.")] = _Side.FUTURE,
-    order: Annotated[_Order | None, typer.Option(help="Whether 3/4/2030 has the month or the day first; refused unless said.")] = None,
+    prefer: Annotated[Literal["future", "past"], typer.Option(help="Whether `Friday` is the coming one or the last.")] = "future",
+    order: Annotated[
+        Literal["MDY", "DMY"] | None, typer.Option(help="Whether 3/4/2030 has the month or the day first; refused unless said.")
+    ] = None,
     short_years: Annotated[bool, typer.Option("--short-years", help="Take years of two digits: 69 to 99 are 19xx.")] = False,
-    disambiguate: Annotated[_Moment | None, typer.Option(help="Which moment is meant when clocks are put back or forward.")] = None,
+    disambiguate: Annotated[
+        Literal["earlier", "later"] | None, typer.Option(help="Which moment is meant when clocks are put back or forward.")
+    ] = None,
     language: Annotated[str, typer.Option(metavar="CODE", help="Language of the expression, e.g. de; English by default.")] = "en",
 ) -> Handshake | Reading:
     """Tell the time, or read an expression such as `next Friday at 15:30` and say how it was read."""
     words = " ".join(text or ()).strip()
-    choice = None if disambiguate is None else disambiguate.value
     met = _reference(reference, zone)
     if not words and not add and not to:
         return met
@@ -62,10 +53,10 @@ def time(
             words,
             met.now,
             zone=met.zone,
-            prefer=prefer.value,
-            order=None if order is None else order.value,
+            prefer=prefer,
+            order=order,
             short_years=short_years,
-            disambiguate=choice,
+            disambiguate=disambiguate,
             language=language,
         )
     if add:
@@ -73,7 +64,9 @@ def time(
         if not (day or found.instant):
             msg = f"{words!r} is a {found.precision}: --add counts on from a day or a moment"
             raise UsageError(msg)
-        found = _after(found, time_arithmetic(f"{found.start:%Y-%m-%d}" if day else found.start, add, zone=found.zone, disambiguate=choice))
+        found = _after(
+            found, time_arithmetic(f"{found.start:%Y-%m-%d}" if day else found.start, add, zone=found.zone, disambiguate=disambiguate)
+        )
     if to:
         if not found.instant:
             msg = f"{words or add!r} is a whole {found.precision}, and days of other zones begin at other moments: add a time of day"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import MemoryRecalled
-from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.engine.artifacts import as_text
 from kestrel_lab.engine.operation import Done, Scope
 from kestrel_lab.tools.timeexpr.handshake import handshake

@@ -109,7 +109,11 @@ def _clock(piece: str, part: str, asked: Question) -> Clock | None:
     if part and (found := _BARE.fullmatch(piece)) is not None:
         return _read(found.groupdict(), part, asked)
     if found := re.fullmatch(r"(?P<hour>\d{1,2}) ?o'?clock", piece, re.ASCII):
-        refuse(asked.text, f"{found['hour']} o'clock may be before or after noon", f"{found['hour']}am, {found['hour']}pm or 24 hours with minutes")
+        refuse(
+            asked.text,
+            f"{found['hour']} o'clock may be before or after noon",
+            f"{found['hour']}am, {found['hour']}pm or 24 hours with minutes",
+        )
     return None
 
 
@@ -172,5 +176,9 @@ def _by_part(hour: int, part: str, asked: Question) -> int:
         return 12
     allowed = _HALVES["night" if part == "tonight" else part]
     if hour not in allowed:
-        refuse(asked.text, f"{hour} {'at night' if part in {'night', 'tonight'} else 'in the ' + part} is no clear time", f"{hour}am or {hour}pm")
+        refuse(
+            asked.text,
+            f"{hour} {'at night' if part in {'night', 'tonight'} else 'in the ' + part} is no clear time",
+            f"{hour}am or {hour}pm",
+        )
     return hour if part == "morning" else hour + 12

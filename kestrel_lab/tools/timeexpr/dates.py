@@ -48,7 +48,9 @@ def full_year(written: str, asked: Question) -> int:
         return number
     if not asked.short_years:
         refuse(
-            asked.text, f"the year {written} has two digits", f"the year with four, such as {2000 + number} (or allow short years: 69–99 are 19xx)"
+            asked.text,
+            f"the year {written} has two digits",
+            f"the year with four, such as {2000 + number} (or allow short years: 69–99 are 19xx)",
         )
     return number + (1900 if number >= 69 else 2000)
 
@@ -57,7 +59,9 @@ def with_weekday(span: Span, found: re.Match[str], asked: Question) -> Span:
     """`span`, if it falls on the weekday that was written with it."""
     name = found.groupdict().get("weekday")
     if name and span.first.weekday() != WEEKDAYS[name]:
-        refuse(asked.text, f"{span.first} is a {WEEKDAY_NAMES[span.first.weekday()]}", f"either the date or the weekday, such as {span.first}")
+        refuse(
+            asked.text, f"{span.first} is a {WEEKDAY_NAMES[span.first.weekday()]}", f"either the date or the weekday, such as {span.first}"
+        )
     return span
 
 
@@ -111,17 +115,17 @@ def _in_order(a: int, b: int, gap: str, asked: Question) -> tuple[int, int, tupl
         if month > 12:
             refuse(asked.text, f"{month} is no month, and the order {asked.order} was asked for", "the date year first, such as 2030-12-31")
         return month, day, (f"read in the order {asked.order} that was asked for",)
-    if a > 12 or b > 12:
-        month, day = (a, b) if b > 12 else (b, a)
-        if month > 12:
-            msg = f"there is no month {month} in {asked.text!r}"
-            raise UsageError(msg)
-        return month, day, ()
-    refuse(
-        asked.text,
-        f"{a}{gap}{b} is {a} {MONTH_NAMES[b - 1]} or {b} {MONTH_NAMES[a - 1]}",
-        "the date year first, such as 2030-12-31, or the month by name, or say the order: MDY or DMY",
-    )
+    if a <= 12 and b <= 12:
+        refuse(
+            asked.text,
+            f"{a}{gap}{b} is {a} {MONTH_NAMES[b - 1]} or {b} {MONTH_NAMES[a - 1]}",
+            "the date year first, such as 2030-12-31, or the month by name, or say the order: MDY or DMY",
+        )
+    month, day = (a, b) if b > 12 else (b, a)
+    if month > 12:
+        msg = f"there is no month {month} in {asked.text!r}"
+        raise UsageError(msg)
+    return month, day, ()
 
 
 @rule(DATES, rf"{_WEEKDAY_FIRST}{MONTH}{_GAP}(?:the )?{DAY}(?:[\s,./-]+(?:of )?(?P<year>\d{{4}})|[\s,/-]+(?P<short>'?\d\d))?")
@@ -144,7 +148,11 @@ def _nearest_year(weekday: int, month: int, day: int, asked: Question) -> Span:
     fitting = sorted((found for found in known if found.weekday() == weekday), key=lambda found: abs(found - asked.today))
     if not fitting:
         refuse(asked.text, f"no {day} {MONTH_NAMES[month - 1]} of the years around is a {WEEKDAY_NAMES[weekday]}", "the date with its year")
-    return one_day(fitting[0], "the nearest such date", f"no year was given: {fitting[0].year} is the nearest in which it is a {WEEKDAY_NAMES[weekday]}")
+    return one_day(
+        fitting[0],
+        "the nearest such date",
+        f"no year was given: {fitting[0].year} is the nearest in which it is a {WEEKDAY_NAMES[weekday]}",
+    )
 
 
 @rule(DATES, rf"{WEEKDAY},? the (?P<day>\d{{1,2}})(?:st|nd|rd|th)?")

@@ -26,7 +26,17 @@ _NAMED = {
     "day before yesterday": -2,
     "the day before yesterday": -2,
 }
-_SIDE = {"this": 0, "the current": 0, "current": 0, "next": 1, "the next": 1, "last": -1, "the last": -1, "previous": -1, "the previous": -1}
+_SIDE = {
+    "this": 0,
+    "the current": 0,
+    "current": 0,
+    "next": 1,
+    "the next": 1,
+    "last": -1,
+    "the last": -1,
+    "previous": -1,
+    "the previous": -1,
+}
 _WHICH = rf"(?P<which>{'|'.join(sorted(_SIDE, key=len, reverse=True))})"
 _UNIT = r"(?P<unit>week|month|quarter|year|weekend)"
 
@@ -52,7 +62,9 @@ def _bare_weekday(found: re.Match[str], asked: Question) -> Span:
     weekday, near = WEEKDAYS[found["weekday"]], found.groupdict().get("near") or ""
     name, ahead = WEEKDAY_NAMES[weekday], (weekday - asked.today.weekday()) % 7
     if not near and ahead == 0:
-        refuse(asked.text, f"today is a {name}", f"today, or a date: {asked.today + timedelta(days=7)} or {asked.today - timedelta(days=7)}")
+        refuse(
+            asked.text, f"today is a {name}", f"today, or a date: {asked.today + timedelta(days=7)} or {asked.today - timedelta(days=7)}"
+        )
     future = "coming" in near if near else asked.prefer == "future"
     day = asked.today + timedelta(days=(ahead or 7) if future else -((-ahead) % 7 or 7))
     side = "coming" if future else "last"
@@ -106,7 +118,7 @@ def _number_in_month(found: re.Match[str], asked: Question) -> Span:
     return one_day(calendar_day(first.year, first.month, int(found["day"])), f"a day of {MONTH_NAMES[first.month - 1]} {first.year}")
 
 
-@rule(DAYS, rf"(?:the )?(?P<end>1st|last) day of (?P<period>.+)")
+@rule(DAYS, r"(?:the )?(?P<end>1st|last) day of (?P<period>.+)")
 def _edge_of_period(found: re.Match[str], asked: Question) -> Span:
     period = _period(found["period"], asked)
     day = period.first if found["end"] == "1st" else period.end - timedelta(days=1)
@@ -126,7 +138,9 @@ def _by_period(found: re.Match[str], asked: Question) -> Span:
         return Span(first=first, end=first + timedelta(days=7), precision="week", said=f"{said}, from Monday")
     if unit == "weekend":
         first = monday(today) + timedelta(days=7 * step + 5)
-        return Span(first=first, end=first + timedelta(days=2), precision="weekend", said=f"Saturday and Sunday of {said.removesuffix('end')}")
+        return Span(
+            first=first, end=first + timedelta(days=2), precision="weekend", said=f"Saturday and Sunday of {said.removesuffix('end')}"
+        )
     if unit == "quarter":
         month = (today.month - 1) // 3 * 3 + 1 + 3 * step
         return Span(first=month_start(today.year, month), end=month_start(today.year, month + 3), precision="quarter", said=said)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeexpr.question import Question, refuse
 from kestrel_lab.tools.timeexpr.reading import Reading
 from kestrel_lab.tools.timeexpr.zones import at_clock, day_start
@@ -19,13 +20,14 @@ _SHORT_YEAR = re.compile(r"(?<!\d)\d{1,2}[-/.]\d{1,2}[-/.]\d\d(?!\d)")
 def read_foreign(asked: Question, language: str) -> Reading:
     """Read `asked.text` in `language`, a code such as `de`.
 
-    Read twice by clocks that differ, once preferring the future and once the past, once the day before the month and once
-    behind it: only what all agree on is accepted, unless the asker settled it. Raises `UsageError` otherwise.
+    It is read several times: by clocks that differ, preferring the future and the past, the day before the month and behind
+    it, and with every number changed by one. Only what all agree on is accepted, unless the asker settled it, and only if
+    every number changed the answer: dateparser passes over what it does not know. Raises `UsageError` otherwise.
     """
     from dateparser.data.languages_info import language_order  # loaded on use: this package is slow to load
 
     if language not in language_order:
-        msg = f"there is no language {language!r} here: {nearest(language, language_order)}; it is a code such as de, fr or pt"
+        msg = f"there is no language {language!r} here: write a code such as de, es, fr, ja, pt, ru or zh"
         raise UsageError(msg)
     if _SHORT_YEAR.search(asked.text) and not asked.short_years:
         refuse(asked.text, "its year has two digits", "the year with four")
@@ -38,7 +40,23 @@ def read_foreign(asked: Question, language: str) -> Reading:
     if len(moments) > 1:
         several = " or ".join(sorted(f"{moment:%Y-%m-%d %H:%M}" for moment in moments))
         refuse(asked.text, f"it may be {several}", "the full date, year first, or settle the order (MDY, DMY)")
-    return _reading(asked, language, known[0], moved=known[1][0] - known[0][0])
+    _every_number_counts(asked, language, orders[0], known[0][0])
+    moved = known[1][0] - known[0][0]
+    if known[0][1] not in {"day", "time"} and not re.search(r"\d", asked.text):
+        refuse(asked.text, f"it may be a whole {known[0][1]} or a day of it", "it in English, or a date")
+    if moved and _CLOCK.search(asked.text) and not _elapsed(known[0][0], asked):
+        refuse(asked.text, "its time of day was not understood", "it in English, or the time as 15:30")
+    return _reading(asked, language, known[0], moved)
+
+
+def _every_number_counts(asked: Question, language: str, order: str, moment: datetime) -> None:
+    """Refuse a text that means the same with another number in it: that number was not understood."""
+    for number in re.finditer(r"\d+", asked.text):
+        for other in {int(number[0]) + 1, abs(int(number[0]) - 1)}:
+            changed = f"{asked.text[: number.start()]}{other:0{len(number[0])}d}{asked.text[number.end() :]}"
+            found = _read(replace(asked, text=changed), language, "future", order, 0)
+            if found is not None and found[0] == moment:
+                refuse(asked.text, f"the {number[0]} in it was not understood", "it in English, or a date such as 2030-12-31 20:15")
 
 
 def _read(asked: Question, language: str, prefer: str, order: str, shift: int) -> tuple[datetime, str] | None:

@@ -9,10 +9,7 @@ from datetime import datetime
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.tools.timeexpr.zones import Zone, local_zone, offset_name, zone_named, zone_of
-from kestrel_lab.views.html import table_html
-from kestrel_lab.views.text import table_text
-
-_COLUMNS = ("", "")
+from kestrel_lab.views.facts import facts_html, facts_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,10 +54,10 @@ class Handshake:
         ]
 
     def __repr__(self) -> str:
-        return table_text(_COLUMNS, self.rows())
+        return facts_text(self.rows())
 
     def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, self.rows())
+        return facts_html(self.rows())
 
 
 def handshake(now: datetime | None = None, zone: Zone | None = None) -> Handshake:

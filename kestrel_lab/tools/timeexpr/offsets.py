@@ -152,7 +152,9 @@ def _term(term: re.Match[str], sign: int) -> Offset:
     size = _MONTHS_IN.get(unit) or _DAYS_IN.get(unit) or 1
     whole = count * size
     if whole != whole.to_integral_value():
-        msg = f"{term[0].strip()!r} is no whole number of {'months' if unit in _MONTHS_IN else 'days'}: write smaller units, such as 36 hours"
+        msg = (
+            f"{term[0].strip()!r} is no whole number of {'months' if unit in _MONTHS_IN else 'days'}: write smaller units, such as 36 hours"
+        )
         raise UsageError(msg)
     if abs(whole) > 10_000_000:
         msg = f"{term[0].strip()!r} leaves the years 1 to 9999"

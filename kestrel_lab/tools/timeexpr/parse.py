@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-
 from datetime import UTC, date, datetime, time, timedelta
 
 from kestrel_lab.core.errors import UsageError
@@ -22,7 +21,9 @@ _MOST = 200
 """Characters of an expression; longer ones are no time."""
 _ISO = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)[t ](?P<clock>\d\d:\d\d(?::\d\d(?:[.,]\d{1,6})?)?)", re.ASCII | re.IGNORECASE)
 _CTIME = re.compile(r"(?P<day>.+ \d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})", re.ASCII)
-_EDGE = re.compile(r"(?:by )?(?:the )?(?P<edge>end|close|start|beginning|middle) of (?:the )?(?P<what>.+)|(?:by )?(?:the )?(?P<short>eo[dwmy])\b ?(?P<when>.*)")
+_EDGE = re.compile(
+    r"(?:by )?(?:the )?(?P<edge>end|close|start|beginning|middle) of (?:the )?(?P<what>.+)|(?:by )?(?:the )?(?P<short>eo[dwmy])\b ?(?P<when>.*)"
+)
 _BARE_HOUR = re.compile(r"(?:.* )?at (?P<hour>\d|1[0-2])(?: .*)?", re.ASCII)
 _SHORT_EDGES = {"eod": "day", "eow": "week", "eom": "month", "eoy": "year"}
 _NOW = {"now", "right now", "just now", "at the moment", "at this moment", "this moment", "this instant"}
@@ -63,7 +64,11 @@ def parse_relative(
         text=text.strip(), reference=reference, zone=home, prefer=prefer, order=order, short_years=short_years, disambiguate=disambiguate
     )
     if not asked.text or len(asked.text) > _MOST:
-        msg = f"there is nothing to read: write {_EXAMPLES}" if not asked.text else f"this is longer than a time expression: write {_EXAMPLES}"
+        msg = (
+            f"there is nothing to read: write {_EXAMPLES}"
+            if not asked.text
+            else f"this is longer than a time expression: write {_EXAMPLES}"
+        )
         raise UsageError(msg)
     try:
         return _read(asked, home) if language == "en" else read_foreign(asked, language)
@@ -118,7 +123,7 @@ def _iso(found: re.Match[str], asked: Question) -> Reading:
 
 
 def _edge(found: re.Match[str], asked: Question) -> Reading:
-    what = found["what"] if found["what"] else f"{_SHORT_EDGES[found['short']]} {found['when']}".strip()
+    what = found["what"] or f"{_SHORT_EDGES[found['short']]} {found['when']}".strip()
     if found["edge"] in {"middle", "close"}:
         refuse(asked.text, f"the {found['edge']} of it is no exact time", "a day or a clock time")
     if what.startswith("day "):
@@ -161,16 +166,29 @@ def _at(span: Span, pieces: Pieces, asked: Question) -> Reading:
     if (clock := pieces.clock) is not None:
         day = span.first + timedelta(days=1) if clock.next_day else span.first
         moment, said = at_clock(day, clock.at, asked.zone, asked.disambiguate)
-        return _moment(moment, f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00"), clock.precision, asked, *span.notes, *pieces.notes, *said)
+        return _moment(
+            moment, f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00"), clock.precision, asked, *span.notes, *pieces.notes, *said
+        )
     part = "evening" if pieces.part == "tonight" else pieces.part
     first, last = PARTS[part]
     start, said = at_clock(span.first, time(first), asked.zone, asked.disambiguate)
     if last == 24:
-        end, more = day_start(span.end, asked.zone), ()
+        end, more = day_start(span.end, asked.zone), tuple[str, ...]()
     else:
         end, more = at_clock(span.first, time(last), asked.zone, asked.disambiguate)
     note = f"{pieces.part} was taken as {first}:00 to {last}:00"
-    return _range(start, end, f"{part} of {span.said}" if part == pieces.part else pieces.part, "part of a day", asked, *span.notes, *pieces.notes, note, *said, *more)
+    return _range(
+        start,
+        end,
+        f"{part} of {span.said}" if part == pieces.part else pieces.part,
+        "part of a day",
+        asked,
+        *span.notes,
+        *pieces.notes,
+        note,
+        *said,
+        *more,
+    )
 
 
 def _whole(span: Span, asked: Question, notes: tuple[str, ...]) -> Reading:

@@ -7,10 +7,7 @@ from datetime import datetime, timedelta
 
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.tools.timeexpr.zones import Zone
-from kestrel_lab.views.html import table_html
-from kestrel_lab.views.text import table_text
-
-_COLUMNS = ("", "")
+from kestrel_lab.views.facts import facts_html, facts_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,10 +71,10 @@ class Reading:
         return shown + [("note", note) for note in self.notes]
 
     def __repr__(self) -> str:
-        return table_text(_COLUMNS, self.rows())
+        return facts_text(self.rows())
 
     def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, self.rows())
+        return facts_html(self.rows())
 
 
 def _shown(moment: datetime) -> str:

@@ -12,7 +12,9 @@ from kestrel_lab.tools.timeexpr.offsets import Offset, move_day, read_offset, va
 from kestrel_lab.tools.timeexpr.question import Question, Span, one_day, refuse
 from kestrel_lab.tools.timeexpr.words import WEEKDAY_NAMES, WEEKDAYS
 
-_FORWARD = re.compile(r"in (?P<far>.+?)(?:'?s?'? time| from now)?|(?P<behind>.+?) (?:from (?:now|today)|later|hence|away|after (?:now|today))")
+_FORWARD = re.compile(
+    r"in (?P<far>.+?)(?:'?s?'? time| from now)?|(?P<behind>.+?) (?:from (?:now|today)|later|hence|away|after (?:now|today))"
+)
 _BACKWARD = re.compile(r"(?P<far>.+?) (?:ago|earlier|back|before (?:now|today))")
 _SIGNED = re.compile(r"[+-].+")
 _ANCHORED = re.compile(r"(?P<far>.+?) (?P<side>from|after|before) (?P<anchor>.+)")
@@ -82,4 +84,6 @@ def _weekdays_on(found: re.Match[str], asked: Question) -> Span:
     behind = (asked.today.weekday() - weekday) % 7 or 7
     days = -(behind + 7 * (count - 1)) if back else ahead + 7 * (count - 1)
     name = WEEKDAY_NAMES[weekday]
-    return one_day(asked.today + timedelta(days=days), f"the {name} number {count} {'before' if back else 'after'} today, which does not count")
+    return one_day(
+        asked.today + timedelta(days=days), f"the {name} number {count} {'before' if back else 'after'} today, which does not count"
+    )

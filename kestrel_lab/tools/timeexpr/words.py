@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-MONTH_NAMES = "January February March April May June July August September October November December".split()
-WEEKDAY_NAMES = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTH_NAMES = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+WEEKDAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = {name.lower()[:size]: number for number, name in enumerate(MONTH_NAMES, 1) for size in (3, 9)} | {"sept": 9}
 """Number of a month, 1 to 12, by its name or a short form of it."""
 WEEKDAYS = {name.lower()[:size]: number for number, name in enumerate(WEEKDAY_NAMES) for size in (3, 9)} | {
@@ -17,12 +17,29 @@ WEEKDAYS = {name.lower()[:size]: number for number, name in enumerate(WEEKDAY_NA
 }
 """Number of a weekday, 0 for Monday, by its name or a short form of it."""
 
-_ONES = {word: n for n, word in enumerate("one two three four five six seven eight nine".split(), 1)}
-_TEENS = {word: n for n, word in enumerate("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(), 10)}
-_TENS = {word: n * 10 for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}
+_ONES = {word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"], 1)}
+_TEENS = {
+    word: n
+    for n, word in enumerate(
+        ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"], 10
+    )
+}
+_TENS = {word: n * 10 for n, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)}
 _SMALL = _ONES | _TEENS
-_FIRSTS = {word: n for n, word in enumerate("first second third fourth fifth sixth seventh eighth ninth".split(), 1)}
-_LATER = "tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth".split()
+_FIRSTS = {word: n for n, word in enumerate(["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"], 1)}
+_LATER = [
+    "tenth",
+    "eleventh",
+    "twelfth",
+    "thirteenth",
+    "fourteenth",
+    "fifteenth",
+    "sixteenth",
+    "seventeenth",
+    "eighteenth",
+    "nineteenth",
+    "twentieth",
+]
 _ORDINALS = _FIRSTS | {word: n for n, word in enumerate(_LATER, 10)} | {"thirtieth": 30}
 _A_UNIT_FOLLOWS = re.compile(r"[+-]?\d[\d.]*|an?|this|per|half|every")
 """Words after which `second` is a unit of time."""
@@ -41,7 +58,7 @@ def canonical(text: str) -> str:
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 11th …"""
+    """The number of a place in words, such as 1st, 2nd, 3rd, 11th."""
     tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{tail}"
 

@@ -74,6 +74,7 @@ ABBREVIATIONS = {
 }
 """Abbreviations that mean one distance from UTC, in minutes, with a zone to see whether it is in force."""
 _OFFSET = re.compile(r"(?:UTC|GMT)?\s?([+-])(\d{1,2})(?::?([0-5]\d))?", re.IGNORECASE)
+_UTC_KEYS = {"UTC", "UCT", "Etc/UTC", "Etc/UCT", "Etc/Zulu", "Etc/Universal", "Universal"}
 _ABBREVIATION = re.compile(r"[A-Z]{1,5}|[A-Z]{3}\d[A-Z]{3}")
 
 
@@ -108,14 +109,14 @@ def zone_named(name: str, origin: str) -> Zone:
         return _fixed(minutes, origin)
     if word.upper() in AMBIGUOUS:
         candidates = AMBIGUOUS[word.upper()]
-        msg = f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a distance such as UTC-05:00"
+        msg = f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a distance such as +05:30"
         raise UsageError(msg)
     if word.upper() in ABBREVIATIONS:
         return _fixed(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
     if (key := zone_key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
         msg = f"there is no time zone {word!r}: {nearest(word, [key for key in zone_keys() if '/' in key])}, or write a distance such as +02:00"
         raise UsageError(msg)
-    return Zone(rules=ZoneInfo(key), name=key, origin=origin)
+    return Zone(rules=ZoneInfo(key), name="UTC" if key in _UTC_KEYS else key, origin=origin)
 
 
 @cache
@@ -137,7 +138,7 @@ def zone_of(moment: datetime, origin: str) -> Zone:
     """The zone that `moment`, which has one, carries."""
     key = getattr(moment.tzinfo, "key", None)
     if moment.tzinfo is not None and key:
-        return Zone(rules=moment.tzinfo, name="UTC" if key in {"UTC", "Etc/UTC"} else str(key), origin=origin)
+        return Zone(rules=moment.tzinfo, name="UTC" if key in _UTC_KEYS else str(key), origin=origin)
     offset = moment.utcoffset()
     if offset is None:
         msg = f"{moment.isoformat()} has no time zone: add one, such as {moment.isoformat()}+00:00, or say the zone's name"
@@ -151,12 +152,12 @@ def local_zone() -> Zone:
 
     now = datetime.now().astimezone()
     try:
-        key = get_localzone_name()
+        key = get_localzone_name() or ""
         rules = ZoneInfo(key) if key else None
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        key = rules = None
+        key, rules = "", None
     if key and rules is not None and now.astimezone(rules).utcoffset() == now.utcoffset():
-        return Zone(rules=rules, name=key, origin="this machine")
+        return zone_named(key, "this machine")
     return zone_of(now, "this machine, which names no zone")
 
 
@@ -247,7 +248,9 @@ def _in_force(wall: datetime, zone: Zone) -> None:
     there = {_offset(wall.replace(tzinfo=ZoneInfo(example), fold=fold)) for fold in (0, 1)}
     if timedelta(minutes=minutes) not in there:
         now = wall.replace(tzinfo=ZoneInfo(example)).tzname()
-        msg = f"{zone.short} is not in force on {wall:%Y-%m-%d}: {example} is on {now} then. Write {example}, or {zone.name} if that is meant"
+        msg = (
+            f"{zone.short} is not in force on {wall:%Y-%m-%d}: {example} is on {now} then. Write {example}, or {zone.name} if that is meant"
+        )
         raise UsageError(msg)
 
 

@@ -22,7 +22,9 @@ _SPOKEN = {
 }
 _REGION = re.compile(rf"\b({'|'.join(_SPOKEN)})(?: (?:standard|daylight|summer))?(?: time)?\b", re.IGNORECASE)
 _OWN = re.compile(r"\b(?:my|our|local) (?:local )?time\b", re.IGNORECASE)
-_CITY = re.compile(r"(?:\bin )?((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)(?:'s)? time\b|\bin ((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)$", re.IGNORECASE)
+_CITY = re.compile(
+    r"(?:\bin )?((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)(?:'s)? time\b|\bin ((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)$", re.IGNORECASE
+)
 
 
 def take_zone(text: str) -> tuple[str, Zone | None]:
@@ -59,7 +61,9 @@ def _take_city(text: str) -> tuple[str, str]:
         name = "_".join(words[-count:]).casefold()
         keys = cities().get(name, ())
         if len(keys) == 1:
-            stripped = re.sub(rf"(?:\bin )?{re.escape(' '.join(words[-count:]))}(?:'s)?(?: time\b)?", " ", text, count=1, flags=re.IGNORECASE)
+            stripped = re.sub(
+                rf"(?:\bin )?{re.escape(' '.join(words[-count:]))}(?:'s)?(?: time\b)?", " ", text, count=1, flags=re.IGNORECASE
+            )
             return stripped, keys[0]
         if len(keys) > 1:
             msg = f"{' '.join(words[-count:])!r} does not say which zone is meant: write {' or '.join(keys)}"
