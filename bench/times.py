@@ -105,7 +105,12 @@ def recognizers(rows: Sequence[Asked]) -> tuple[list[Answer], float | None, str]
         return [], None, place.missing
     program = Path(__file__).with_name("peers") / "recognizers_times.py"
     done = subprocess.run(
-        [str(place.python), "-W", "ignore", str(program)], input=json.dumps(list(rows)), capture_output=True, text=True, timeout=300, check=False
+        [str(place.python), "-W", "ignore", str(program)],
+        input=json.dumps(list(rows)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     if "MEASURED " not in done.stdout:
         return [], None, (done.stderr.strip().splitlines() or ["it told nothing"])[-1]

@@ -19,9 +19,12 @@ from kestrel_lab.tools.timeexpr.zones import ABBREVIATIONS, AMBIGUOUS, Zone, at_
 NAMES = ("Europe/Vienna", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/Sao_Paulo", "Africa/Casablanca", "UTC")
 NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))  # a Wednesday
 names = st.sampled_from(NAMES)
-moments = st.datetimes(datetime(1990, 1, 1), datetime(2036, 12, 31), timezones=st.just(UTC)).map(lambda moment: moment.replace(microsecond=0))
+moments = st.integers(631_152_000, 2_114_294_400).map(lambda stamp: datetime.fromtimestamp(stamp, UTC))
 days = st.dates(date(1990, 1, 1), date(2036, 12, 31))
 clocks = st.times().map(lambda clock: clock.replace(second=0, microsecond=0))
+
+ONES = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 
 Counts = Callable[[datetime, str], datetime]
 
@@ -32,14 +35,19 @@ def caught(law: Callable[[], object]) -> None:
         law()
 
 
+def outcome(call: Callable[[], object]) -> object:
+    """What the call gives, or the text of its refusal."""
+    try:
+        return call()
+    except UsageError as error:
+        return f"refused: {error}"
+
+
 def refused(call: Callable[[], object], *words: str) -> None:
     """The call says what is wrong, with these words."""
-    try:
-        found = call()
-    except UsageError as error:
-        assert all(word in str(error) for word in words), str(error)
-    else:
-        pytest.fail(f"{found!r} was not refused")
+    found = outcome(call)
+    assert str(found).startswith("refused: "), f"{found!r} was not refused"
+    assert [word for word in words if word not in str(found)] == []
 
 
 @pytest.fixture(params=["Asia/Tokyo", "America/New_York"])
@@ -55,7 +63,7 @@ def elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def no_zone_is_assumed(read: Callable[[str, datetime], Reading]) -> None:
     """A reference without a zone is refused, one with a zone is read by that."""
     with pytest.raises(UsageError, match="has no time zone"):
-        read("tomorrow", datetime(2026, 11, 18, 12))
+        read("tomorrow", NOON.replace(tzinfo=None))
     assert read("tomorrow at 15:30", NOON).start.isoformat() == "2026-11-19T15:30:00+01:00"
 
 
@@ -70,7 +78,9 @@ def test_a_bug_that_takes_the_zone_of_the_machine_is_caught(elsewhere: str) -> N
     """Mutant: a reference without a zone gets the machine's; and one that puts all into the machine's zone."""
     with pytest.raises(pytest.fail.Exception):
         no_zone_is_assumed(lambda text, reference: parse_relative(text, reference.astimezone()))
-    caught(lambda: no_zone_is_assumed(lambda text, reference: parse_relative(text, reference.astimezone() if reference.tzinfo else reference)))
+    caught(
+        lambda: no_zone_is_assumed(lambda text, reference: parse_relative(text, reference.astimezone() if reference.tzinfo else reference))
+    )
 
 
 def elapsed_time_is_exact(count: Counts, moment: datetime, hours: int) -> None:
@@ -110,15 +120,14 @@ def test_days_and_months_move_by_calendar(moment: datetime, name: str, far: int,
     """Days keep the time that clocks show, months end in their month; what clocks skip or show twice is refused, not moved."""
     here = moment.astimezone(ZoneInfo(name))
     for law, number in ((days_keep_the_clock, far), (months_stay_in_their_month, months)):
-        try:
-            law(counted, here, number)
-        except UsageError as error:
-            assert "does not exist" in str(error) or "is shown twice" in str(error)
+        found = outcome(lambda law=law, number=number: law(counted, here, number))  # type: ignore[misc]
+        assert found is None or "does not exist" in str(found) or "is shown twice" in str(found)
 
 
 @given(days, st.integers(-300, 300), st.integers(-300, 300))
 def test_dates_add_up(day: date, one: int, two: int) -> None:
     """Days counted in two steps are days counted in one, working days too when they run one way."""
+
     def end(start: date, far: str) -> date:
         return time_arithmetic(start.isoformat(), far, zone="UTC").start.date()
 
@@ -138,18 +147,23 @@ def test_working_days_are_counted_one_by_one(day: date, count: int) -> None:
     assert time_arithmetic(day.isoformat(), f"+{count} business days", zone="UTC").start.date() == at
 
 
+def amount(far: str) -> int:
+    """The number in a distance."""
+    return int(far.split(maxsplit=1)[0])
+
+
 def test_bugs_in_counting_are_caught() -> None:
     """Mutants: hours moved on the clock's hands, days of 24 hours, a month that runs over, all at an end of daylight saving time."""
     spring = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Vienna"))
 
     def hands(moment: datetime, far: str) -> datetime:
-        return moment + timedelta(hours=int(far.split()[0]))
+        return moment + timedelta(hours=amount(far))
 
     def day_is_24_hours(moment: datetime, far: str) -> datetime:
-        return (moment.astimezone(UTC) + timedelta(days=int(far.split()[0]))).astimezone(moment.tzinfo)
+        return (moment.astimezone(UTC) + timedelta(days=amount(far))).astimezone(moment.tzinfo)
 
     def month_is_30_days(moment: datetime, far: str) -> datetime:
-        return moment + timedelta(days=30 * int(far.split()[0]))
+        return moment + timedelta(days=30 * amount(far))
 
     caught(lambda: elapsed_time_is_exact(hands, spring, 24))
     caught(lambda: days_keep_the_clock(day_is_24_hours, spring, 1))
@@ -219,7 +233,9 @@ def test_a_day_begins_when_the_last_ends(day: date, name: str) -> None:
 def test_days_without_midnight_and_days_that_were_skipped() -> None:
     """Where clocks are put forward at midnight the day begins at one; Samoa had no 30 December 2011."""
     assert day_start(date(2018, 11, 4), zone_named("America/Sao_Paulo", "a test")).isoformat() == "2018-11-04T01:00:00-02:00"
-    refused(lambda: parse_relative("2011-12-30", NOON, zone=zone_named("Pacific/Apia", "a test")), "there was no 2011-12-30 in Pacific/Apia")
+    refused(
+        lambda: parse_relative("2011-12-30", NOON, zone=zone_named("Pacific/Apia", "a test")), "there was no 2011-12-30 in Pacific/Apia"
+    )
 
 
 @given(moments, names, names)
@@ -228,12 +244,8 @@ def test_zones_change_the_clock_and_not_the_moment(moment: datetime, one: str, t
     there = normalize_timezone(moment, one).start
     assert there == moment
     assert normalize_timezone(there, two).start == moment
-    try:
-        again = normalize_timezone(there.replace(tzinfo=None).isoformat(), "UTC", from_zone=one).start
-    except UsageError as error:
-        assert "is shown twice" in str(error)
-    else:
-        assert again == moment
+    again = outcome(lambda: normalize_timezone(there.replace(tzinfo=None).isoformat(), "UTC", from_zone=one).start)
+    assert again == moment or "is shown twice" in str(again)
 
 
 def short_names_are_not_guessed(named: Callable[[str, str], Zone]) -> None:
@@ -342,26 +354,26 @@ def test_days_told_from_today_where_it_is_another_day_are_refused() -> None:
     assert parse_relative("2026-11-19 9am Asia/Tokyo", late).start.isoformat() == "2026-11-19T09:00:00+09:00"
 
 
-_WORDS = "next last this in ago the of at on tomorrow friday march 5 31 2027 8pm 8:30 week month days 2 noon UTC CST - / , second two thousand"
+_WORDS = (
+    "next last this in ago the of at on tomorrow friday march 5 31 2027 8pm 8:30 week month days 2 noon UTC CST - / , second two thousand"
+)
 
 
 @given(st.one_of(st.text(max_size=30), st.lists(st.sampled_from(_WORDS.split()), max_size=7).map(" ".join)))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Whatever is written: a reading in order, told from its own reference, or an error that says what to write; never anything else."""
-    try:
-        found = parse_relative(text, NOON)
-    except UsageError as error:
-        assert len(str(error)) > 20
-    else:
+    found = outcome(lambda: parse_relative(text, NOON))
+    if isinstance(found, Reading):
         assert found.start <= found.end
         assert found.start.tzinfo is not None
+    else:
+        assert len(str(found)) > 30
 
 
 @given(st.integers(1, 99), st.booleans())
 def test_numbers_in_words(number: int, place: bool) -> None:
     """Numbers that are written out become the digits they say."""
-    ones = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-    tens = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    ones, tens = ONES.split(), TENS.split()
     special = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth", "twelve": "twelfth"}
     words = [ones[number - 1]] if number < 20 else [tens[number // 10 - 2], *([ones[number % 10 - 1]] if number % 10 else [])]
     assume(not place or number <= 31)

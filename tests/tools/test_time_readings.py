@@ -1,5 +1,6 @@
 """What time expressions mean on a Wednesday noon in Vienna, and which are refused with what advice."""
 
+from collections.abc import Callable
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -9,7 +10,17 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeexpr.arithmetic import normalize_timezone, time_arithmetic
 from kestrel_lab.tools.timeexpr.handshake import Handshake, from_json, handshake
 from kestrel_lab.tools.timeexpr.parse import parse_relative
+from kestrel_lab.tools.timeexpr.reading import Reading
 from kestrel_lab.tools.timeexpr.zones import local_zone, zone_named
+
+
+def outcome(call: Callable[[], Reading]) -> str:
+    """The start that is found, or the text of the refusal."""
+    try:
+        return call().start.isoformat()
+    except UsageError as error:
+        return f"refused: {error}"
+
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
 
@@ -44,7 +55,6 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
         ("tomorrow at noon", "2026-11-19T12:00:00+01:00", "minute"),
         ("quarter to nine tomorrow evening", "2026-11-19T20:45:00+01:00", "minute"),
         ("Friday, 24:00", "2026-11-21T00:00:00+01:00", "minute"),
-        ("tonight at seven thirty", None, "someone would have to guess"),
         ("in an hour and a half", "2026-11-18T13:30:00+01:00", "second"),
         ("-2h30m", "2026-11-18T09:30:00+01:00", "second"),
         ("end of next month", "2026-12-31T23:59:59+01:00", "second"),
@@ -62,12 +72,8 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
         ("this morning", "2026-11-18T06:00:00+01:00", "part of a day"),
     ],
 )
-def test_readings(text: str, start: str | None, precision: str) -> None:
+def test_readings(text: str, start: str, precision: str) -> None:
     """An expression gives one start and says how exact it is; a day starts at midnight."""
-    if start is None:
-        with pytest.raises(UsageError):
-            parse_relative(text, NOON)
-        return
     found = parse_relative(text, NOON)
     whole = start if "T" in start else f"{start}T00:00:00"
     assert (found.start.isoformat()[: len(whole)], found.precision) == (whole, precision)
@@ -118,7 +124,7 @@ def test_readings(text: str, start: str | None, precision: str) -> None:
 )
 def test_refusals_say_what_to_write(text: str, words: str) -> None:
     """What could mean several things, or nothing, is refused with the reason."""
-    with pytest.raises(UsageError, match=".*") as refusal:
+    with pytest.raises(UsageError) as refusal:
         parse_relative(text, NOON)
     assert words in str(refusal.value)
 
@@ -182,10 +188,8 @@ def test_a_reading_as_json_and_as_a_table() -> None:
 )
 def test_other_languages(language: str, text: str, start: str) -> None:
     """Another language is read where it is named; what the library passed over or chose by itself is refused."""
-    try:
-        assert parse_relative(text, NOON, language=language).start.isoformat() == start
-    except UsageError as error:
-        assert start in str(error)
+    found = outcome(lambda: parse_relative(text, NOON, language=language))
+    assert found == start or (found.startswith("refused: ") and start in found)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +211,8 @@ def test_other_languages(language: str, text: str, start: str) -> None:
 )
 def test_counting_on(moment: str, far: str, zone: str | None, end: str) -> None:
     """Calendar units move the hands of the clock, hours count what passes; what is not sure is refused."""
-    try:
-        assert time_arithmetic(moment, far, zone=zone).start.isoformat() == end
-    except UsageError as error:
-        assert end in str(error)
+    found = outcome(lambda: time_arithmetic(moment, far, zone=zone))
+    assert found == end or (found.startswith("refused: ") and end in found)
 
 
 def test_counting_says_what_it_settled() -> None:
