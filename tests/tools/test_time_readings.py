@@ -1,7 +1,7 @@
 """What time expressions mean on a Wednesday noon in Vienna, and which are refused with what advice."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -69,6 +69,8 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
         ("last quarter", "2026-07-01", "quarter"),
         ("May", "2027-05-01", "month"),
         ("2030", "2030-01-01", "year"),
+        ("in March", "2027-03-01", "month"),
+        ("-3 days", "2026-11-15", "day"),
         ("this morning", "2026-11-18T06:00:00+01:00", "part of a day"),
     ],
 )
@@ -98,6 +100,8 @@ def test_readings(text: str, start: str, precision: str) -> None:
         ("Monday 24 December 2026", "is a Thursday"),
         ("tomorrow at 8", "8am, 8pm or 8:00"),
         ("8 o'clock", "8am, 8pm"),
+        ("Friday at 15", "Write 15:00"),
+        ("2 mon ago", "cannot read"),
         ("half past eight", "before or after noon"),
         ("8am in the evening", "is not evening"),
         ("25:00", "no hour 25"),
@@ -254,3 +258,21 @@ def test_the_zone_of_the_machine_is_its_present_one() -> None:
     """What is taken for the machine's zone has the distance from UTC that the machine has now."""
     here = datetime.now().astimezone()
     assert here.astimezone(local_zone().rules).utcoffset() == here.utcoffset()
+
+
+@pytest.mark.parametrize("text", ["tonight", "last night at 11"])
+def test_which_night_is_not_guessed_before_dawn(text: str) -> None:
+    """At two in the morning tonight may be the night that is ending."""
+    with pytest.raises(UsageError, match="night that is ending"):
+        parse_relative(text, NOON.replace(hour=2))
+
+
+@pytest.mark.parametrize(
+    "text", ["yesterday", "tomorrow", "last month", "next month", "next year", "last decade", "this week", "2 years ago", "in 2 days"]
+)
+@pytest.mark.parametrize("year", [1, 9999])
+def test_the_ends_of_the_calendar(text: str, year: int) -> None:
+    """At the first and the last day that can be written an expression is read or refused, in a sentence."""
+    edge = datetime(year, 1, 1, tzinfo=UTC) if year == 1 else datetime(year, 12, 31, tzinfo=UTC)
+    found = outcome(lambda: parse_relative(text, edge))
+    assert found[:4].isdigit() or "leaves the years 1 to 9999" in found or "cannot read" in found

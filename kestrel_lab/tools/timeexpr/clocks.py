@@ -14,6 +14,7 @@ PARTS = {"morning": (6, 12), "afternoon": (12, 18), "evening": (18, 24), "night"
 _HALVES = {"morning": range(1, 12), "afternoon": range(1, 8), "evening": range(4, 12), "night": range(6, 12)}
 """Hours on a twelve-hour clock that can be meant in each part; others are refused."""
 
+_DAWN = time(5)
 _HALF = r"(?:\s?(?P<half>[ap]m))"
 _CLOCKS = tuple(
     re.compile(pattern, re.ASCII)
@@ -77,6 +78,8 @@ def _take_part(text: str, asked: Question) -> tuple[str, str]:
     day = {"this ": " today ", "last ": " yesterday "}.get(found["lead"] or "", " today " if found["tonight"] else " ")
     if found["lead"] == "last " and found["part"] != "night":
         refuse(asked.text, f"last {found['part']} may be today's or yesterday's", f"yesterday {found['part']} or this {found['part']}")
+    if (found["tonight"] or found["lead"] == "last ") and time() < asked.now.time() < _DAWN:  # midnight itself is how a mere date is given
+        refuse(asked.text, f"it is {asked.now:%H:%M}, and the night that is ending or the next may be meant", "a date and a time")
     rest = text[: found.start()] + day + text[found.end() :]
     return " ".join(rest.split()), "tonight" if found["tonight"] else found["part"]
 

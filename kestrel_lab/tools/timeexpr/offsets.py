@@ -14,7 +14,7 @@ from kestrel_lab.tools.timeexpr.zones import Choice, Zone, at_clock
 _UNITS = {
     "year": ("y", "yr", "yrs", "year", "years"),
     "quarter": ("quarter", "quarters"),
-    "month": ("mo", "mon", "mons", "month", "months"),
+    "month": ("mo", "month", "months"),
     "fortnight": ("fortnight", "fortnights"),
     "week": ("w", "wk", "wks", "week", "weeks"),
     "weekday": ("business day", "business days", "working day", "working days", "workday", "workdays", "weekdays"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
+from typing import NoReturn
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeexpr.clocks import PARTS, Pieces, take_apart
@@ -24,7 +25,7 @@ _CTIME = re.compile(r"(?P<day>.+ \d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{
 _EDGE = re.compile(
     r"(?:by )?(?:the )?(?P<edge>end|close|start|beginning|middle) of (?:the )?(?P<what>.+)|(?:by )?(?:the )?(?P<short>eo[dwmy])\b ?(?P<when>.*)"
 )
-_BARE_HOUR = re.compile(r"(?:.* )?at (?P<hour>\d|1[0-2])(?: .*)?", re.ASCII)
+_BARE_HOUR = re.compile(r"(?:.* )?at (?P<hour>\d|1\d|2[0-4])(?: .*)?", re.ASCII)
 _SHORT_EDGES = {"eod": "day", "eow": "week", "eom": "month", "eoy": "year"}
 _NOW = {"now", "right now", "just now", "at the moment", "at this moment", "this moment", "this instant"}
 _EXAMPLES = "e.g. 'tomorrow at 15:30', 'next Friday', 'in 2 weeks', '3 days ago', '2030-12-31 20:15'"
@@ -72,7 +73,9 @@ def parse_relative(
         raise UsageError(msg)
     try:
         return _read(asked, home) if language == "en" else read_foreign(asked, language)
-    except OverflowError:
+    except UsageError:
+        raise
+    except (OverflowError, ValueError):  # a date that the calendar of Python does not hold
         msg = f"{text!r} leaves the years 1 to 9999"
         raise UsageError(msg) from None
 
@@ -91,12 +94,14 @@ def _read(asked: Question, home: Zone) -> Reading:
         return _edge(edge, asked)
     if (shift := read_shift(words, asked)) is not None and not shift.whole_days:
         return _elapsed(shift, asked)
+    if shift is not None and (day := shifted_day(words, asked)) is not None:
+        return _whole(day, asked, ())
     pieces = take_apart(words, asked)
     if not pieces.day and pieces.clock is not None:
         return _clock_alone(pieces, asked)
     span = _days(pieces.day, asked, numbers=pieces.clock is not None)
     if span is None and (bare := _BARE_HOUR.fullmatch(words)) is not None:
-        refuse(asked.text, f"{bare['hour']} may be before or after noon", f"{bare['hour']}am, {bare['hour']}pm or {bare['hour']}:00")
+        _refuse_hour(bare["hour"], asked)
     if span is None:
         msg = f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than English say which, such as language de"
         raise UsageError(msg)
@@ -104,11 +109,19 @@ def _read(asked: Question, home: Zone) -> Reading:
     return _whole(span, asked, pieces.notes) if pieces.clock is None and not pieces.part else _at(span, pieces, asked)
 
 
+def _refuse_hour(hour: str, asked: Question) -> NoReturn:
+    if 1 <= int(hour) <= 12:
+        refuse(asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00")
+    refuse(asked.text, f"{hour} alone is no time of day", f"{hour}:00")
+
+
 def _days(text: str, asked: Question, *, numbers: bool = False) -> Span | None:
     """The days that `text` names; with `numbers`, a number alone is the day of a month."""
     text = text.removeprefix("on ").removeprefix("by ")
     if numbers and re.fullmatch(r"\d{1,2}", text, re.ASCII):
         text = f"the {text}"
+    if text.startswith("in ") and (period := day_or_period(text.removeprefix("in "), asked)) is not None and not period.is_day:
+        return period
     return shifted_day(text, asked) or day_or_period(text, asked)
 
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kestrel_lab.tools.timeexpr.dates import WEEKDAY
 from kestrel_lab.tools.timeexpr.days import day_or_period
 from kestrel_lab.tools.timeexpr.offsets import Offset, move_day, read_offset, vague
 from kestrel_lab.tools.timeexpr.question import Question, Span, one_day, refuse
@@ -18,7 +17,8 @@ _FORWARD = re.compile(
 _BACKWARD = re.compile(r"(?P<far>.+?) (?:ago|earlier|back|before (?:now|today))")
 _SIGNED = re.compile(r"[+-].+")
 _ANCHORED = re.compile(r"(?P<far>.+?) (?P<side>from|after|before) (?P<anchor>.+)")
-_WEEKDAYS_ON = re.compile(rf"(?:in )?(?P<count>\d{{1,2}}) {WEEKDAY}s? (?P<side>later|from now|ago|hence)", re.ASCII)
+_FULL_NAMES = "|".join(name.lower() for name in WEEKDAY_NAMES)
+_WEEKDAYS_ON = re.compile(rf"(?:in )?(?P<count>\d{{1,2}}) (?P<weekday>{_FULL_NAMES})s? (?P<side>later|from now|ago|hence)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
