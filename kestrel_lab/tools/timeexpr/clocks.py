@@ -8,6 +8,7 @@ from datetime import time
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeexpr.question import Question, refuse
+from kestrel_lab.tools.timeexpr.words import compiled
 
 PARTS = {"morning": (6, 12), "afternoon": (12, 18), "evening": (18, 24), "night": (18, 24)}
 """Hours of the parts of a day, where no clock time is given."""
@@ -16,20 +17,17 @@ _HALVES = {"morning": range(1, 12), "afternoon": range(1, 8), "evening": range(4
 
 _DAWN = time(5)
 _HALF = r"(?:\s?(?P<half>[ap]m))"
-_CLOCKS = tuple(
-    re.compile(pattern, re.ASCII)
-    for pattern in (
-        rf"(?P<hour>\d{{1,2}}):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?{_HALF}?(?: o'?clock)?",
-        rf"(?P<hour>\d{{1,2}})[. ](?P<minute>[0-5]\d)(?:[. ](?P<second>[0-5]\d))?{_HALF}",
-        rf"(?P<hour>\d{{1,2}})(?: o'?clock)?{_HALF}",
-        rf"(?P<count>\d{{1,2}}|half|a quarter|quarter)(?: ?min(?:ute)?s?)? (?P<side>past|after|to|before|of|till) (?P<hour>\d{{1,2}})(?: o'?clock)?{_HALF}?",
-        r"(?P<noon>(?:12 )?noon|midday)",
-        r"(?P<midnight>(?:12 )?midnight)",
-    )
+_CLOCKS = (
+    rf"(?P<hour>\d{{1,2}}):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?{_HALF}?(?: o'?clock)?",
+    rf"(?P<hour>\d{{1,2}})[. ](?P<minute>[0-5]\d)(?:[. ](?P<second>[0-5]\d))?{_HALF}",
+    rf"(?P<hour>\d{{1,2}})(?: o'?clock)?{_HALF}",
+    rf"(?P<count>\d{{1,2}}|half|a quarter|quarter)(?: ?min(?:ute)?s?)? (?P<side>past|after|to|before|of|till) (?P<hour>\d{{1,2}})(?: o'?clock)?{_HALF}?",
+    r"(?P<noon>(?:12 )?noon|midday)",
+    r"(?P<midnight>(?:12 )?midnight)",
 )
 _BARE = re.compile(r"(?P<hour>\d{1,2})(?: ?o'?clock)?", re.ASCII)
 _ABOUT = re.compile(r"\b(?:around|about|approximately|approx\.?|roughly|circa)\b ?")
-_PART = re.compile(
+_PART = (
     rf"(?:,? ?\b(?:in|during) the |,? ?\bat )?\b(?P<lead>this |last |late |early )?(?P<part>{'|'.join(PARTS)})\b|\b(?P<tonight>tonight)\b"
 )
 
@@ -70,7 +68,7 @@ def take_apart(text: str, asked: Question) -> Pieces:
 
 
 def _take_part(text: str, asked: Question) -> tuple[str, str]:
-    found = _PART.search(text)
+    found = compiled(_PART).search(text)
     if found is None:
         return text, ""
     if found["lead"] in {"late ", "early "}:
@@ -102,7 +100,7 @@ def _bare(text: str) -> str:
 
 def _clock(piece: str, part: str, asked: Question) -> Clock | None:
     for pattern in _CLOCKS:
-        if (found := pattern.fullmatch(piece)) is not None:
+        if (found := compiled(pattern).fullmatch(piece)) is not None:
             groups = found.groupdict()
             if groups.get("noon"):
                 return Clock(at=time(12), precision="minute")

@@ -9,10 +9,10 @@ from datetime import date, timedelta
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeexpr.question import Question, Span, calendar_day, month_start, one_day, refuse, whole_month
-from kestrel_lab.tools.timeexpr.words import MONTH_NAMES, MONTHS, WEEKDAY_NAMES, WEEKDAYS, ordinal
+from kestrel_lab.tools.timeexpr.words import MONTH_NAMES, MONTHS, WEEKDAY_NAMES, WEEKDAYS, compiled, ordinal
 
 Rule = Callable[["re.Match[str]", Question], Span]
-DATES: list[tuple[re.Pattern[str], Rule]] = []
+DATES: list[tuple[str, Rule]] = []
 """Rules for days and months that are named by their place in the calendar."""
 
 MONTH = rf"(?P<month>{'|'.join(sorted(MONTHS, key=len, reverse=True))})\.?"
@@ -23,20 +23,20 @@ _GAP = r"[\s,./-]*"
 _WEEKDAY_FIRST = rf"(?:{WEEKDAY}[\s,]+(?:the )?)?"
 
 
-def rule(table: list[tuple[re.Pattern[str], Rule]], pattern: str) -> Callable[[Rule], Rule]:
+def rule(table: list[tuple[str, Rule]], pattern: str) -> Callable[[Rule], Rule]:
     """Enter the decorated function into `table` for texts that match `pattern` from end to end."""
 
     def enter(function: Rule) -> Rule:
-        table.append((re.compile(pattern, re.ASCII), function))
+        table.append((pattern, function))
         return function
 
     return enter
 
 
-def first_match(table: list[tuple[re.Pattern[str], Rule]], text: str, asked: Question) -> Span | None:
+def first_match(table: list[tuple[str, Rule]], text: str, asked: Question) -> Span | None:
     """What the first rule that knows `text` makes of it."""
     for pattern, function in table:
-        if (found := pattern.fullmatch(text)) is not None:
+        if (found := compiled(pattern).fullmatch(text)) is not None:
             return function(found, asked)
     return None
 

@@ -9,7 +9,7 @@ from kestrel_lab.tools.timeexpr.dates import DATES, MONTH, WEEKDAY, Rule, first_
 from kestrel_lab.tools.timeexpr.question import Question, Span, calendar_day, month_start, one_day, refuse, whole_month
 from kestrel_lab.tools.timeexpr.words import MONTH_NAMES, MONTHS, WEEKDAY_NAMES, WEEKDAYS, ordinal
 
-DAYS: list[tuple[re.Pattern[str], Rule]] = []
+DAYS: list[tuple[str, Rule]] = []
 """Rules for days and periods that are told from the reference."""
 
 _NAMED = {

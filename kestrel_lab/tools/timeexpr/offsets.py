@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.timeexpr.question import month_start
+from kestrel_lab.tools.timeexpr.words import compiled
 from kestrel_lab.tools.timeexpr.zones import Choice, Zone, at_clock
 
 _UNITS = {
@@ -30,7 +31,7 @@ _DAYS_IN = {"day": 1, "week": 7, "fortnight": 14}
 _SECONDS_IN = {"hour": 3600, "minute": 60, "second": 1}
 _NAMES = "|".join(sorted(_UNIT_OF, key=len, reverse=True))
 _COUNT = r"(?P<count>\d+(?:\.\d+)?|an?|half an?|a couple(?: of)?|a half)"
-_TERM = re.compile(rf"(?P<sign>[+-]\s?)?{_COUNT}\s?(?P<unit>{_NAMES})(?![a-z_])\.?(?P<half> and a half)?", re.ASCII)
+_TERM = rf"(?P<sign>[+-]\s?)?{_COUNT}\s?(?P<unit>{_NAMES})(?![a-z_])\.?(?P<half> and a half)?"
 _MINUTES = re.compile(r"(\d\s?h(?:rs?|ours?)?,?\s?\d+)\s?m(?![a-z])", re.ASCII)
 """An `m` that can only be minutes: it follows hours."""
 _JOIN = re.compile(r"\s*(?:,\s*and|,|and|\s)\s*|(?=[+-])|(?<=[a-z])(?=\d)")
@@ -75,7 +76,7 @@ def read_offset(text: str) -> Offset | None:
             if joined is None:
                 return None
             place = joined.end()
-        if (term := _TERM.match(text, place)) is None:
+        if (term := compiled(_TERM).match(text, place)) is None:
             return None
         if term["sign"]:
             sign = -1 if term["sign"][0] == "-" else 1

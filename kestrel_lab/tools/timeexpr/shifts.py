@@ -9,7 +9,7 @@ from datetime import timedelta
 from kestrel_lab.tools.timeexpr.days import day_or_period
 from kestrel_lab.tools.timeexpr.offsets import Offset, move_day, read_offset, vague
 from kestrel_lab.tools.timeexpr.question import Question, Span, one_day, refuse
-from kestrel_lab.tools.timeexpr.words import WEEKDAY_NAMES, WEEKDAYS
+from kestrel_lab.tools.timeexpr.words import WEEKDAY_NAMES, WEEKDAYS, compiled
 
 _FORWARD = re.compile(
     r"in (?P<far>.+?)(?:'?s?'? time| from now)?|(?P<behind>.+?) (?:from (?:now|today)|later|hence|away|after (?:now|today))"
@@ -18,7 +18,7 @@ _BACKWARD = re.compile(r"(?P<far>.+?) (?:ago|earlier|back|before (?:now|today))"
 _SIGNED = re.compile(r"[+-].+")
 _ANCHORED = re.compile(r"(?P<far>.+?) (?P<side>from|after|before) (?P<anchor>.+)")
 _FULL_NAMES = "|".join(name.lower() for name in WEEKDAY_NAMES)
-_WEEKDAYS_ON = re.compile(rf"(?:in )?(?P<count>\d{{1,2}}) (?P<weekday>{_FULL_NAMES})s? (?P<side>later|from now|ago|hence)", re.ASCII)
+_WEEKDAYS_ON = rf"(?:in )?(?P<count>\d{{1,2}}) (?P<weekday>{_FULL_NAMES})s? (?P<side>later|from now|ago|hence)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ def read_shift(text: str, asked: Question) -> Shift | None:
 
 def shifted_day(text: str, asked: Question) -> Span | None:
     """The day at a distance in whole days from today or from another day."""
-    if (counted := _WEEKDAYS_ON.fullmatch(text)) is not None:
+    if (counted := compiled(_WEEKDAYS_ON).fullmatch(text)) is not None:
         return _weekdays_on(counted, asked)
     if (shift := read_shift(text, asked)) is not None:
         if not shift.whole_days:

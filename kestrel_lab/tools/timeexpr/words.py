@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 
 MONTH_NAMES = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
 WEEKDAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
@@ -43,8 +44,14 @@ _LATER = [
 _ORDINALS = _FIRSTS | {word: n for n, word in enumerate(_LATER, 10)} | {"thirtieth": 30}
 _A_UNIT_FOLLOWS = re.compile(r"[+-]?\d[\d.]*|an?|this|per|half|every")
 """Words after which `second` is a unit of time."""
-_HYPHEN = re.compile(rf"\b({'|'.join([*_TENS, *_SMALL, *_FIRSTS])})-(?={'|'.join([*_TENS, *_SMALL, *_ORDINALS])})")
+_HYPHEN = rf"\b({'|'.join([*_TENS, *_SMALL, *_FIRSTS])})-(?={'|'.join([*_TENS, *_SMALL, *_ORDINALS])})"
 _TAIL = ",.;"
+
+
+@cache
+def compiled(pattern: str, flags: int = re.ASCII) -> re.Pattern[str]:
+    """Compiled at its first use: together the patterns of the grammar take longer than importing it."""
+    return re.compile(pattern, flags)
 
 
 def canonical(text: str) -> str:
@@ -53,7 +60,7 @@ def canonical(text: str) -> str:
     for odd, plain in (("’", "'"), ("–", "-"), ("—", "-"), ("−", "-")):
         text = text.replace(odd, plain)
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text)
-    text = _HYPHEN.sub(r"\1 ", text)
+    text = compiled(_HYPHEN).sub(r"\1 ", text)
     return " ".join(_in_digits(text.split())).strip(" .?!,;|")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -128,6 +128,8 @@ def rules_version() -> str:
                 return file.readline().strip("# \n")
         except OSError:
             continue
+    from importlib.metadata import PackageNotFoundError, version  # loaded on use: it costs more than this package
+
     try:
         return f"tzdata {version('tzdata')}"
     except PackageNotFoundError:
@@ -152,11 +154,14 @@ def local_zone() -> Zone:
 
     now = datetime.now().astimezone()
     try:
-        key = get_localzone_name() or ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns where nothing is configured: what it then takes is compared below
+            key = get_localzone_name() or ""
         rules = ZoneInfo(key) if key else None
     except (ZoneInfoNotFoundError, ValueError, OSError):
         key, rules = "", None
-    if key and rules is not None and now.astimezone(rules).utcoffset() == now.utcoffset():
+    named = "/" in key or key == "UTC"  # EST is a key, too: it says little to a reader
+    if named and rules is not None and now.astimezone(rules).utcoffset() == now.utcoffset():
         return zone_named(key, "this machine")
     return zone_of(now, "this machine, which names no zone")
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.tools.timeexpr.words import compiled
 from kestrel_lab.tools.timeexpr.zones import ABBREVIATIONS, AMBIGUOUS, Zone, cities, zone_key, zone_named
 
 _KEY = re.compile(r"(?<![\w/])[A-Za-z]+(?:/[A-Za-z][A-Za-z_+\-0-9]*)+(?![\w/])")
 _DISTANCE = re.compile(r"\b(?:UTC|GMT)\s?[+-]\d{1,2}(?::?\d\d)?\b|(?<=:\d\d)\s?[+-]\d\d:?\d\d\b", re.IGNORECASE)
 _UTC = re.compile(r"\b(?:UTC|GMT|Zulu)\b|(?<=\d)Z\b", re.IGNORECASE)
-_SHORT = re.compile(rf"\b(?:{'|'.join(sorted({*AMBIGUOUS, *ABBREVIATIONS}, key=len, reverse=True))})\b")
+_SHORT = rf"\b(?:{'|'.join(sorted({*AMBIGUOUS, *ABBREVIATIONS}, key=len, reverse=True))})\b"
 _LONG = "|".join(word for word in (*AMBIGUOUS, *ABBREVIATIONS) if len(word) > 2)
-_AFTER_CLOCK = re.compile(rf"(?<=[\dm])\s?(?:{_LONG})\b", re.IGNORECASE)  # in small letters only where no other word can be meant
+_AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"  # in small letters only where no other word can be meant
 _SPOKEN = {
     "eastern": ("America/New_York", "Australia/Sydney"),
     "central": ("America/Chicago", "Australia/Adelaide", "Europe/Berlin"),
@@ -37,7 +38,7 @@ def take_zone(text: str) -> tuple[str, Zone | None]:
         raise UsageError(msg)
     text = _OWN.sub("", text)
     found: list[str] = []
-    for pattern in (_DISTANCE, _KEY, _UTC, _SHORT, _AFTER_CLOCK):
+    for pattern in (_DISTANCE, _KEY, _UTC, compiled(_SHORT), compiled(_AFTER_CLOCK, re.IGNORECASE)):
         for match in pattern.finditer(text):
             if pattern is not _KEY or zone_key(match[0]):
                 found.append(match[0].strip())
