@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.clock import clock
 from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import evals
 from kestrel_lab.cli.face import Face, Following
@@ -45,6 +46,7 @@ app.add_typer(macros, name="macros")
 app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
 app.add_typer(workflows)
+app.add_typer(clock)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 

@@ -33,6 +33,8 @@ class RunStarted:
     """Version of kestrel_lab that wrote this."""
     plan: dict[str, Json] = field(default_factory=dict)
     """The plan the caller gave; empty when one agent works on the goal."""
+    time: dict[str, Json] = field(default_factory=dict)
+    """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

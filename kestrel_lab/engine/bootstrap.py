@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import MemoryRecalled
-from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.engine.artifacts import as_text
 from kestrel_lab.engine.operation import Done, Scope
+from kestrel_lab.tools.timeexpr.handshake import handshake
 
 MOST_NOTES = 5
 
@@ -17,7 +15,7 @@ async def bootstrap(scope: Scope) -> Done:
     """Tell the time and recall notes that have to do with `goal`.
 
     Arguments: `goal`; `top_k`, how many notes at most, 0 for none. Its output is `{time: {now_iso, timezone, weekday,
-    date}, notes: [{text, kind, evidence, run, at}]}`; a resumed run sees the same time, which is in the log.
+    date, iso_week}, notes: [{text, kind, evidence, run, at}]}`; the time is when the run began, also where it was resumed.
     """
     goal, most = as_text(scope.args.get("goal")).strip(), scope.args.get("top_k", MOST_NOTES)
     if not goal:
@@ -31,10 +29,4 @@ async def bootstrap(scope: Scope) -> Done:
     notes = [note.as_json() for note in recalled]
     if notes:
         ctx.emit(MemoryRecalled(step=scope.step.id, notes=notes))
-    return Done(output={"time": time_context(ctx.ports.now()), "notes": [*notes]})
-
-
-def time_context(now: datetime) -> dict[str, Json]:
-    """The moment `now`, which has a zone, in the words a model needs."""
-    zone = getattr(now.tzinfo, "key", None) or now.tzname() or ""
-    return {"now_iso": now.isoformat(timespec="seconds"), "timezone": zone, "weekday": f"{now:%A}", "date": f"{now:%Y-%m-%d}"}
+    return Done(output={"time": dict(ctx.began) or handshake(ctx.ports.now()).as_json(), "notes": [*notes]})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events import BudgetWarned, Event, ModelAnswered, ModelDelta, StateTransition
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
@@ -65,6 +66,11 @@ class RunContext:
         self.clock = WorkClock(left)
         self._turns_kept = self.state.usage.model_calls
         self._specs[None] = tuple(self.toolbox.specs())
+
+    @property
+    def began(self) -> Mapping[str, Json]:
+        """What the run was told of the time at its beginning; empty in a log of an earlier version."""
+        return {} if self.state.started is None else self.state.started.time
 
     def emit(self, event: Event, *, urgent: bool = False) -> Future[int] | None:
         """Record `event`, take it into the state and tell the listeners; `model_delta` is only told."""

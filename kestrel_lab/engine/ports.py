@@ -11,10 +11,7 @@ from kestrel_lab.core.protocols import Gatherer, Memory
 from kestrel_lab.engine.gatherer import FileGatherer
 from kestrel_lab.engine.memory import NoMemory
 from kestrel_lab.engine.stages import RetryBudget, Sleep
-
-
-def _now() -> datetime:
-    return datetime.now().astimezone()
+from kestrel_lab.tools.timeexpr.handshake import machine_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,8 +20,8 @@ class Ports:
 
     memory: Memory = field(default_factory=NoMemory)
     gatherer: Gatherer = field(default_factory=FileGatherer)
-    now: Callable[[], datetime] = _now
-    """The time, with its zone; asked once per run, the answer is in the log."""
+    now: Callable[[], datetime] = machine_now
+    """The time, with its zone; asked once per run, at its beginning, the answer is in the log."""
     sleep: Sleep = asyncio.sleep
     """Waits between attempts."""
     budget: RetryBudget = field(default_factory=RetryBudget)

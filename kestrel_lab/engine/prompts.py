@@ -17,7 +17,9 @@ Prefer batching: several reads in one turn rather than one after the other.
 Say which files or tool results it rests on, and say so if something could not be found out."""
 
 
-def system_prompt(limits: Limits, instructions: str = "") -> str:
-    """The system message of a run; `instructions` of the user come last."""
+def system_prompt(limits: Limits, instructions: str = "", time: str = "") -> str:
+    """The system message of a run, with what it is told of the time; `instructions` of the user come last."""
     text = _TEXT.format(calls=limits.calls_per_turn)
+    if time:
+        text = f"{text}\n- {time}"
     return f"{text}\n\n{instructions.strip()}" if instructions.strip() else text

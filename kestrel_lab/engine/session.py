@@ -49,6 +49,7 @@ from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
 from kestrel_lab.tools.native import native_tools
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.timeexpr.handshake import handshake
 from kestrel_lab.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -165,12 +166,13 @@ class Session(Archive):
         if planned is not None:
             check_steps(foreseen(planned.steps), toolbox, OPERATIONS, self.resolve_model)
         run_id = new_run_id()
+        met = handshake(self.ports.now())
         started = RunStarted(
             goal=goal,
             workspace=str(place.root),
             model=chosen.name,
             model_kind=chosen.kind,
-            system=system_prompt(bounds, instructions),
+            system=system_prompt(bounds, instructions, met.line),
             tools=offered(toolbox),
             limits=bounds.as_json(),
             policy=policy.text,
@@ -178,6 +180,7 @@ class Session(Archive):
             scenario=scenario,
             package=__version__,
             plan={} if planned is None else planned.as_json(),
+            time=met.as_json(),
         )
         state = RunState()
         state.apply(started, self.store.create_run(run_id, started))

@@ -180,7 +180,7 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
     async def run(call: Call) -> Result:
         tool = ctx.toolbox.get(call.target)
         parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
-        scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell, parts=parts)
+        scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell, time=ctx.began, parts=parts)
         try:
             value = await tool.run(call.args, scope)
             return Result(value=value, seconds=parts.seconds if parts else 0.0)

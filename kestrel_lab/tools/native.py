@@ -1,5 +1,6 @@
 """The tools that come with the package."""
 
+from kestrel_lab.tools.clock import normalize_timezone, parse_relative, time_arithmetic
 from kestrel_lab.tools.files import batch_read, edit_file, file_exists, list_directory, read_file, write_file
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.search import glob, grep, tree
@@ -7,5 +8,6 @@ from kestrel_lab.tools.shell import bash
 
 
 def native_tools() -> Toolbox:
-    """Files, search and the shell."""
-    return Toolbox([read_file, batch_read, write_file, edit_file, list_directory, file_exists, glob, grep, tree, bash])
+    """Files, search, the shell and time."""
+    reckoning = [parse_relative, time_arithmetic, normalize_timezone]
+    return Toolbox([read_file, batch_read, write_file, edit_file, list_directory, file_exists, glob, grep, tree, bash, *reckoning])

@@ -6,9 +6,9 @@ import asyncio
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -54,6 +54,8 @@ class ToolContext:
     call_id: str = ""
     progress: Callable[[str, float | None], None] = _silent
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
+    time: Mapping[str, Json] = field(default_factory=dict)
+    """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
 

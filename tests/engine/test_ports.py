@@ -1,7 +1,6 @@
 """What stands behind the ports by default: notes kept in the log, files found by words, rules for what is remembered."""
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.events import MemoryStored, RunStarted
 from kestrel_lab.core.protocols import Note
-from kestrel_lab.engine.bootstrap import time_context
 from kestrel_lab.engine.gatherer import FileGatherer
 from kestrel_lab.engine.memory import LogMemory, NoMemory
 from kestrel_lab.engine.remembering import LONGEST_NOTE, refusal
@@ -114,13 +112,3 @@ def test_terms_are_distinct_and_few(text: str) -> None:
     found = terms(text, 5)
     assert len(found) == len(set(found)) <= 5
     assert all(word == word.casefold() for word in found)
-
-
-def test_a_moment_in_words() -> None:
-    """The time context has the moment with its offset, the zone, the weekday and the date."""
-    assert time_context(datetime(2026, 11, 22, 2, 4, 5, 999, tzinfo=UTC)) == {
-        "now_iso": "2026-11-22T02:04:05+00:00",
-        "timezone": "UTC",
-        "weekday": "Sunday",
-        "date": "2026-11-22",
-    }

@@ -301,3 +301,13 @@ def test_a_scenario_is_drafted_in_a_cell(shell: InteractiveShell, tmp_path: Path
         shell.run_cell(f"%kestrel scenario from-run {made.id}")  # type: ignore[no-untyped-call]
     assert "goal: look" in shown.stdout
     assert run(shell, f"%kestrel scenario from-run {made.id} --out {tmp_path}/found.yaml") == tmp_path / "found.yaml"
+
+
+def test_time_gives_a_reading_that_renders(shell: InteractiveShell) -> None:
+    """`%kestrel time` needs no quotes; its result is a value and a table, and a refusal is one line."""
+    found = run(shell, "%kestrel time next friday at 15:30 --reference 2026-11-18T12:00:00 --zone Europe/Vienna")
+    assert (found.start.isoformat(), found.zone.name) == ("2026-11-27T15:30:00+01:00", "Europe/Vienna")
+    assert "the coming Friday is 2026-11-20" in found._repr_html_()
+    assert run(shell, "%kestrel time --zone Asia/Tokyo").zone.name == "Asia/Tokyo"
+    with pytest.raises(UsageError, match="America/Chicago or Asia/Shanghai"):
+        run(shell, "%kestrel time 3pm CST")

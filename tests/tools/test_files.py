@@ -34,7 +34,7 @@ def state(root: Path, name: str, **args: Any) -> str | None:
 
 
 def test_danger_and_effect_of_the_native_tools() -> None:
-    """Reading is safe and pure, writing is not, a command is the most dangerous."""
+    """Reading and reckoning are safe and pure, writing is not, a command is the most dangerous."""
     assert {made.name: (made.danger, made.effect) for made in BOX} == {
         "read_file": (Danger.SAFE, "pure"),
         "batch_read": (Danger.SAFE, "pure"),
@@ -46,6 +46,9 @@ def test_danger_and_effect_of_the_native_tools() -> None:
         "grep": (Danger.SAFE, "pure"),
         "tree": (Danger.SAFE, "pure"),
         "bash": (Danger.HIGH, "opaque"),
+        "parse_relative": (Danger.SAFE, "pure"),
+        "time_arithmetic": (Danger.SAFE, "pure"),
+        "normalize_timezone": (Danger.SAFE, "pure"),
     }
     assert {made.name for made in BOX if not made.parallel_safe} == {"write_file", "edit_file", "bash"}
 

@@ -1,0 +1,120 @@
+"""English time expressions in one spelling: lower case, and numbers that are written out in digits."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+
+MONTH_NAMES = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+WEEKDAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MONTHS = {name.lower()[:size]: number for number, name in enumerate(MONTH_NAMES, 1) for size in (3, 9)} | {"sept": 9}
+"""Number of a month, 1 to 12, by its name or a short form of it."""
+WEEKDAYS = {name.lower()[:size]: number for number, name in enumerate(WEEKDAY_NAMES) for size in (3, 9)} | {
+    "tues": 1,
+    "weds": 2,
+    "thur": 3,
+    "thurs": 3,
+}
+"""Number of a weekday, 0 for Monday, by its name or a short form of it."""
+
+_ONES = {word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"], 1)}
+_TEENS = {
+    word: n
+    for n, word in enumerate(
+        ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"], 10
+    )
+}
+_TENS = {word: n * 10 for n, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)}
+_SMALL = _ONES | _TEENS
+_FIRSTS = {word: n for n, word in enumerate(["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"], 1)}
+_LATER = [
+    "tenth",
+    "eleventh",
+    "twelfth",
+    "thirteenth",
+    "fourteenth",
+    "fifteenth",
+    "sixteenth",
+    "seventeenth",
+    "eighteenth",
+    "nineteenth",
+    "twentieth",
+]
+_ORDINALS = _FIRSTS | {word: n for n, word in enumerate(_LATER, 10)} | {"thirtieth": 30}
+_A_UNIT_FOLLOWS = re.compile(r"[+-]?\d[\d.]*|an?|this|per|half|every")
+"""Words after which `second` is a unit of time."""
+_HYPHEN = rf"\b({'|'.join([*_TENS, *_SMALL, *_FIRSTS])})-(?={'|'.join([*_TENS, *_SMALL, *_ORDINALS])})"
+_TAIL = ",.;"
+
+
+@cache
+def compiled(pattern: str, flags: int = re.ASCII) -> re.Pattern[str]:
+    """Compiled at its first use: together the patterns of the grammar take longer than importing it."""
+    return re.compile(pattern, flags)
+
+
+def canonical(text: str) -> str:
+    """`text` in the spelling that the rules of the grammar know."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    for odd, plain in (("’", "'"), ("–", "-"), ("—", "-"), ("−", "-")):
+        text = text.replace(odd, plain)
+    text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text)
+    text = compiled(_HYPHEN).sub(r"\1 ", text)
+    return " ".join(_in_digits(text.split())).strip(" .?!,;|")
+
+
+def ordinal(number: int) -> str:
+    """The number of a place in words, such as 1st, 2nd, 3rd, 11th."""
+    tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{tail}"
+
+
+def _in_digits(words: list[str]) -> list[str]:
+    out: list[str] = []
+    place = 0
+    while place < len(words):
+        bare = [word.rstrip(_TAIL) for word in words[place : place + 4]]
+        for at, word in enumerate(words[place : place + 4]):
+            if word != bare[at]:  # nothing is read across a comma
+                bare = bare[: at + 1]
+                break
+        taken, digits = _number(bare, out[-1] if out else "")
+        last = words[place + max(taken, 1) - 1]
+        out.append(digits + last[len(last.rstrip(_TAIL)) :] if taken else words[place])
+        place += max(taken, 1)
+    return out
+
+
+def _number(words: list[str], before: str) -> tuple[int, str]:
+    """How many of `words` are one number, and its digits."""
+    first, second = words[0], words[1] if len(words) > 1 else ""
+    if first in _ORDINALS:
+        is_unit = first == "second" and _A_UNIT_FOLLOWS.fullmatch(before)
+        return (0, "") if is_unit else (1, ordinal(_ORDINALS[first]))
+    if first in _ONES and second == "thousand":
+        taken, rest = _tail_of_thousand(words)
+        return taken, str(_ONES[first] * 1000 + rest)
+    if _SMALL.get(first, 0) >= 13 or first == "twenty":  # nineteen seventy eight, twenty eighteen
+        taken, rest = _below_hundred(words[1:])
+        if rest >= 10:
+            return 1 + taken, str(_below_hundred([first])[1] * 100 + rest)
+    if first in _TENS and second in _FIRSTS:
+        return 2, ordinal(_TENS[first] + _FIRSTS[second])
+    taken, number = _below_hundred(words)
+    return taken, str(number)
+
+
+def _below_hundred(words: list[str]) -> tuple[int, int]:
+    if words and words[0] in _TENS:
+        ones = _ONES.get(words[1], 0) if len(words) > 1 else 0
+        return (2 if ones else 1), _TENS[words[0]] + ones
+    if words and words[0] in _SMALL:
+        return 1, _SMALL[words[0]]
+    return 0, 0
+
+
+def _tail_of_thousand(words: list[str]) -> tuple[int, int]:
+    skip = 3 if words[2:3] == ["and"] else 2
+    taken, rest = _below_hundred(words[skip:])
+    return (skip + taken, rest) if taken else (2, 0)

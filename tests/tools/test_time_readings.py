@@ -1,0 +1,278 @@
+"""What time expressions mean on a Wednesday noon in Vienna, and which are refused with what advice."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.tools.timeexpr.arithmetic import normalize_timezone, time_arithmetic
+from kestrel_lab.tools.timeexpr.handshake import Handshake, from_json, handshake
+from kestrel_lab.tools.timeexpr.parse import parse_relative
+from kestrel_lab.tools.timeexpr.reading import Reading
+from kestrel_lab.tools.timeexpr.zones import local_zone, zone_named
+
+
+def outcome(call: Callable[[], Reading]) -> str:
+    """The start that is found, or the text of the refusal."""
+    try:
+        return call().start.isoformat()
+    except UsageError as error:
+        return f"refused: {error}"
+
+
+NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "precision"),
+    [
+        ("now", "2026-11-18T12:00:00+01:00", "second"),
+        ("Tomorrow.", "2026-11-19", "day"),
+        ("the day before yesterday", "2026-11-16", "day"),
+        ("Friday", "2026-11-20", "day"),
+        ("next Friday", "2026-11-27", "day"),
+        ("last Monday", "2026-11-09", "day"),
+        ("most recent Monday", "2026-11-16", "day"),
+        ("on Tuesday next week", "2026-11-24", "day"),
+        ("a week from Friday", "2026-11-27", "day"),
+        ("the second Tuesday of December", "2026-12-08", "day"),
+        ("last Friday of March 2027", "2027-03-26", "day"),
+        ("the last day of February 2028", "2028-02-29", "day"),
+        ("Feb 29", "2028-02-29", "day"),
+        ("twenty-first of May two thousand and thirty", "2030-05-21", "day"),
+        ("December 3, nineteen eighty four", "1984-12-03", "day"),
+        ("20261224", "2026-12-24", "day"),
+        ("2026-W53-7", "2027-01-03", "day"),
+        ("24.12.2026", "2026-12-24", "day"),
+        ("3 weeks ago", "2026-10-28", "day"),
+        ("in 1 month 2 days", "2026-12-20", "day"),
+        ("two Mondays ago", "2026-11-09", "day"),
+        ("in 3 business days", "2026-11-23", "day"),
+        ("8pm", "2026-11-18T20:00:00+01:00", "hour"),
+        ("11:30", "2026-11-19T11:30:00+01:00", "minute"),
+        ("tomorrow at noon", "2026-11-19T12:00:00+01:00", "minute"),
+        ("quarter to nine tomorrow evening", "2026-11-19T20:45:00+01:00", "minute"),
+        ("Friday, 24:00", "2026-11-21T00:00:00+01:00", "minute"),
+        ("in an hour and a half", "2026-11-18T13:30:00+01:00", "second"),
+        ("-2h30m", "2026-11-18T09:30:00+01:00", "second"),
+        ("end of next month", "2026-12-31T23:59:59+01:00", "second"),
+        ("start of next week", "2026-11-23T00:00:00+01:00", "second"),
+        ("2026-11-18T12:00:00Z", "2026-11-18T12:00:00+00:00", "second"),
+        ("Wed, 18 Nov 2026 15:50:06 +0530", "2026-11-18T15:50:06+05:30", "second"),
+        ("tomorrow 15:00 Asia/Tokyo", "2026-11-19T15:00:00+09:00", "minute"),
+        ("9am New York time", "2026-11-18T09:00:00-05:00", "hour"),
+        ("15:00 CET", "2026-11-18T15:00:00+01:00", "minute"),
+        ("next week", "2026-11-23", "week"),
+        ("this weekend", "2026-11-21", "weekend"),
+        ("last quarter", "2026-07-01", "quarter"),
+        ("May", "2027-05-01", "month"),
+        ("2030", "2030-01-01", "year"),
+        ("in March", "2027-03-01", "month"),
+        ("-3 days", "2026-11-15", "day"),
+        ("this morning", "2026-11-18T06:00:00+01:00", "part of a day"),
+    ],
+)
+def test_readings(text: str, start: str, precision: str) -> None:
+    """An expression gives one start and says how exact it is; a day starts at midnight."""
+    found = parse_relative(text, NOON)
+    whole = start if "T" in start else f"{start}T00:00:00"
+    assert (found.start.isoformat()[: len(whole)], found.precision) == (whole, precision)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there is nothing to read"),
+        ("x" * 300, "longer than a time expression"),
+        ("blorp", "cannot read 'blorp'"),
+        ("15", "cannot read '15'"),
+        ("Wednesday", "today is a Wednesday"),
+        ("the 18th", "today is the 18th"),
+        ("the 31st", "November has no 31st"),
+        ("3/4/2027", "3 April or 4 March"),
+        ("05/05/71", "two digits"),
+        ("Feb 30", "no year has a 30 February"),
+        ("29 February 2027", "which has 28 days"),
+        ("2026-13-01", "no date 2026-13-01"),
+        ("fifth Friday of November", "has 4 Fridays"),
+        ("Monday 24 December 2026", "is a Thursday"),
+        ("tomorrow at 8", "8am, 8pm or 8:00"),
+        ("8 o'clock", "8am, 8pm"),
+        ("Friday at 15", "Write 15:00"),
+        ("2 mon ago", "cannot read"),
+        ("half past eight", "before or after noon"),
+        ("8am in the evening", "is not evening"),
+        ("25:00", "no hour 25"),
+        ("13pm", "no hour 13pm"),
+        ("midnight", "00:00 or 24:00"),
+        ("next week at 3pm", "no day"),
+        ("2 weeks", "no direction"),
+        ("in -3 days", "a sign and a direction"),
+        ("in a few days", "such as 'in 3 days'"),
+        ("in 1.5 days", "36 hours"),
+        ("as soon as possible", "names no time"),
+        ("in 9000 years", "leaves the years"),
+        ("9999-12-31", "leaves the years"),
+        ("3pm EST", "America/New_York"),
+        ("3pm Eastern time", "America/New_York"),
+        ("2027-07-01 15:00 CET", "on CEST then"),
+        ("15:00 UTC Europe/Vienna", "two time zones"),
+        ("2026-03-29 02:30", "does not exist"),
+        ("2026-10-25 02:30", "shown twice"),
+        ("from Monday to Friday", "cannot read"),
+        ("every Monday", "cannot read"),
+        ("next December", "December 2026 or December 2027"),
+    ],
+)
+def test_refusals_say_what_to_write(text: str, words: str) -> None:
+    """What could mean several things, or nothing, is refused with the reason."""
+    with pytest.raises(UsageError) as refusal:
+        parse_relative(text, NOON)
+    assert words in str(refusal.value)
+
+
+def test_what_was_not_sure_is_said() -> None:
+    """Readings that rest on a convention name it, and what else could be meant."""
+    notes = {text: parse_relative(text, NOON).notes for text in ("next Friday", "Friday", "8:30", "tomorrow", "about 8pm", "3pm CET")}
+    assert notes == {
+        "next Friday": ("read as the Friday of next week, weeks from Monday; the coming Friday is 2026-11-20",),
+        "Friday": ("which Friday was not said: the coming one was taken",),
+        "8:30": ("no day was given: the next 08:30 was taken", "read on a clock of 24 hours; for the afternoon write 8:30pm"),
+        "tomorrow": (),
+        "about 8pm": ("no day was given: the next 20:00 was taken", "an approximate time: it was read as if it were exact"),
+        "3pm CET": ("no day was given: the next 15:00 was taken", "CET was read as UTC+01:00"),
+    }
+
+
+def test_a_reading_as_json_and_as_a_table() -> None:
+    """Programs get every part under its name; people a line for each, with nothing cut off and nothing taken as HTML."""
+    found = parse_relative("next Friday", NOON)
+    assert found.as_json() == {
+        "text": "next Friday",
+        "start": "2026-11-27T00:00:00+01:00",
+        "end": "2026-11-28T00:00:00+01:00",
+        "kind": "range",
+        "precision": "day",
+        "weekday": "Friday",
+        "interpretation": "Friday of next week",
+        "zone": "Europe/Vienna",
+        "zone_from": "the reference",
+        "reference": "2026-11-18T12:00:00+01:00",
+        "notes": ["read as the Friday of next week, weeks from Monday; the coming Friday is 2026-11-20"],
+    }
+    assert repr(found).splitlines() == [
+        "text          next Friday",
+        "day           Friday 2026-11-27",
+        "from          2026-11-27T00:00:00+01:00 (Fri)",
+        "until before  2026-11-28T00:00:00+01:00 (Sat)",
+        "precision     day",
+        "read as       Friday of next week",
+        "zone          Europe/Vienna, from the reference",
+        "told from     2026-11-18T12:00:00+01:00 (Wed)",
+        "note          read as the Friday of next week, weeks from Monday; the coming Friday is 2026-11-20",
+    ]
+    assert "<td" in found._repr_html_()
+    assert "2026-11-20" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "start"),
+    [
+        ("de", "vor 3 Tagen", "2026-11-15T00:00:00+01:00"),
+        ("de", "in 2 Stunden", "2026-11-18T14:00:00+01:00"),
+        ("fr", "demain à 15h30", "2026-11-19T15:30:00+01:00"),
+        ("de", "gestern 15 Uhr", "the 15 in it was not understood"),
+        ("de", "diese Woche", "may be a whole week"),
+        ("de", "01.02.2027", "2027-01-02 00:00 or 2027-02-01 00:00"),
+        ("de", "31.02.2027", "was not understood"),
+        ("xx", "morgen", "no language 'xx'"),
+    ],
+)
+def test_other_languages(language: str, text: str, start: str) -> None:
+    """Another language is read where it is named; what the library passed over or chose by itself is refused."""
+    found = outcome(lambda: parse_relative(text, NOON, language=language))
+    assert found == start or (found.startswith("refused: ") and start in found)
+
+
+@pytest.mark.parametrize(
+    ("moment", "far", "zone", "end"),
+    [
+        ("2026-01-31T12:00:00+00:00", "1 month", None, "2026-02-28T12:00:00+00:00"),
+        ("2026-03-28T12:00", "+1 day", "Europe/Vienna", "2026-03-29T12:00:00+02:00"),
+        ("2026-03-28T12:00", "+24 hours", "Europe/Vienna", "2026-03-29T13:00:00+02:00"),
+        ("2026-03-28T02:30", "+1 day", "Europe/Vienna", "02:30 does not exist"),
+        ("2026-11-18T12:00", "+1 day", None, "has no time zone"),
+        ("2026-11-18T12:00+02:00", "+1 day", "Europe/Vienna", "UTC+02:00, but Europe/Vienna was then at UTC+01:00"),
+        ("2026-11-20", "2 business days", "UTC", "2026-11-24T00:00:00+00:00"),
+        ("2026-11-20", "2 hours", "UTC", "is a date, and '2 hours' counts hours"),
+        ("2026-11-20T12:00Z", "2 dayz", None, "did you mean 'day'"),
+        ("2026-02-30", "1 day", "UTC", "is no date"),
+        ("tomorrow", "1 day", "UTC", "is no ISO 8601 time"),
+        ("2026-11-20T12:00Z", "-1 month +2 days -90 minutes", None, "2026-10-22T10:30:00+00:00"),
+    ],
+)
+def test_counting_on(moment: str, far: str, zone: str | None, end: str) -> None:
+    """Calendar units move the hands of the clock, hours count what passes; what is not sure is refused."""
+    found = outcome(lambda: time_arithmetic(moment, far, zone=zone))
+    assert found == end or (found.startswith("refused: ") and end in found)
+
+
+def test_counting_says_what_it_settled() -> None:
+    """The last of a shorter month, a change of clocks on the way, an offset without rules, public holidays: said."""
+    far = {
+        "month": time_arithmetic("2026-01-31T12:00Z", "1 month"),
+        "clocks": time_arithmetic("2026-03-28T12:00", "24 hours", zone="Europe/Vienna"),
+        "offset": time_arithmetic("2026-03-28T12:00+01:00", "1 day"),
+        "zone": normalize_timezone("2026-11-18T20:00+00:00", "Asia/Tokyo"),
+    }
+    assert {name: found.notes for name, found in far.items()} == {
+        "month": ("2026-02 has no day 31: its last, the 28, was taken",),
+        "clocks": ("clocks of Europe/Vienna change in between: elapsed time was counted, not the hands of the clock",),
+        "offset": ("only the distance UTC+01:00 is known: daylight saving time was not minded; for that say the zone",),
+        "zone": ("it is the next day there",),
+    }
+
+
+def test_the_handshake() -> None:
+    """Now, zone, weekday, date and ISO week of a moment that is given; a moment without a zone is refused; JSON leads back to it."""
+    met = handshake(NOON)
+    assert met.as_json() == {
+        "now_iso": "2026-11-18T12:00:00+01:00",
+        "timezone": "Europe/Vienna",
+        "weekday": "Wednesday",
+        "date": "2026-11-18",
+        "iso_week": "2026-W47",
+    }
+    again = from_json(met.as_json())
+    assert isinstance(again, Handshake)
+    assert (again.now, again.zone.rules, again.as_json()) == (met.now, met.zone.rules, met.as_json())
+    assert from_json({}) is None
+    assert handshake(NOON, zone_named("Asia/Tokyo", "a test")).as_json()["now_iso"] == "2026-11-18T20:00:00+09:00"
+    with pytest.raises(UsageError, match="has no time zone"):
+        handshake(NOON.replace(tzinfo=None))
+
+
+def test_the_zone_of_the_machine_is_its_present_one() -> None:
+    """What is taken for the machine's zone has the distance from UTC that the machine has now."""
+    here = datetime.now().astimezone()
+    assert here.astimezone(local_zone().rules).utcoffset() == here.utcoffset()
+
+
+@pytest.mark.parametrize("text", ["tonight", "last night at 11"])
+def test_which_night_is_not_guessed_before_dawn(text: str) -> None:
+    """At two in the morning tonight may be the night that is ending."""
+    with pytest.raises(UsageError, match="night that is ending"):
+        parse_relative(text, NOON.replace(hour=2))
+
+
+@pytest.mark.parametrize(
+    "text", ["yesterday", "tomorrow", "last month", "next month", "next year", "last decade", "this week", "2 years ago", "in 2 days"]
+)
+@pytest.mark.parametrize("year", [1, 9999])
+def test_the_ends_of_the_calendar(text: str, year: int) -> None:
+    """At the first and the last day that can be written an expression is read or refused, in a sentence."""
+    edge = datetime(year, 1, 1, tzinfo=UTC) if year == 1 else datetime(year, 12, 31, tzinfo=UTC)
+    found = outcome(lambda: parse_relative(text, edge))
+    assert found[:4].isdigit() or "leaves the years 1 to 9999" in found or "cannot read" in found
