@@ -18,6 +18,7 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,10 @@ from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.evals.git import git
 from kestrel_lab.log.connection import process_name
 
-REQUIREMENTS: Final = ("requirements.txt", "setup.py", "setup.cfg", "uv.lock", "poetry.lock", "Pipfile.lock")
+REQUIREMENTS: Final = (
+    *("requirements.txt", "constraints.txt", "setup.py", "setup.cfg"),
+    *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "requirements.lock"),
+)
 """Files at the top of a repository that say, with the dependencies in `pyproject.toml`, what it requires."""
 _OUR_FOLDER: Final = Path(__file__).resolve().parents[2]
 """Where Python finds this very kestrel_lab."""
@@ -72,7 +76,8 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
         python = Path(sys.executable)
         sources.append(_OUR_FOLDER)
     else:
-        python = await _installed(tree, _folder(home, "envs") / needs, note)
+        name = f"{needs}-py{sys.version_info.major}.{sys.version_info.minor}"
+        python = await _installed(tree, _folder(home, "envs") / name, note)
     path = os.pathsep.join(dict.fromkeys(str(place) for place in sources))
     return Environment(python=python, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
 
@@ -110,8 +115,11 @@ async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> P
         return python
     shutil.rmtree(folder, ignore_errors=True)
     note("creating an environment for changed requirements")
-    await _run(tree, sys.executable, "-m", "venv", str(folder))
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    lent = find_spec("pip") is not None
+    # A pip of its own takes an environment several seconds; the one that is here can install into it.
+    await _run(tree, sys.executable, "-m", "venv", *(["--without-pip"] if lent else []), str(folder))
+    with_pip = [sys.executable, "-m", "pip", "--python", str(python)] if lent else [str(python), "-m", "pip"]
+    pip = [*with_pip, "install", "--disable-pip-version-check", "--no-input"]
     listed = _there(tree / "requirements.txt")
     if listed:
         note("installing requirements.txt")
