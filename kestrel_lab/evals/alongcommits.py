@@ -11,7 +11,7 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.history import CommitRows, History
 from kestrel_lab.evals.observed import observed
-from kestrel_lab.evals.revisions import Commit, commits_in, first_parents
+from kestrel_lab.evals.revisions import Commit, commits_in, first_parents, thinned
 from kestrel_lab.evals.rounds import FIRST_OF_SEARCH, CommitTrials, Crew, Place, measure_in_turns, place_of_suite, plan_commit, teller
 from kestrel_lab.evals.runner import count_rows, plan_trials
 from kestrel_lab.evals.suite import Suite
@@ -46,7 +46,7 @@ async def run_commits(
     async with Crew(session, place, teller(reporter, works)) as crew:
         await measure_in_turns(session, works, crew, count, strict=False)
     if all(work.broken for work in works):
-        msg = f"none of the {len(works)} commits can be run; {works[-1].title}: {works[-1].broken}"
+        msg = f"none of the {len(works)} commits can be run; {works[-1].title}: {_why(works[-1]).removeprefix('cannot be run: ')}"
         raise UsageError(msg)
     found = [CommitRows(commit=c, rows=work.all_rows, why=_why(work)) for c, work in zip(chosen, works, strict=True)]
     return History(suite=place.suite, metric=name, commits=tuple(found), notes=_reused(works))
@@ -84,7 +84,7 @@ async def _commits_with(place: Place, commits: str, with_results: set[str], ever
     if commits:
         return await commits_in(place.repository, commits, every=every, last=last)
     line = [commit for commit in await first_parents(place.repository) if commit.sha in with_results]
-    return line[::every][:last][::-1]
+    return thinned(line[::-1], every, last)
 
 
 def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tuple[dict[str, list[EvalRow]], tuple[str, ...]]:

@@ -8,8 +8,12 @@ How often it is wrong. Where one commit made the metric worse, the commits that 
 are settled beforehand, so the chance that any of its questions is answered wrongly is at most the sum over these
 questions. Each is asked at `alpha` divided by their greatest number, `ceil(log2 n) + 2` for `n` commits. So the
 wrong commit is named with probability `alpha` at most over the whole search, also when trials serve several
-questions, when the search is interrupted and taken up again, and wherever the budget ends. Where the metric fell
-in several steps, the last question alone bounds the chance of naming a commit that is not worse than the one before.
+questions, when the search is interrupted and taken up again, and wherever the budget ends.
+
+Where the metric fell in several steps, a commit between two of them is both worse than the good one and better than
+the bad one, and a search may end on level ground. The last question shows it: while it is open the commit before is
+compared with the good one too, and once that is worse, the search goes on to the left with it as the bad one. What
+is named was shown to be worse than the commit before it, whatever the history is like.
 
 Answers under noise cannot be repeated away one commit at a time without such a division: see R. M. Karp and R.
 Kleinberg, Noisy binary search and its applications, SODA 2007. Their methods and posteriors over commits need the
@@ -58,6 +62,8 @@ class Bisection:
 
     def __post_init__(self) -> None:
         self.good, self.bad, self.at = 0, self.last, self.last
+        self.end = self.last
+        """The commit that others are to be better than."""
         self.phase: Phase = "ends"
         self.skipped: dict[int, str] = {}
         """Commits that cannot be tried, and why."""
@@ -84,7 +90,7 @@ class Bisection:
         """The commits to try next, each with the number of its round, from 1; empty when the search is over."""
         if self.over:
             return []
-        involved = {self.good, self.bad} if self.phase == "confirm" else {0, self.at, self.last}
+        involved = {0, self.good, self.bad} if self.phase == "confirm" else {0, self.at, self.end}
         number = 1 + min(self.rounds(commit) for commit in involved)
         return [(commit, number) for commit in sorted(involved) if self.rounds(commit) < number]
 
@@ -123,12 +129,16 @@ class Bisection:
                 self.phase = "no fall"
             return False
         if self.phase == "confirm":
-            if self._pair(self.good, self.bad).worse.log_capital < enough:
+            if self._pair(self.good, self.bad).worse.log_capital >= enough:
+                self.phase = "found" if self.bad - self.good == 1 else "narrowed"
+                return True
+            if self.good == 0 or self._pair(0, self.good).worse.log_capital < enough:
                 return False
-            self.phase = "found" if self.bad - self.good == 1 else "narrowed"
+            self.decided[self.good] = "bad"
+            self.good, self.bad, self.end, self.phase = 0, self.good, self.good, "search"
             return True
         worse = self._pair(0, self.at).worse.log_capital
-        better = self._pair(self.at, self.last).worse.log_capital
+        better = self._pair(self.at, self.end).worse.log_capital
         if max(worse, better) < enough:
             return False
         if worse >= better:

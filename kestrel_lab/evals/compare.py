@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -45,9 +46,8 @@ async def compare(
     what a commit cannot run.
     """
     place = place_of_suite(session, suite, configs=configs, epochs=epochs)
-    if base == AUTO:
-        base = await _baseline(session, place, head)
-    works = [await plan_commit(session, place, name, own_suite=own_suite) for name in (base, head)]
+    names = {base: await _baseline(session, place, head) if base == AUTO else base, head: head}
+    works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]
     if works[0].sha == works[1].sha:
         msg = f"{base} and {head} are the same commit {works[0].sha[:10]}: there is nothing to compare"
         raise UsageError(msg)

@@ -14,6 +14,7 @@ G. Shafer, Game-theoretic statistics and safe anytime-valid inference, Statistic
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -33,17 +34,19 @@ class Evidence:
         self._margin = margin
         self._stakes = tuple(share / (1 + margin) for share in _SHARES)
         self._logs = [0.0] * len(_SHARES)
+        self._capital = 0.0
 
     def add(self, values: Iterable[tuple[float, float]]) -> None:
         """Bet on further values, each with its weight between 0 and 1."""
-        for value, weight in values:
+        for (value, weight), times in Counter(values).items():
             gain = weight * (value - self._margin)
             if gain:
                 for place, stake in enumerate(self._stakes):
-                    self._logs[place] += math.log1p(stake * gain)
+                    self._logs[place] += times * math.log1p(stake * gain)
+        largest = max(self._logs)
+        self._capital = largest + math.log(math.fsum(math.exp(log - largest) for log in self._logs) / len(self._logs))
 
     @property
     def log_capital(self) -> float:
         """The natural logarithm of the capital; `log(1 / alpha)` or more contradicts "no more than the margin"."""
-        largest = max(self._logs)
-        return largest + math.log(math.fsum(math.exp(log - largest) for log in self._logs) / len(self._logs))
+        return self._capital

@@ -13,6 +13,7 @@ from kestrel_lab.evals.git import commit_of, git
 _FORMAT: Final = "--format=%H%x00%ct%x00%s"
 _LOOKED_AT: Final = 1000
 """Ancestors among which a commit with results is looked for."""
+_MAIN: Final = ("main", "master", "origin/main", "origin/master", "origin/HEAD")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +40,6 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
     counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are no commits,
     numbers below 1, and an empty range.
     """
-    if every < 1 or (last is not None and last < 1):
-        msg = f"every and last are at least 1, not {every} and {last}"
-        raise UsageError(msg)
     if "..." in text:
         msg = f"{text!r}: write A..B; a difference of two branches (A...B) has no order"
         raise UsageError(msg)
@@ -59,8 +57,15 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
             raise UsageError(msg)
         found = [await commit_at(root, name) for name in names]
         found = list({commit.sha: commit for commit in found}.values())
-    taken = found[::-1][::every][:last]
-    return taken[::-1]
+    return thinned(found, every, last)
+
+
+def thinned(commits: Sequence[Commit], every: int, last: int | None) -> list[Commit]:
+    """Of `commits`, oldest first, every `every`-th counted from the newest, and of these the `last` newest; raises `UsageError` for numbers below 1."""
+    if every < 1 or (last is not None and last < 1):
+        msg = f"every and last are at least 1, not {every} and {last}"
+        raise UsageError(msg)
+    return list(reversed(list(reversed(commits))[::every][:last]))
 
 
 async def commit_at(root: Path, name: str) -> Commit:
@@ -82,6 +87,7 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
         await git(root, "merge-base", "--is-ancestor", first, last)
     except UsageError:
         msg = f"{good} is not an ancestor of {bad}: the first bad commit is looked for between a commit and one that came from it"
+        msg += await _shallow(root)
         raise UsageError(msg) from None
     msg = f"{good} came into {bad} by a merge: only first parents are followed, so name a commit of the line that it was merged into"
     raise UsageError(msg)
@@ -96,19 +102,14 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     """What to compare `head` with, and whether it has results.
 
     The nearest ancestor of `head` on the main branch for which `has_results` says so of its hash; if none does,
-    the nearest ancestor there. The main branch is what `origin/HEAD` points to, else `main` or `master`. Raises
-    `UsageError` where there is no such branch or ancestor.
+    the nearest ancestor there. The main branch is `main` or `master`, here or at `origin`, or what `origin/HEAD`
+    points to, whichever is nearest to `head`. Raises `UsageError` where there is no such branch or ancestor.
     """
-    main = await _main_branch(root)
     sha = await commit_of(root, head)
-    try:
-        fork = (await git(root, "merge-base", sha, main)).strip()
-    except UsageError:
-        msg = f"{head} and {main} have no common ancestor: name the commit to compare with"
-        raise UsageError(msg) from None
+    fork = await _fork(root, sha)
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
-        msg = f"{head} is the first commit of {main}: there is none before it to compare with"
+        msg = f"{head} is the first commit: there is none before it to compare with{await _shallow(root)}"
         raise UsageError(msg)
     for commit in line:
         if has_results(commit.sha):
@@ -116,15 +117,25 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     return line[0], False
 
 
-async def _main_branch(root: Path) -> str:
-    for name in ("origin/HEAD", "main", "master"):
+async def _fork(root: Path, sha: str) -> str:
+    """The newest ancestor of `sha`, or `sha` itself, that is on a main branch."""
+    forks: dict[str, int] = {}
+    for name in _MAIN:
         try:
-            await commit_of(root, name)
+            fork = (await git(root, "merge-base", sha, await commit_of(root, name))).strip()
         except UsageError:
             continue
-        return name
-    msg = f"{root} has no branch main or master and no origin/HEAD, so there is no baseline to find: name the commit to compare with"
-    raise UsageError(msg)
+        forks[fork] = int(await git(root, "rev-list", "--count", f"{fork}..{sha}"))
+    if not forks:
+        msg = f"no branch of {', '.join(_MAIN)} has an ancestor in common with {sha[:10]}: name the commit to compare with"
+        raise UsageError(msg + await _shallow(root))
+    return min(forks, key=forks.__getitem__)
+
+
+async def _shallow(root: Path) -> str:
+    """What to do where older commits may be missing."""
+    shallow = (await git(root, "rev-parse", "--is-shallow-repository")).strip() == "true"
+    return "; this clone has only the newest commits: git fetch --unshallow gets the others" if shallow else ""
 
 
 async def _listed(root: Path, *which: str) -> list[Commit]:

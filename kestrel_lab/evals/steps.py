@@ -11,7 +11,7 @@ What is shuffled are rounds: one pass over all scenarios at one commit, as one n
 what a provider or a machine is like in that hour; shuffled one by one, noise of that kind would pass for a step.
 So a history without change shows any step with probability `alpha` at most, whatever the noise is like, as long
 as rounds are independent of each other; and so does what surrounds one true step. With one round at each commit a
-step at the last one cannot be told from chance; with three it can.
+step at the very last one can hardly be told from chance; with three it can.
 """
 
 from __future__ import annotations
