@@ -44,6 +44,7 @@ class Environment:
 
     python: Path
     env: dict[str, str]
+    """What it sets beside what this process has."""
 
 
 @asynccontextmanager
@@ -72,14 +73,18 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
     """
     needs = requirements_of(tree)
     sources = [tree, tree / "src"]
+    own: dict[str, str] = {}
     if needs == requirements_of(current):
         python = Path(sys.executable)
         sources.append(_OUR_FOLDER)
     else:
         name = f"{needs}-py{sys.version_info.major}.{sys.version_info.minor}"
-        python = await _installed(tree, _folder(home, "envs") / name, note)
+        async with _alone(_folder(home, "envs") / f"{name}.lock"):
+            python = await _installed(tree, _folder(home, "envs") / name, note)
+        # Commands that tools and checks run are to find this environment's programs, as after activating it.
+        own = {"PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]), "VIRTUAL_ENV": str(python.parent.parent)}
     path = os.pathsep.join(dict.fromkeys(str(place) for place in sources))
-    return Environment(python=python, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
+    return Environment(python=python, env={**own, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
 def requirements_of(tree: Path) -> str:
@@ -129,6 +134,27 @@ async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> P
         await _run(tree, *pip, *(["--no-deps"] if listed else []), ".")
     _fall_back_to_current(folder)
     return python
+
+
+@asynccontextmanager
+async def _alone(lock: Path) -> AsyncIterator[None]:
+    """Wait until nobody else, here or in another process, is in the block; a process that is killed is in it no more."""
+    try:
+        import fcntl  # not on every system
+    except ImportError:
+        yield
+        return
+    file = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.1)
+        yield
+    finally:
+        os.close(file)
 
 
 def _folder(home: Path, name: str) -> Path:

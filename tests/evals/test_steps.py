@@ -26,7 +26,7 @@ def naive_steps(values):
     """A deliberate bug: every place is tested at 5 % as if it were the only one."""
     found = []
     for at in range(1, len(values)):
-        left, right = sum(values[:at], []), sum(values[at:], [])
+        left, right = [x for rounds in values[:at] for x in rounds], [x for rounds in values[at:] for x in rounds]
         spread = math.sqrt(variance(left) / len(left) + variance(right) / len(right)) or 1e-9
         if abs(fmean(left) - fmean(right)) / spread > NormalDist().inv_cdf(0.975):
             found.append(at)
