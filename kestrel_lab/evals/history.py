@@ -133,7 +133,7 @@ class History:
             )
             for config, steps in self._steps.items()
         ]
-        names = [f"{c.commit.short[:7]}  {one_line(c.commit.subject, 34)}" for c in self.commits]
+        names = [f"{c.commit.short[:7]}  {one_line(c.commit.subject, 28)}" for c in self.commits]
         return history_figure(f"Suite {self.suite.name}: {self._observed.name.replace('_', ' ')} by commit", self._observed, names, lines)
 
     def report(self, path: str | Path) -> Path:

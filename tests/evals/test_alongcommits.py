@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.alongcommits import run_commits, stored_history
@@ -277,3 +278,34 @@ def test_a_killed_run_goes_on_where_it_was(repo):
     assert len(rows) == len({row.key for row in rows}) == len(found.frame) == 16
     assert found.notes == (f"{before} of these trials were stored before",)
     assert git(repo, "worktree", "list").count("\n") == 0
+
+
+def kestrel(capsys, *words):
+    """The command in this process: its exit code, output and errors."""
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", *words])
+    said = capsys.readouterr()
+    return ended.value.code or 0, said.out, said.err
+
+
+def test_the_commands(repo, lab, made, tmp_path, monkeypatch, capsys):
+    """`history` and `bisect` print what they found, write pictures and tables, and say by exit code whether it was found."""
+    monkeypatch.chdir(repo)
+    picture, rows = tmp_path / "new" / "h.svg", tmp_path / "rows.csv"
+    code, out, err = kestrel(capsys, "history", "suite.yaml", "--plot", str(picture), "--csv", str(rows))
+    assert (code, err) == (0, "")
+    assert "suite sums: success_rate at 5 commits, 40 trials" in out
+    assert "100 % → 0 % (worse)" in out
+    assert "</svg>" in picture.read_text()
+    assert len(rows.read_text().splitlines()) == 41
+    code, out, _ = kestrel(capsys, "bisect", "suite.yaml", "c5", "c6", "--max-trials", "1")
+    assert (code, out.count("INCONCLUSIVE: ")) == (1, 1)
+    assert "asked again with more trials (--max-trials) it goes on from here" in out
+    for words, said in (
+        (("history", "suite.yaml", "--plot", "x.bmpp"), "does not end in the name of a picture format"),
+        (("history", "suite.yaml", "--metric", "costs"), "there is no metric 'costs'"),
+        (("run", "suite.yaml", "--last", "2"), "choose among --commits"),
+        (("run", "suite.yaml", "--commits", "c5..c6", "--junit", "x.xml"), "are about one commit"),
+    ):
+        code, _, err = kestrel(capsys, *words)
+        assert (code, said in " ".join(err.split())) == (2, True), err
