@@ -55,6 +55,8 @@ class Bisection:
     """How much worse the second value is than the first: between -1 and 1, and turned around its negative."""
     margin: float = 0.0
     """How much worse is still not worse."""
+    even: float | None = None
+    """How much worse on average still counts as no fall, where that is shown; `margin` if not given."""
     alpha: float = 0.05
     weights: Mapping[str, float] = field(default_factory=dict)
     """Of what is tried; 1 where none is given."""
@@ -161,7 +163,9 @@ class Bisection:
         """What the two say of each other, brought up to date; evidence that sufficed once is not asked again."""
         pair = self._pairs.get((one, other))
         if pair is None:
-            pair = self._pairs[one, other] = _Pair(worse=self.evidence(self.margin), alike=self.evidence(-self.margin))
+            pair = self._pairs[one, other] = _Pair(
+                worse=self.evidence(self.margin), alike=self.evidence(-(self.margin if self.even is None else self.even))
+            )
         enough = math.log(1 / self.level)
         for number in range(pair.rounds, min(self.rounds(one), self.rounds(other))):
             first, second = self._rounds[one][number], self._rounds[other][number]

@@ -199,7 +199,7 @@ class BisectResult:
 
     @property
     def _margin(self) -> str:
-        return f"{100 * self.margin:g} points" if observed(self.metric).share else f"{100 * self.margin:g} % in each pair of trials"
+        return f"{100 * self.margin:g} points" if observed(self.metric).share else f"{100 * self.margin:g} % within a pair of trials"
 
     @cached_property
     def _intervals(self) -> list[Interval]:

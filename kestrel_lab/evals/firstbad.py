@@ -57,12 +57,13 @@ async def find_first_bad(
         raise UsageError(msg)
     place = place_of_suite(session, suite, configs=configs, epochs=1)
     line = await line_between(place.repository, good, bad)
-    absolute, factor = look.worsening(margin)
+    absolute, even, factor = look.worsening(margin)
     heaviest = max(scenario.weight for scenario in place.suite.scenarios)
     search = Bisection(
         last=len(line) - 1,
         worsening=lambda before, after: look.worsened(before, after, factor),
         margin=absolute,
+        even=even,
         alpha=alpha,
         weights={_key(s.id, c.name): s.weight / heaviest for s in place.suite.scenarios for c in place.suite.configs},
     )

@@ -57,9 +57,13 @@ class Observed:
             return "–"
         return f"{100 * value:.0f} %" if self.share else f"{value:.4g}"
 
-    def worsening(self, margin: float) -> tuple[float, float]:
-        """`margin` as `Bisection` takes it, and as the factor by which values have to differ to count; see `worsened`."""
-        return (margin, 0.0) if self.share else (0.0, margin)
+    def worsening(self, margin: float) -> tuple[float, float, float]:
+        """`margin` as `Bisection` takes it, what it takes for even, and the factor by which values must differ; see `worsened`.
+
+        Where pairs are counted they are even if those that are worse outnumber those that are better by less than
+        20 in 100.
+        """
+        return (margin, margin, 0.0) if self.share else (0.0, 0.2, margin)
 
     def worsened(self, before: float, after: float, factor: float) -> float:
         """How much worse `after` is than `before`, between -1 and 1.

@@ -151,6 +151,19 @@ def test_a_fall_in_two_steps_names_one_of_them_or_leaves_it_open():
     assert set(named) <= {4, 11, "open"}
 
 
+def test_equal_costs_are_no_fall():
+    """A metric that never changes is shown not to have fallen after a few rounds, and one that doubles to have."""
+    cost = observed("token_usage")
+    margin, even, factor = cost.worsening(0.05)
+    for later, phase in ((100.0, "no fall"), (200.0, "found")):
+        found = Bisection(last=1, worsening=lambda one, other: cost.worsened(one, other, factor), margin=margin, even=even)
+        for _ in range(8):
+            found.add(0, {str(n): 100.0 for n in range(4)})
+            found.add(1, {str(n): later for n in range(4)})
+            found.advance()
+        assert found.phase == phase
+
+
 def test_neighbours_need_one_question():
     """Where the bad commit comes right after the good one there is only that to show."""
     found = Bisection(last=1, worsening=lambda one, other: one - other)
