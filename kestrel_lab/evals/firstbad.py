@@ -99,11 +99,12 @@ class _Trials:
         self._stored = {row.key: row for row in stored if row.result["outcome"] != "error"}
         self.note("")
         while order := self.search.wanted():
-            missing = sum(ask.identity.key not in self._stored for commit, number in order for ask in self._asks(commit, number))
+            missing = sum(len(self._asks(commit, number)) - len(self._there(commit, number)) for commit, number in order)
             if self.made + missing > self.budget:
                 return f"{self.made} of {self.budget} trials were made, and the next round needs {missing}"
             if order[0][1] > MAX_ROUNDS:
                 return f"{MAX_ROUNDS} rounds did not decide"
+            await crew.begin([self._work(commit) for commit, number in order if not self._there(commit, number)])
             # Which commit goes first changes from round to round, so that a slow drift falls on all of them.
             for commit, number in order if order[0][1] % 2 else reversed(order):
                 ended = await self._round(crew, commit, number)
@@ -144,7 +145,7 @@ class _Trials:
         """Make or find one round of a commit; returns why the search has to end, if it has to."""
         work = self._work(commit)
         asks = self._asks(commit, number)
-        there = [self._stored[ask.identity.key] for ask in asks if ask.identity.key in self._stored]
+        there = self._there(commit, number)
         missing = [ask for ask in asks if ask.identity.key not in self._stored]
         work.asks = missing
         before, why = len(work.rows), ""
@@ -195,6 +196,10 @@ class _Trials:
                 name=one_line(found.subject, 40), sha=found.sha, suite=self.place.suite, asks=[], found=Reuse()
             )
         return self._works[commit]
+
+    def _there(self, commit: int, number: int) -> list[EvalRow]:
+        """What is stored of a round."""
+        return [self._stored[ask.identity.key] for ask in self._asks(commit, number) if ask.identity.key in self._stored]
 
     def _asks(self, commit: int, number: int) -> list[Ask]:
         if not self._planned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,6 +29,8 @@ from kestrel_lab.log.store import EvalRow
 
 AT_ONCE: Final = 8
 """Commits whose processes are kept alive at once."""
+_STARTING: Final = 4
+"""Commits that are checked out and started at the same time."""
 FIRST_OF_SEARCH: Final = 1001
 """The first epoch of trials made to search for a bad commit.
 
@@ -132,6 +135,7 @@ async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew
     A slow hour of a provider so falls on all of them. Where a commit cannot be run, that is raised if `strict`;
     otherwise it is noted in the commit's `broken`.
     """
+    await crew.begin([work for work in works if work.todo])
     epochs = sorted({ask.epoch for work in works for ask in work.todo})
     for turn, epoch in enumerate(epochs):
         for work in works if turn % 2 == 0 else reversed(works):
@@ -157,6 +161,7 @@ class Crew:
         self._note = note
         self._epochs = epochs
         self._alive: dict[str, tuple[Worker, AsyncExitStack]] = {}
+        self._failed: dict[str, UsageError] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,6 +174,25 @@ class Crew:
         finally:
             if self._alive:
                 await self.__aexit__(kind, error, trace)
+
+    async def begin(self, works: Sequence[CommitTrials]) -> None:
+        """Start the processes of the first of `works` at the same time; why one cannot start is told when it is to work."""
+        starting = asyncio.Semaphore(_STARTING)
+
+        async def start(work: CommitTrials) -> None:
+            async with starting:
+                try:
+                    await self._process(work)
+                except UsageError as error:
+                    self._failed[work.sha] = error
+
+        new = [work for work in works if work.sha not in self._alive]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in new[: AT_ONCE - len(self._alive)]:
+                    group.create_task(start(work), name=f"kestrel start {work.sha[:10]}")
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def make(self, work: CommitTrials, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
         """Make trials of a commit and store each as it ends; what the commit cannot try is noted in `work`.
@@ -187,6 +211,8 @@ class Crew:
             raise
 
     async def _process(self, work: CommitTrials) -> Worker:
+        if work.sha in self._failed:
+            raise self._failed.pop(work.sha)
         if work.sha in self._alive:
             self._alive[work.sha] = self._alive.pop(work.sha)
             return self._alive[work.sha][0]
