@@ -140,5 +140,7 @@ async def _shallow(root: Path) -> str:
 
 async def _listed(root: Path, *which: str) -> list[Commit]:
     text = await git(root, "log", "--no-show-signature", "--no-color", _FORMAT, *which, "--")
-    found: Sequence[list[str]] = [line.split("\0", 2) for line in text.splitlines() if line]
+    # A subject may hold what else ends a line for Python, and bytes that are no text.
+    lines = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("\n")
+    found: list[list[str]] = [line.split("\0", 2) for line in lines if line]
     return [Commit(sha=sha, at=float(at), subject=subject) for sha, at, subject in found]

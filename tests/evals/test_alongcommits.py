@@ -124,6 +124,17 @@ def test_what_names_mean(repo):
             asyncio.run(line_between(repo, good, bad))
 
 
+def test_any_subject_can_be_read(tmp_path):
+    """A commit message with separators, markup and bytes that are no text is one subject."""
+    git(tmp_path, "init", "-q", "-b", "main")
+    message = tmp_path / "message"
+    message.write_bytes("one\u2028two\x0cthree <b>$x$</b> \x85 ".encode() + b"\xff end\n\nbody\n")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-F", str(message))
+    (found,) = asyncio.run(commits_in(tmp_path, "HEAD"))
+    assert found.subject.startswith("one\u2028two\x0cthree <b>$x$</b>")
+    assert found.subject.encode().endswith(b" end")
+
+
 def test_a_range_of_commits_gives_one_frame(repo, lab, made):
     """One row per trial with its commit, oldest first; the one that cannot be run is named; again nothing is run."""
     frame = made.frame
