@@ -18,8 +18,10 @@ from kestrel_lab.views.html import table_html
 
 if TYPE_CHECKING:
     from kestrel_lab.engine.run import Run
+    from kestrel_lab.evals.bisectresult import BisectResult
     from kestrel_lab.evals.compare import Comparison
     from kestrel_lab.evals.fromrun import ScenarioDraft
+    from kestrel_lab.evals.history import History
     from kestrel_lab.evals.result import EvalResult
     from kestrel_lab.evals.suite import Suite
 
@@ -93,24 +95,62 @@ class Lab(Session):
 
     async def compare(
         self,
-        base: str,
-        head: str,
+        base: str = "auto",
+        head: str = "HEAD",
         *,
         suite: str | Path,
         configs: Sequence[str] | None = None,
         epochs: int | None = None,
         reporter: Reporter | None = None,
         margin: float = 0.05,
+        own_suite: bool = False,
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
-        A change of the success rate within `margin` counts as none.
+        `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
+        nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
         Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
         from kestrel_lab.evals.compare import compare
 
-        return await compare(self, base, head, suite=suite, configs=configs, epochs=epochs, reporter=reporter, margin=margin)
+        return await compare(
+            self, base, head, suite=suite, configs=configs, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite
+        )
+
+    async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
+        """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
+
+        Options: `every`, `last` to take some of the commits, `configs`, `epochs`, `metric` to look at, `reporter`,
+        `own_suite` as for `compare`. The commits take turns epoch by epoch. Gives one row per trial with its
+        commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a commit that cannot be run is
+        noted. Raises `UsageError` for names that are no commits and when none can be run.
+        """
+        from kestrel_lab.evals.alongcommits import run_commits
+
+        return await run_commits(self, suite, commits, **options)
+
+    async def history(self, suite: str | Path, **options: Any) -> History:
+        """A metric of a suite over commits, from stored results alone, and the commits at which it steps.
+
+        Options: `commits`, `every`, `last` as for `eval_commits` (by default HEAD and before, those with results),
+        `configs`, `metric`, `any_version` to count trials of scenarios that have changed since. Raises
+        `UsageError` when nothing is stored for these commits.
+        """
+        from kestrel_lab.evals.alongcommits import stored_history
+
+        return await stored_history(self, suite, **options)
+
+    async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
+        """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as that needs.
+
+        Options: `metric`, `margin` (how much worse is still not bad), `max_trials` made now, `alpha` (how often a
+        wrong commit may be named), `configs`, `reporter`. Asked again it goes on where it was. Raises `UsageError`
+        for commits that are not in one line and when the first or last cannot be run.
+        """
+        from kestrel_lab.evals.firstbad import find_first_bad
+
+        return await find_first_bad(self, suite, good, bad, **options)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.
@@ -127,9 +167,21 @@ class Lab(Session):
         """`eval` for scripts; takes the same options."""
         return run_blocking(self.eval(suite, **options))
 
-    def compare_sync(self, base: str, head: str, **options: Any) -> Comparison:
+    def compare_sync(self, base: str = "auto", head: str = "HEAD", **options: Any) -> Comparison:
         """`compare` for scripts; takes the same options."""
         return run_blocking(self.compare(base, head, **options))
+
+    def eval_commits_sync(self, suite: str | Path, commits: str, **options: Any) -> History:
+        """`eval_commits` for scripts; takes the same options."""
+        return run_blocking(self.eval_commits(suite, commits, **options))
+
+    def history_sync(self, suite: str | Path, **options: Any) -> History:
+        """`history` for scripts; takes the same options."""
+        return run_blocking(self.history(suite, **options))
+
+    def bisect_sync(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
+        """`bisect` for scripts; takes the same options."""
+        return run_blocking(self.bisect(suite, good, bad, **options))
 
     def __repr__(self) -> str:
         return f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.toolbox)} tools"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.cli.clock import clock
+from kestrel_lab.cli.commits import along_commits
 from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import evals
 from kestrel_lab.cli.face import Face, Following
@@ -41,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+evals.add_typer(along_commits)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(scenarios, name="scenario")

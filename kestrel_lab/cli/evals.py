@@ -29,6 +29,9 @@ Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XM
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")]
 Link = Annotated[str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")]
 Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")]
+SuiteAtCommit = Annotated[
+    bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
+]
 Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
@@ -45,14 +48,30 @@ def run_suite(
     markdown: Markdown = None,
     link: Link = "",
     reuse: Reuse = False,
+    commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits as far as results are missing: A..B, or A,B,C.")] = "",
+    every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
+    last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
+    suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
-    """Run every scenario with every model configuration, as often as `epochs` says."""
+    """Run every scenario with every model configuration, as often as `epochs` says.
+
+    With --commits at each of these commits, in turns, each in a worktree of its own; your files stay as they are.
+    """
     face: Face = ctx.find_root().obj
     lab = face.lab()
+    _refuse_mixture(commits, junit, markdown, every, last, suite_at_commit=suite_at_commit)
 
     async def work(reporter: Any) -> Any:
-        result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
-        _write(result, report, junit, markdown, link)
+        result: Any
+        if commits:
+            result = await lab.eval_commits(
+                suite, commits, every=every, last=last, configs=config, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
+            )
+            if report is not None:
+                result.report(report)
+        else:
+            result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+            _write(result, report, junit, markdown, link)
         if csv is not None:
             csv.parent.mkdir(parents=True, exist_ok=True)
             result.frame.to_csv(csv, index=False)
@@ -64,8 +83,10 @@ def run_suite(
 @evals.command("compare", epilog="Example: kestrel eval compare main HEAD --suite evals/smoke.yaml")
 def compare_commits(
     ctx: typer.Context,
-    base: Annotated[str, typer.Argument(metavar="BASE", help="The commit to compare with: a name, tag or hash.")],
-    head: Annotated[str, typer.Argument(metavar="HEAD", help="The commit in question.")],
+    base: Annotated[
+        str, typer.Argument(metavar="BASE", help="The commit to compare with; auto: the nearest one on main with results.")
+    ] = "auto",
+    head: Annotated[str, typer.Argument(metavar="HEAD", help="The commit in question.")] = "HEAD",
     *,
     suite: Annotated[str, typer.Option("--suite", "-s", help="A suite file (YAML).")],
     config: Configs = None,
@@ -75,6 +96,7 @@ def compare_commits(
     markdown: Markdown = None,
     link: Link = "",
     margin: Margin = 0.05,
+    suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
     """Run a suite at two commits, as far as results are missing, and say what changed.
 
@@ -84,7 +106,9 @@ def compare_commits(
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        comparison = await lab.compare(base, head, suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
+        comparison = await lab.compare(
+            base, head, suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin, own_suite=suite_at_commit
+        )
         _write(comparison, report, junit, markdown, link)
         return comparison
 
@@ -96,7 +120,12 @@ def decide_gates(
     ctx: typer.Context,
     suite: Suite,
     *,
-    against: Annotated[str, typer.Option(metavar="COMMIT", help="Also compare HEAD with this commit, both measured as committed.")] = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMIT", help="Also compare HEAD with this commit, both as committed; auto: the nearest one on main with results."
+        ),
+    ] = "",
     config: Configs = None,
     epochs: Epochs = None,
     report: Report = None,
@@ -129,6 +158,18 @@ def decide_gates(
         return measured.gates()
 
     return face.wait(work)
+
+
+def _refuse_mixture(
+    commits: str, junit: Path | None, markdown: Path | None, every: int, last: int | None, *, suite_at_commit: bool
+) -> None:
+    """Say which options go with --commits and which do not; nothing is silently left out."""
+    if commits and (junit is not None or markdown is not None):
+        msg = "--junit and --markdown are about one commit; with --commits write --report or --csv"
+        raise UsageError(msg)
+    if not commits and (every != 1 or last is not None or suite_at_commit):
+        msg = "--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD"
+        raise UsageError(msg)
 
 
 def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:

@@ -29,8 +29,10 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import plain
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
+from kestrel_lab.evals.bisectresult import BisectResult
 from kestrel_lab.evals.comparison import Comparison
 from kestrel_lab.evals.gating import EXIT_CODES, GateReport
+from kestrel_lab.evals.history import History
 from kestrel_lab.evals.notebooks import NotebookResult
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.lab import Lab
@@ -174,6 +176,11 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return _notebook(console, result)
         case Comparison():
             console.print(Text(str(result)))
+        case History() | BisectResult():
+            console.print(Text(result.headline))
+            console.print(_table(*result.table()))
+            console.print(Text("\n".join(result.lines())))
+            return result.exit_code if isinstance(result, BisectResult) else 0
         case _ if hasattr(result, "itertuples"):
             console.print(
                 _table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()])

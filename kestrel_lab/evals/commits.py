@@ -18,6 +18,7 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,10 @@ from kestrel_lab.engine.owner import alive_elsewhere
 from kestrel_lab.evals.git import git
 from kestrel_lab.log.connection import process_name
 
-REQUIREMENTS: Final = ("requirements.txt", "setup.py", "setup.cfg", "uv.lock", "poetry.lock", "Pipfile.lock")
+REQUIREMENTS: Final = (
+    *("requirements.txt", "constraints.txt", "setup.py", "setup.cfg"),
+    *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "requirements.lock"),
+)
 """Files at the top of a repository that say, with the dependencies in `pyproject.toml`, what it requires."""
 _OUR_FOLDER: Final = Path(__file__).resolve().parents[2]
 """Where Python finds this very kestrel_lab."""
@@ -40,6 +44,7 @@ class Environment:
 
     python: Path
     env: dict[str, str]
+    """What it sets beside what this process has."""
 
 
 @asynccontextmanager
@@ -68,13 +73,18 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
     """
     needs = requirements_of(tree)
     sources = [tree, tree / "src"]
+    own: dict[str, str] = {}
     if needs == requirements_of(current):
         python = Path(sys.executable)
         sources.append(_OUR_FOLDER)
     else:
-        python = await _installed(tree, _folder(home, "envs") / needs, note)
+        name = f"{needs}-py{sys.version_info.major}.{sys.version_info.minor}"
+        async with _alone(_folder(home, "envs") / f"{name}.lock"):
+            python = await _installed(tree, _folder(home, "envs") / name, note)
+        # Commands that tools and checks run are to find this environment's programs, as after activating it.
+        own = {"PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]), "VIRTUAL_ENV": str(python.parent.parent)}
     path = os.pathsep.join(dict.fromkeys(str(place) for place in sources))
-    return Environment(python=python, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
+    return Environment(python=python, env={**own, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
 def requirements_of(tree: Path) -> str:
@@ -110,8 +120,11 @@ async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> P
         return python
     shutil.rmtree(folder, ignore_errors=True)
     note("creating an environment for changed requirements")
-    await _run(tree, sys.executable, "-m", "venv", str(folder))
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    lent = find_spec("pip") is not None
+    # A pip of its own takes an environment several seconds; the one that is here can install into it.
+    await _run(tree, sys.executable, "-m", "venv", *(["--without-pip"] if lent else []), str(folder))
+    with_pip = [sys.executable, "-m", "pip", "--python", str(python)] if lent else [str(python), "-m", "pip"]
+    pip = [*with_pip, "install", "--disable-pip-version-check", "--no-input"]
     listed = _there(tree / "requirements.txt")
     if listed:
         note("installing requirements.txt")
@@ -121,6 +134,27 @@ async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> P
         await _run(tree, *pip, *(["--no-deps"] if listed else []), ".")
     _fall_back_to_current(folder)
     return python
+
+
+@asynccontextmanager
+async def _alone(lock: Path) -> AsyncIterator[None]:
+    """Wait until nobody else, here or in another process, is in the block; a process that is killed is in it no more."""
+    try:
+        import fcntl  # not on every system
+    except ImportError:
+        yield
+        return
+    file = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.1)
+        yield
+    finally:
+        os.close(file)
 
 
 def _folder(home: Path, name: str) -> Path:

@@ -60,7 +60,7 @@ async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tre
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="kestrel-", ignore_cleanup_errors=True) as scratch:
         process = await asyncio.create_subprocess_exec(
             str(environment.python), "-m", "kestrel_lab.evals.worker",
-            cwd=tree, env={**environment.env, **session.env, "PYTHONPATH": environment.env["PYTHONPATH"], "TMPDIR": scratch}, stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True, limit=_LINE,
+            cwd=tree, env={**os.environ, **session.env, **environment.env, "TMPDIR": scratch}, stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True, limit=_LINE,
         )  # fmt: skip
         try:
             await _send(process, {

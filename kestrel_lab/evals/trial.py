@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -72,6 +72,13 @@ class Ask:
     epoch: int
     identity: Identity
     git_sha: str = ""
+
+    def at(self, *, epoch: int, sha: str | None = None) -> Ask:
+        """The same trial in another epoch, and of the clean commit `sha` if one is given."""
+        code = self.identity.code if sha is None else sha
+        return replace(
+            self, epoch=epoch, git_sha=self.git_sha if sha is None else sha, identity=replace(self.identity, epoch=epoch, code=code)
+        )
 
 
 async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Path | None = None) -> EvalRow:

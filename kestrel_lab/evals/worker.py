@@ -37,16 +37,17 @@ def main() -> None:
 
 async def _serve(tell: Tell) -> None:
     order = json.loads(sys.stdin.readline())
-    suite = load_suite(order["suite"], at=order["at"]).select(configs=order["configs"], epochs=order["epochs"])
+    suite = load_suite(order["suite"], at=order["at"]).select(configs=order["configs"], epochs=1)
     session = Session(
         order["home"], order["model"], provider=order["provider"], api_base=order["api_base"], limits=Limits(**order["limits"])
     )
     try:
         ready = prepare(session, suite, skip_missing=True)
-        asks = {(a.scenario.id, a.config.name, a.epoch): a for a in plan_trials(suite, code=order["sha"], git_sha=order["sha"])}
+        asks = {(a.scenario.id, a.config.name): a for a in plan_trials(suite, code=order["sha"], git_sha=order["sha"])}
         tell({"ready": dict(ready.skipped)})
         while line := await asyncio.to_thread(sys.stdin.readline):
-            await _make(session, ready, [asks[scenario, config, epoch] for scenario, config, epoch in json.loads(line)], tell)
+            wanted = json.loads(line)
+            await _make(session, ready, [asks[scenario, config].at(epoch=epoch) for scenario, config, epoch in wanted], tell)
     finally:
         session.close()
 

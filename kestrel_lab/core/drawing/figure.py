@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +29,18 @@ def shown_figure() -> type[Figure]:
 def png_uri(figure: Figure) -> str:
     """The figure as a `data:` address for an `<img>`."""
     return f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write the figure in the format that the file's ending names; returns the path. Raises `UsageError` for an ending without one."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    known = figure.canvas.get_supported_filetypes()
+    if target.suffix[1:].lower() not in known:
+        msg = f"{target} does not end in the name of a picture format; write one of {', '.join('.' + kind for kind in sorted(known))}"
+        raise UsageError(msg)
+    figure.savefig(target, dpi=150)
+    return target
 
 
 def literal(text: str) -> str:
