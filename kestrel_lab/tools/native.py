@@ -1,5 +1,6 @@
 """The tools that come with the package."""
 
+from kestrel_lab.tools.asking import ask_user
 from kestrel_lab.tools.files import batch_read, edit_file, file_exists, list_directory, read_file, write_file
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.search import glob, grep, tree
@@ -7,5 +8,5 @@ from kestrel_lab.tools.shell import bash
 
 
 def native_tools() -> Toolbox:
-    """Files, search and the shell."""
-    return Toolbox([read_file, batch_read, write_file, edit_file, list_directory, file_exists, glob, grep, tree, bash])
+    """Files, search, the shell, and a question to the user."""
+    return Toolbox([read_file, batch_read, write_file, edit_file, list_directory, file_exists, glob, grep, tree, bash, ask_user])

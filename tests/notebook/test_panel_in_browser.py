@@ -346,6 +346,71 @@ def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, screens: Path, theme
         page.screenshot(path=str(screens / f"done-{name}.png"))
 
 
+TOGETHER = r"""
+from pathlib import Path
+Path("notes.txt").write_text("".join(f"line {n}\n" for n in range(1, 21)))
+Path("code.py").write_text("def area(r):\n    return 3 * r * r\n\nprint(area(2))\n")
+"""
+ASKS = (
+    '[("write_file", {"path": "notes.txt", "content": "".join(f"line {n}\\n" for n in range(1, 21)).replace("line 7", "line seven <b>")}),'
+    ' ("edit_file", {"path": "code.py", "old": "3 * r * r", "new": "3.14159 * r ** 2"}), ("bash", {"command": "python code.py\u202e"})],'
+    ' [("ask_user", {"question": "Which unit should <b>the area</b> be in?", "options": ["square metres", "square feet <img>"]})],'
+    ' [("ask_user", {"question": "And how many digits?"})], "All is done."'
+)
+GIVEN = "print('GIVEN', [(e.granted, e.reason, e.answer) for e in r.events() if e.type == 'approval_given'])\nlen({e.key for e in r.events() if e.type == 'approval_asked'})"
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
+    """Calls are shown together with their diffs, decided alone or all at once; questions take an option or words."""
+    name = theme.split()[1].lower()
+    folder = jupyterlab.root / f"together-{name}"
+    cells = [setup(ASKS, TOGETHER), '%kestrel run "tidy up" --as r', GIVEN]
+    with jupyterlab.opened(f"together-{name}", cells) as page:
+        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+        page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
+        command(page, "notebook:run-all-cells")
+        expect(page.locator(".kst-together")).to_contain_text("3 calls wait for approval")
+        cards = page.locator(".kst-ask")
+        expect(cards.nth(0).locator(".kst-added")).to_have_text(re.compile("line seven <b>"))
+        expect(cards.nth(1).locator(".kst-removed")).to_have_text(re.compile("return 3 . r . r"))
+        expect(cards.nth(2)).to_contain_text("python code.py\\u{202e}")
+        page.set_viewport_size({"width": 1100, "height": 1500})
+        page.locator(".kst").screenshot(path=str(screens / f"together-{name}.png"))
+        page.set_viewport_size({"width": 560, "height": 1700})
+        page.locator(".kst").screenshot(path=str(screens / f"together-narrow-{name}.png"))
+        page.set_viewport_size({"width": 1100, "height": 900})
+        if name == "light":
+            page.get_by_label("Reason for all").fill("not now")
+            cards.nth(1).get_by_role("button", name="Approve", exact=True).click()
+            expect(page.locator(".kst-together")).to_contain_text("2 calls wait for approval")
+            button(page, "Deny all").click()
+        else:
+            button(page, "Approve all").click()
+        asked = page.locator(".kst-question")
+        expect(asked).to_contain_text("Which unit should <b>the area</b> be in?", timeout=ENDED)
+        expect(page.locator(".kst-together")).to_be_hidden()
+        page.locator(".kst").screenshot(path=str(screens / f"question-{name}.png"))
+        button(page, "square feet <img>").click()
+        expect(asked).to_contain_text("And how many digits?")
+        button(page, "Answer").click()
+        expect(page.get_by_role("alert")).to_contain_text("Type an answer first.")
+        page.get_by_label("Your answer").fill("two, please")
+        page.keyboard.press("Enter")
+        expect(output(page, 2)).to_contain_text("GIVEN", timeout=ENDED)
+        told = output(page, 2).inner_text()
+        page.locator(".jp-Notebook").evaluate("node => node.scrollTo(0, 0)")
+        for call in output(page, 1).locator("summary").all()[:3]:
+            call.click()
+        output(page, 1).screenshot(path=str(screens / f"asked-done-{name}.png"))
+
+    given = [(True, "", None)] * 3 if name == "dark" else [(True, "", None), (False, "not now", None), (False, "not now", None)]
+    given += [(True, "", "square feet <img>"), (True, "", "two, please")]
+    assert f"GIVEN {given}" in told
+    assert told.split()[-1] == "5"
+    assert ("line seven <b>" in (folder / "notes.txt").read_text(), "3.14159" in (folder / "code.py").read_text()) == (name == "dark", True)
+
+
 GROWS = """
 import asyncio, json, jsonschema
 from pathlib import Path
