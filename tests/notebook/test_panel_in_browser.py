@@ -390,6 +390,7 @@ def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens:
         asked = page.locator(".kst-question")
         expect(asked).to_contain_text("Which unit should <b>the area</b> be in?", timeout=ENDED)
         expect(page.locator(".kst-together")).to_be_hidden()
+        expect(button(page, "square metres")).to_be_enabled()
         page.locator(".kst").screenshot(path=str(screens / f"question-{name}.png"))
         button(page, "square feet <img>").click()
         expect(asked).to_contain_text("And how many digits?")
