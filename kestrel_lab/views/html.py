@@ -31,7 +31,7 @@ TEXT_CHARS = 60_000
 _LINE = "rgba(127,127,127,.35)"
 _BOX = f"border:1px solid {_LINE};border-radius:6px;padding:8px 12px;margin:4px 0;text-align:left"
 _WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
-_PRE = f"{_WRAP};max-height:24em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
+_PRE = f"{_WRAP};font-family:var(--jp-code-font-family,monospace);max-height:24em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
 _DIFF = {"added": "background:rgba(46,160,67,.2)", "removed": "background:rgba(248,81,73,.2)", "place": "opacity:.65"}
 _TONES = {
     "success": ("COMPLETE", "ok", "done", "good"),

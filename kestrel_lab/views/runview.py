@@ -314,7 +314,8 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     row = _call_row(view, event.call, "")
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""
-    reason = f": {shown(event.reason, 500)}" if event.reason else ""
+    said = event.answer or event.reason
+    reason = f": {shown(said, 500)}" if said else ""
     note = f"{word}{edited} by {plain(event.by)}{' for the whole run' if event.scope == 'run' else ''}{reason}"
     granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
     row.change(note=note, state=granted if event.granted else "denied")

@@ -8,8 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import nbformat
 import pytest
 from lab_server import CHROMIUM, JupyterLab, command
+from nbconvert import HTMLExporter
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -337,6 +339,7 @@ def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, screens: Path, theme
         expect(page.locator(".kst-ask")).to_contain_text("\\u{202e}")
         page.locator(".kst-call summary").first.click()
         page.mouse.move(0, 0)
+        expect(button(page, "Approve")).to_be_enabled()
         page.locator(".kst").screenshot(path=str(screens / f"panel-{name}.png"))
         button(page, "Edit").click()
         page.locator(".kst-ask").screenshot(path=str(screens / f"edit-{name}.png"))
@@ -358,6 +361,23 @@ ASKS = (
     ' [("ask_user", {"question": "And how many digits?"})], "All is done."'
 )
 GIVEN = "print('GIVEN', [(e.granted, e.reason, e.answer) for e in r.events() if e.type == 'approval_given'])\nlen({e.key for e in r.events() if e.type == 'approval_asked'})"
+
+
+def reopened_and_exported(page: Page, file: Path, screens: Path) -> None:
+    """Save the notebook, look at it after a reload and as a page that nbconvert makes, with a network that answers nothing."""
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    page.reload()
+    expect(output(page, 1)).to_contain_text("All is done.", timeout=30_000)
+    output(page, 1).screenshot(path=str(screens / "reopened.png"))
+    notebook = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
+    exported, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
+    file.with_suffix(".html").write_text(exported, encoding="utf-8")
+    page.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+    page.goto(file.with_suffix(".html").as_uri())
+    expect(page.locator("section", has_text="All is done.")).to_be_visible()
+    for call in page.locator("section summary").all()[:2]:
+        call.click()
+    page.screenshot(path=str(screens / "exported.png"), full_page=True)
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
@@ -403,7 +423,10 @@ def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens:
         page.locator(".jp-Notebook").evaluate("node => node.scrollTo(0, 0)")
         for call in output(page, 1).locator("summary").all()[:3]:
             call.click()
+        page.set_viewport_size({"width": 1100, "height": 1700})
         output(page, 1).screenshot(path=str(screens / f"asked-done-{name}.png"))
+        if name == "light":
+            reopened_and_exported(page, folder / "t.ipynb", screens)
 
     given = [(True, "", None)] * 3 if name == "dark" else [(True, "", None), (False, "not now", None), (False, "not now", None)]
     given += [(True, "", "square feet <img>"), (True, "", "two, please")]

@@ -171,7 +171,7 @@ def test_a_question_shows_what_is_asked_and_what_may_be_answered() -> None:
     ask = view.asks["q"]
     assert (ask.kind, ask.text, ask.options) == ("question", "which\\u{202e}?", ["red", "5", "blue"])
     view.apply(e.ApprovalGiven(call="q", granted=True, by="ana", how="click", answer="red"))
-    assert view.rows["c:q"].whole()["note"] == "answered by ana"
+    assert view.rows["c:q"].whole()["note"] == "answered by ana: red"
 
 
 def test_a_decision_removes_the_question_and_is_told_in_the_row() -> None:
