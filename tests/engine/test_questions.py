@@ -4,7 +4,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,9 @@ def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> 
     (given,) = [event for event in done.events() if isinstance(event, ApprovalGiven)]
     assert (given.answer, given.by, given.granted, given.call) == ("green, rather", "script", True, asked.call)
     assert not [event for event in done.events() if isinstance(event, ToolCalled)]
-    assert done._state == fold(done.records())
+    state, budget = fold(done.records()), done.view().budget
+    assert done._state == state
+    assert (budget.turns, budget.worked) == (sum(talk.cycles for talk in state.conversations.values()), pytest.approx(state.working_s))
 
 
 def test_no_answer_is_told_to_the_model(session: Session, workspace: Path) -> None:
@@ -142,21 +143,34 @@ asyncio.run(session.run("paint", model=model, workspace=sys.argv[2], approver=th
 """
 
 
-def test_a_question_survives_the_death_of_its_session(session: Session, workspace: Path) -> None:
-    """Killed while a person thinks, the run is answered from outside, and another session goes on with that answer, unasked."""
+def left_by_a_dead_session(session: Session, workspace: Path) -> str:
+    """A run whose session was killed while a person thought about its question."""
     command = [sys.executable, "-c", _ASKS, str(session.home), str(workspace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying:
         assert dying.stdout is not None
         assert dying.stdout.readline()
         dying.send_signal(signal.SIGKILL)
     (row,) = session.store.runs()
-    until = time.monotonic() + 10
-    session.decide(row.id, granted=True, by="ann", how="command", answers=["blue"])
+    return row.id
+
+
+def test_a_question_survives_the_death_of_its_session(session: Session, workspace: Path) -> None:
+    """Killed while a person thinks, the run is answered from outside, and another session goes on with that answer, unasked."""
+    run_id = left_by_a_dead_session(session, workspace)
+    session.decide(run_id, granted=True, by="ann", how="command", answers=["blue"])
     silent = ScriptedApprover([])
-    done = asyncio.run(session.resume(row.id, model=model({"question": "Which colour?"}), approver=silent))
+    done = asyncio.run(session.resume(run_id, model=model({"question": "Which colour?"}), approver=silent))
     assert (done.status, answers(done), silent.asked) == (RunStatus.COMPLETE, ["blue"], [])
     assert [type(event) for event in done.events() if isinstance(event, ApprovalAsked | ApprovalGiven)] == [ApprovalAsked, ApprovalGiven]
-    assert time.monotonic() < until
+
+
+def test_a_lost_answer_would_be_noticed(session: Session, workspace: Path) -> None:
+    """Mutant of the test above: without the answer in the log the run asks again, of whom nobody expects it, and fails."""
+    run_id = left_by_a_dead_session(session, workspace)
+    silent = ScriptedApprover([])
+    with pytest.raises(IndexError):
+        asyncio.run(session.resume(run_id, model=model({"question": "Which colour?"}), approver=silent))
+    assert [asked.args["question"] for asked in silent.asked] == ["Which colour?"]
 
 
 def test_a_call_is_asked_about_with_what_it_would_change(session: Session, workspace: Path) -> None:
