@@ -314,7 +314,7 @@ function approvalCard(id, send) {
     root, yes, no, refused, waits: () => !approve.disabled,
     update(c) {
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
-      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !/\n@@ /.test(c.diff) || /^… .* left out …$/m.test(c.diff); }
+      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !c.folded; }
     },
   };
 }

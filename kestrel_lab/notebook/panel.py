@@ -122,7 +122,7 @@ class Panel:
         """Wait for a click; where no front end shows the panel, ask by the fallback."""
         if not await self._seen():
             if self._fallback is None:
-                raise ApprovalRequired(self.view.head.run, asked.tool, asked.args)
+                raise ApprovalRequired(self.view.head.run, asked.tool, asked.args, question=asked.why == "question")
             return await self._fallback(asked)
         if asked.call in self._refused:
             self._widget.send({"k": "refused", "id": asked.call, "message": asked.why})

@@ -87,8 +87,13 @@ def batch_read(paths: list[str], ctx: ToolContext) -> str:
 def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
     """What `write_file` would change, as a diff."""
     path, content = str(args.get("path")), str(args.get("content"))
-    ctx.workspace.relative(path)
-    return _change(_before(ctx.workspace, path) or "", content, path) or f"{path} would stay as it is"
+    try:
+        before = ctx.workspace.read_text(path).text
+    except FileNotFoundError:
+        before = ""
+    except (OSError, ValueError) as error:
+        return f"no diff can be shown: {error}"
+    return _change(before, content, path) or f"{path} would hold just what it holds now, if anything"
 
 
 def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:

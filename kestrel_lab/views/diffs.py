@@ -31,6 +31,11 @@ def diff_lines(diff: str) -> list[tuple[str, str]]:
     return [("" if number < 2 and line[:3] in {"---", "+++"} else _KINDS.get(line[:1], ""), line) for number, line in enumerate(lines)]
 
 
+def tells_all(diff: str) -> bool:
+    """Whether a diff has every changed line, so that the arguments of the call need not be read beside it."""
+    return "\n@@ -" in diff and "characters left out …\n" not in diff
+
+
 def changed(diff: str) -> str:
     """How much a diff changes: `+3 −1 lines`."""
     kinds = [kind for kind, _ in diff_lines(diff)]

@@ -195,6 +195,6 @@ def _question(ask: Ask) -> str:
 def _ask(ask: Ask) -> str:
     why = f"<p>{_safe(ask.why)}</p>" if ask.why else ""
     title = f"<b>Waits for approval:</b> {_safe(ask.tool)} {_badge(ask.danger)}"
-    opened = "" if "\n@@ " in ask.diff else " open"
+    opened = "" if ask.folded else " open"
     args = f'<details{opened}><summary style="cursor:pointer">Arguments</summary>{_args(ask.args)}</details>' if ask.args else ""
     return f'<div style="{_BOX}">{title}{why}{_diff(ask.diff)}{args}</div>'

@@ -195,6 +195,8 @@ class Ask(Part):
     """The answers it offers."""
     diff: str = ""
     """What the call would change, as a unified diff, or why it would fail."""
+    folded: bool = False
+    """The diff says all that the arguments do: they need not be unfolded."""
     tool: str = ""
     danger: str = ""
     why: str = ""

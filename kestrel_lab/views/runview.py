@@ -16,7 +16,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import head_tail, one_line, plain
 from kestrel_lab.views.budget import Budget
-from kestrel_lab.views.diffs import changed, shown_diff, split_diff
+from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
 from kestrel_lab.views.notices import notice_of, prompt, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
@@ -301,6 +301,7 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         danger=event.danger,
         why=_WHY.get(event.why, plain(event.why)),
         diff=shown_diff(event.preview),
+        folded=tells_all(event.preview),
         args=args_pairs(event.args, limit=None),
         json=visible_json(event.args),
     )

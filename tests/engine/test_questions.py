@@ -176,7 +176,8 @@ def test_a_lost_answer_would_be_noticed(session: Session, workspace: Path) -> No
 def test_a_call_is_asked_about_with_what_it_would_change(session: Session, workspace: Path) -> None:
     """The question carries a diff of the file as it is then, in the order of the calls; an edit that cannot work says why."""
     (workspace / "a").write_text("one\ntwo\n")
-    approver = ScriptedApprover([False] * 4)
+    (workspace / "binary").write_bytes(b"\0\1")
+    approver = ScriptedApprover([False] * 5)
     turns = ScriptedModel(
         [
             [
@@ -184,13 +185,15 @@ def test_a_call_is_asked_about_with_what_it_would_change(session: Session, works
                 ("edit_file", {"path": "a", "old": "two", "new": "2"}),
                 ("edit_file", {"path": "a", "old": "three", "new": "3"}),
                 ("bash", {"command": "true"}),
+                ("write_file", {"path": "binary", "content": "x"}),
             ],
             "ok",
         ]
     )
     asyncio.run(session.run("go", model=turns, workspace=workspace, approver=approver))
     diff = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+2"
-    assert [asked.tool for asked in approver.asked] == ["write_file", "edit_file", "edit_file", "bash"]
+    assert [asked.tool for asked in approver.asked] == ["write_file", "edit_file", "edit_file", "bash", "write_file"]
     assert [asked.preview for asked in approver.asked][:2] == [diff, diff]
     assert approver.asked[2].preview.startswith("this edit would fail: old was not found")
     assert approver.asked[3].preview == ""
+    assert approver.asked[4].preview.startswith("no diff can be shown: binary")

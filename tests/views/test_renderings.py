@@ -395,3 +395,16 @@ def test_what_is_used_of_the_limits_is_told() -> None:
     assert view.head.budget == [["1 of 20 turns", 0.05], ["$0.5000 of $2", 0.25], ["42 of 1,000 tokens", 0.042]]
     assert "limits: 1 of 20 turns · $0.5000 of $2 · 42 of 1,000 tokens · 4 of 300 s" in run_text(view)
     assert "4 of 300 s" in run_html(view)
+
+
+def test_arguments_are_folded_only_beside_a_diff_that_says_all() -> None:
+    """A call whose diff is cut, only summed up or missing has its arguments open in the question about it."""
+    whole = "--- f\n+++ f\n@@ -1,1 +1,1 @@\n-a\n+b"
+    cut = "--- f\n+++ f\n@@ -1,9 +1,9 @@\n-a\n… 9,000 characters left out …\n+b"
+    summed = "--- f\n+++ f\n@@ lines 1 to 30000 became 9 lines @@"
+    opened = {}
+    for preview in (whole, cut, summed, "this edit would fail: old was not found", ""):
+        view = RunView()
+        view.apply(e.ApprovalAsked(call="a", step="s", tool="t", args={"path": "f"}, danger="HIGH", key="k", preview=preview))
+        opened[preview] = '<details open><summary style="cursor:pointer">Arguments' in run_html(view)
+    assert [*opened.values()] == [False, True, True, True, True]

@@ -155,6 +155,7 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
         "text": "",
         "options": [],
         "diff": "",
+        "folded": False,
         "tool": "bash",
         "danger": "HIGH",
         "why": "",
