@@ -134,7 +134,10 @@ def _turn(turn: Json, place: str) -> Turn:
 
 @dataclass
 class ScriptedApprover:
-    """Gives prepared decisions in order: `True`, `False`, a reason to deny, or edited arguments; keeps what it was asked."""
+    """Gives prepared decisions in order: `True`, `False`, a reason to deny, or edited arguments; keeps what it was asked.
+
+    A text is the answer where an agent asks a question.
+    """
 
     answers: list[bool | str | dict[str, Json]]
     asked: list[ApprovalAsked] = field(default_factory=list)
@@ -145,6 +148,8 @@ class ScriptedApprover:
         answer = self.answers[len(self.asked) - 1]
         if isinstance(answer, dict):
             return ApprovalGiven(call=asked.call, granted=True, by="script", how="prompt", args=answer)
+        if isinstance(answer, str) and asked.why == "question":
+            return ApprovalGiven(call=asked.call, granted=True, by="script", how="prompt", answer=answer)
         if isinstance(answer, str):
             return ApprovalGiven(call=asked.call, granted=False, by="script", how="prompt", reason=answer)
         return ApprovalGiven(call=asked.call, granted=answer, by="script", how="prompt")

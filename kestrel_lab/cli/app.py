@@ -217,12 +217,17 @@ def approve(
     *,
     always: Annotated[bool, typer.Option("--always", help="Do not ask about the same tool again in this run.")] = False,
     reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
+    answer: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Answer what the agent asks; once for each question, in their order.")
+    ] = None,
 ) -> str:
-    """Say yes to what a run waits for; a session that waits goes on at once."""
+    """Say yes to what a run waits for, or answer its question; a session that waits goes on at once."""
     face = _face(ctx)
     scope = "run" if always else "once"
-    decided = face.lab().decide(run_id, granted=True, by=face.user, how="command", reason=reason, scope=scope)
-    return f"approved: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
+    decided = face.lab().decide(run_id, granted=True, by=face.user, how="command", reason=reason, scope=scope, answers=answer or ())
+    return (
+        f"{'answered' if answer else 'approved'}: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
+    )
 
 
 @app.command()

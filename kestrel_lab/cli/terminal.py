@@ -20,14 +20,16 @@ from rich.text import Text
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import loads
 from kestrel_lab.core.text import one_line
+from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS
-from kestrel_lab.views.wording import duration
+from kestrel_lab.views.wording import chosen, duration
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
 _LEVELS = {"warning": "yellow", "good": "green", "bad": "red"}
+_DIFF = {"added": "green", "removed": "red"}
 _SETTLED = frozenset({"ok", "error", "denied", "stopped", "done"})
 _TAIL_LINES = 8
 
@@ -144,11 +146,16 @@ class TerminalApprover:
                 self._console.print(_question(asked, self._display.view.asks.get(asked.call)))
                 try:
                     async with asyncio.timeout(self._timeout_s):
-                        return await self._decision(asked)
+                        return await (self._answer(asked) if asked.why == "question" else self._decision(asked))
                 except TimeoutError:
                     reason = f"nobody answered within {self._timeout_s:g} s"
                     self._console.print(Text(reason, style="yellow"))
                     return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
+
+    async def _answer(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """What the person says, the option where they type its number; nothing at all is no answer."""
+        said = chosen(asked, await self._line("answer (empty for none): ", at_end=""))
+        return self._given(asked, granted=True, answer=said) if said else self._given(asked, granted=False, reason="no answer was given")
 
     async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
         while True:
@@ -173,8 +180,8 @@ class TerminalApprover:
     def _given(self, asked: ApprovalAsked, **fields: Any) -> ApprovalGiven:
         return ApprovalGiven(call=asked.call, by=self._user, how="prompt", **fields)
 
-    async def _line(self, prompt: str) -> str:
-        """A line from the terminal, read without blocking the run; an end of input counts as no."""
+    async def _line(self, prompt: str, at_end: str = "n") -> str:
+        """A line from the terminal, read without blocking the run; `at_end` where the input has ended."""
         self._console.print(Text(prompt, style="bold"), end="")
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
@@ -185,7 +192,7 @@ class TerminalApprover:
 
         loop.add_reader(sys.stdin.fileno(), read)
         try:
-            return (await line) or "n"
+            return (await line) or at_end
         except asyncio.CancelledError:
             self._console.print()
             raise
@@ -194,7 +201,12 @@ class TerminalApprover:
 
 
 def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
+    if asked.why == "question" and ask is not None:
+        options = [f"\n  {number}. {option}" for number, option in enumerate(ask.options, 1)]
+        return Panel(Text("".join([ask.text, *options])), title="the agent asks", title_align="left", border_style="cyan")
     body = Text()
+    for kind, text in diff_lines(ask.diff) if ask is not None else ():
+        body.append(f"{text}\n", style=_DIFF.get(kind, "dim"))
     for name, text in ask.args if ask is not None else []:
         body.append(f"{name}\n", style="bold").append(f"{text}\n")
     why = {

@@ -125,9 +125,12 @@ class ApprovalAsked:
     key: str
     """Hash of tool and arguments: the decision is bound to exactly these."""
     why: str = ""
-    """Why it is asked: `"danger"`, or `"unknown_outcome"` when the last session ended while the call ran."""
+    """Why it is asked: `"danger"`, `"question"` when a person's words are the call's answer, or `"unknown_outcome"` when
+    the last session ended while the call ran."""
     question: str = ""
     """Names this question; a call asked about twice has two."""
+    preview: str = ""
+    """What the call would change, as a unified diff, or why it would fail; empty where its tool cannot say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +153,8 @@ class ApprovalGiven:
     """Seconds between question and answer."""
     question: str = ""
     """Which question this answers; filled in by whoever records it."""
+    answer: str | None = None
+    """What the person said, where the call asks for words instead of leave."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

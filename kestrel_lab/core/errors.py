@@ -162,11 +162,12 @@ class ApprovalRequired(Signal):
     The run waits in the log; `str(error)` says how to approve and how to resume it.
     """
 
-    def __init__(self, run_id: str, tool: str, args: dict[str, Json]) -> None:
-        what = f"begin step {args.get('step')}" if tool == START_STEP else f"call {tool}"
+    def __init__(self, run_id: str, tool: str, args: dict[str, Json], *, question: bool = False) -> None:
+        what = f"begin step {args.get('step')}" if tool == START_STEP else "ask a question" if question else f"call {tool}"
+        whom, how = ("answer", " --answer TEXT") if question else ("approve", "")
         super().__init__(
-            f"run {run_id} wants to {what} and nobody is here to approve it. "
-            f"Look: kestrel show {run_id} · approve: kestrel approve {run_id} · "
+            f"run {run_id} wants to {what} and nobody is here to {whom} it. "
+            f"Look: kestrel show {run_id} · {whom}: kestrel approve {run_id}{how} · "
             f"go on: kestrel run --resume {run_id} (or: await lab.resume({run_id!r}))"
         )
         self.run_id = run_id

@@ -11,9 +11,13 @@ from kestrel_lab.core.calls import REPEATABLE, Call
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.core.text import head_tail
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.log.notify import wait_until
-from kestrel_lab.tools.registry import ToolArgumentsError
+from kestrel_lab.tools.registry import ToolArgumentsError, ToolContext
+
+PREVIEW_CHARS = 20_000
+"""How much of what a call would change is recorded with the question about it."""
 
 
 @dataclass
@@ -26,6 +30,8 @@ class ApprovalDesk:
 
     ctx: RunContext
     _answers: dict[str, asyncio.Future[ApprovalGiven]] = field(default_factory=dict)
+    _in_order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Questions of a turn are asked in the order of its calls, however long their previews take."""
 
     async def decide(self, call: Call) -> ApprovalGiven | None:
         """The decision on `call`, or `None` when none is needed.
@@ -38,25 +44,41 @@ class ApprovalDesk:
             return known
         if call.attempt > 1 and not unknown:
             return None
+        if self._asks_person(call):
+            return await self._put(_asked(call, "question"), call)
         verdict = self.ctx.policy.verdict(call)
         always = call.target in self.ctx.state.always
         needed = unknown or not (always or verdict == "allow")
         if not needed and question not in self.ctx.state.questions:
             return None
-        asked = ApprovalAsked(
-            call=call.id,
-            step=call.step,
-            tool=call.target,
-            args=call.args,
-            danger=call.danger.name,
-            key=call.key,
-            why="unknown_outcome" if unknown else "danger",
-            question=question,
-        )
+        asked = replace(_asked(call, "unknown_outcome" if unknown else "danger"), question=question)
         if needed and verdict != "deny":
-            return await self._ask(asked)
+            return await self._ask(asked, call)
         reason = "allowed for the whole run" if always else f"the approval policy is {self.ctx.policy.text!r}"
         return await self._settle(asked, granted=not needed, reason=reason)
+
+    def _asks_person(self, call: Call) -> bool:
+        return call.target in self.ctx.toolbox and self.ctx.toolbox.get(call.target).asks_person
+
+    async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
+        """Put a question to a person: under `ask` the run waits for one, under `auto` only if one is here, under `deny` never."""
+        policy = self.ctx.policy
+        if not policy.unattended or (policy.otherwise == "ask" and self.ctx.approver is not None):
+            return await self._ask(asked, call)
+        if asked.question in self.ctx.state.questions:
+            return await self._settle(asked, granted=False, reason="nobody is here to answer")
+        return None
+
+    async def _preview(self, call: Call) -> str:
+        """What the call would change, read in a thread; a preview that fails is none, the question is asked without."""
+        preview = self.ctx.toolbox.get(call.target).preview if call.target in self.ctx.toolbox else None
+        if preview is None:
+            return ""
+        try:
+            text = await asyncio.to_thread(preview, call.args, ToolContext(workspace=self.ctx.workspace))
+        except Exception as error:  # noqa: BLE001  # the boundary to a tool's own code; the person is told
+            text = f"no preview: {type(error).__name__}: {error}"
+        return head_tail(text, PREVIEW_CHARS)[0]
 
     def answer(self, given: ApprovalGiven) -> None:
         """Hand in a decision from this process; the first one stands. Call on the run's loop."""
@@ -88,17 +110,19 @@ class ApprovalDesk:
             self.ctx.go(RunStatus.EXECUTING, "decided")
         return given
 
-    async def _ask(self, asked: ApprovalAsked) -> ApprovalGiven:
+    async def _ask(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven:
         ctx = self.ctx
-        if asked.question not in ctx.state.questions:
-            ctx.emit(asked, urgent=True)
+        async with self._in_order:
+            if asked.question not in ctx.state.questions:
+                ctx.emit(replace(asked, preview=await self._preview(call)), urgent=True)
+            asked = ctx.state.questions[asked.question]
         if ctx.state.status is RunStatus.EXECUTING:
-            ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for approval")
+            ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for {'an answer' if asked.why == 'question' else 'approval'}")
         await ctx.on_disk()
         if (known := ctx.state.decisions.get(asked.question)) is not None:  # a listener was quick
             return self._go_on(known)
         if ctx.approver is None:
-            raise ApprovalRequired(ctx.run_id, asked.tool, asked.args)
+            raise ApprovalRequired(ctx.run_id, asked.tool, asked.args, question=asked.why == "question")
         ctx.clock.hold()
         try:
             given = await self._first_answer(asked)
@@ -136,7 +160,7 @@ class ApprovalDesk:
             try:
                 return self.checked(asked, given)
             except UsageError as error:
-                asked = replace(asked, args=given.args or {}, why=str(error))
+                asked = replace(asked, args=given.args or {}, why=str(error), preview="")
 
     async def _record(self, given: ApprovalGiven) -> ApprovalGiven:
         """Make `given` the decision, unless another process was faster: then that one stands.
@@ -162,6 +186,19 @@ class ApprovalDesk:
             return _adopt(ctx, earlier)
         ctx.adopt(given, at)
         return given
+
+
+def _asked(call: Call, why: str) -> ApprovalAsked:
+    return ApprovalAsked(
+        call=call.id,
+        step=call.step,
+        tool=call.target,
+        args=call.args,
+        danger=call.danger.name,
+        key=call.key,
+        why=why,
+        question=call.id,
+    )
 
 
 def _adopt(ctx: RunContext, record: Record) -> ApprovalGiven:

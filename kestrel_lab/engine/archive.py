@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalGiven
+from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
 from kestrel_lab.engine.run import Run
 from kestrel_lab.log.store import SessionStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
 
@@ -31,20 +35,26 @@ class Archive:
         self.store.run(run_id)
         return Run(self.store, run_id)
 
-    def decide(self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once") -> list[str]:
-        """Answer every open question of a run; returns the tools that were decided on.
+    def decide(
+        self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()
+    ) -> list[str]:
+        """Decide on everything a run waits for; returns the tools that were decided on.
 
-        Raises `UsageError` when nothing waits. A session that waits for the answer goes on at once,
-        also in another process; otherwise the answer is used when the run is resumed.
+        With `answers` only what the agent asked in words is answered, one each in the order it was asked; a yes
+        without them only allows calls, a no is for both.
+
+        Raises `UsageError` when nothing of the kind waits, or when there is not one answer for each question. A session
+        that waits for the answer goes on at once, also in another process; otherwise the answer is used when the run is resumed.
         """
         run = self.get(run_id)
-        questions = run.questions
-        if not questions:
-            msg = f"run {run_id} is {run.status} and waits for no approval"
-            raise UsageError(msg)
-        for asked in questions:
-            run.decide(ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=how, reason=reason, scope=scope))
-        return [asked.tool for asked in questions]
+        asked = [question for question in run.questions if not granted or (question.why == "question") == bool(answers)]
+        if not asked or (answers and len(answers) != len(asked)):
+            raise UsageError(_nothing_to_decide(run, answers))
+        words: Sequence[str | None] = answers or [None] * len(asked)
+        for question, answer in zip(asked, words, strict=True):
+            given = ApprovalGiven(call=question.call, granted=granted, by=by, how=how, reason=reason, scope=scope, answer=answer)
+            run.decide(replace(given, question=question.question))
+        return [question.tool for question in asked]
 
     def stages(self, run_id: str) -> pd.DataFrame:
         """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
@@ -68,3 +78,16 @@ class Archive:
     def diff(self, a: str, b: str) -> RunDiff:
         """Where two runs of this log part, forks of each other or not; raises `UsageError` for an unknown id."""
         return diff_runs(self.get(a), self.get(b))
+
+
+def _nothing_to_decide(run: Run, answers: Sequence[str]) -> str:
+    """Why a decision does not fit what `run` waits for, and what would."""
+    if not run.questions:
+        return f"run {run.id} is {run.status} and waits for no approval"
+    asked = [question for question in run.questions if question.why == "question"]
+    if not asked:
+        return f"run {run.id} asks no question, it waits for leave to call {run.questions[0].tool}: approve or deny it without an answer"
+    told = "; ".join(repr(one_line(str(question.args.get("question", "")), 200)) for question in asked)
+    needed = "an answer" if len(asked) == 1 else f"{len(asked)} answers, in this order"
+    given = f", not {len(answers)}" if answers else ""
+    return f"run {run.id} waits for {needed}{given} ({told}): kestrel approve {run.id}{' --answer TEXT' * len(asked)}"

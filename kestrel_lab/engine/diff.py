@@ -196,7 +196,8 @@ def _told(record: Record | None) -> str:
         case ToolAnswered() as event:
             return one_line(f"{event.tool}: {event.text[:1_000]}", 200)
         case ApprovalGiven() as event:
-            return one_line(f"{'approved' if event.granted else 'denied'} by {event.by} {event.reason}", 200)
+            word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
+            return one_line(f"{word} by {event.by} {event.reason if event.answer is None else event.answer}", 200)
         case RunFinished() as event:
             return one_line(f"{event.outcome}: {event.answer[:1_000] or event.reason}", 200)
         case event:

@@ -153,7 +153,7 @@ class Run:
         """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view())), encoding="utf-8")
+        target.write_text(page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view(), limit=None)), encoding="utf-8")
         return target
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:

@@ -18,12 +18,14 @@ class Approval:
     decide: Decide
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed once decided; a denied call is answered with why."""
+        """Proceed once decided; a denied call is answered with why, one that asks a person with what they said."""
         decision = await self.decide(call)
         if decision is None:
             return await proceed(call)
         if not decision.granted:
             return Result(error=_denied(call, decision))
+        if decision.answer is not None:
+            return Result(value=decision.answer)
         return await proceed(call if decision.args is None else replace(call, args=decision.args))
 
 

@@ -41,6 +41,11 @@ class Policy:
             return cls(allow=danger_named(level) if level else Danger.HIGH, otherwise="ask", text=text)
         return cls(allow=Danger.LOW, otherwise="deny" if mode == "deny" else "ask", text=text)
 
+    @property
+    def unattended(self) -> bool:
+        """Whether it is meant for runs that nobody looks after: what only a person knows must not hold them up."""
+        return self.text.strip().lower().startswith("auto") or self.otherwise == "deny"
+
     def verdict(self, call: Call) -> Verdict:
         """What to do with `call`."""
         return "allow" if call.danger <= self.allow else self.otherwise

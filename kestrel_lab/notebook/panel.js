@@ -18,14 +18,20 @@ const draw = (tag, attributes, text) => {
   return node;
 };
 
+const block = text => { const pre = make("pre", "", text); pre.tabIndex = 0; return pre; };
 function pairs(box, args) {
-  box.replaceChildren(...args.flatMap(([name, text]) => [make("dt", "", name), put2(make("dd"), text)]));
+  box.replaceChildren(...args.flatMap(([name, text]) => {
+    const value = make("dd");
+    value.append(block(text));
+    return [make("dt", "", name), value];
+  }));
 }
-function put2(dd, text) {
-  const pre = make("pre", "", text);
-  pre.tabIndex = 0;
-  dd.append(pre);
-  return dd;
+
+// A unified diff, a line each: what it is stands in its class and, for who does not see colours, in its first character.
+const KIND = { "+": "kst-added", "-": "kst-removed", "@": "kst-soft" };
+function showDiff(pre, diff) {
+  pre.hidden = !diff;
+  pre.replaceChildren(...diff.split("\n").map((line, n) => make("span", n < 2 && /^(---|\+\+\+)/.test(line) ? "kst-soft" : KIND[line[0]] || "", line + "\n")));
 }
 
 // Each part of the view knows how to show the fields that a patch brings.
@@ -34,12 +40,21 @@ function headPart(el, send) {
   const pill = make("span", "kst-pill"), run = make("code"), model = make("span", "kst-soft");
   const kind = make("span", "kst-badge kst-kind"), clock = make("span", "kst-clock"), stop = make("button", "kst-stop", "Stop run");
   const progress = make("div", "kst-progress"), note = make("span"), meter = make("progress");
-  const reason = make("div", "kst-reason"), usage = make("footer", "kst-usage kst-soft");
+  const reason = make("div", "kst-reason"), foot = make("footer", "kst-usage kst-soft"), usage = make("span"), budget = make("span", "kst-budget");
+  const worked = make("span");
   const health = make("div", "kst-notice");
   health.dataset.level = "warning";
   said.setAttribute("role", "status");
   stop.type = "button";
   stop.onclick = () => { stop.disabled = true; send({ k: "stop" }); };
+  foot.append(usage, budget, worked);
+  const gauge = (node, text, fraction) => {
+    put(node, text);
+    node.className = "kst-gauge";
+    node.dataset.near = fraction >= 0.8;
+    node.style.setProperty("--used", Math.min(100, fraction * 100).toFixed(1) + "%");
+    return node;
+  };
   bar.append(pill, run, model, kind, make("span", "kst-gap"), clock, stop);
   progress.append(note, meter);
   const now = {};
@@ -60,11 +75,19 @@ function headPart(el, send) {
     progress.hidden = !now.progress;
     put(note, now.progress || "");
     if (now.fraction == null) meter.removeAttribute("value"); else meter.value = now.fraction;
+    if (c.budget !== undefined) budget.replaceChildren(...c.budget.map(([text, fraction]) => gauge(make("span"), text, fraction)));
+    foot.hidden = !now.usage;
+    worked.hidden = !now.seconds;
     stop.hidden = now.ended > 0;
     reason.hidden = !now.reason;
   };
-  const tick = clockNow => put(clock, now.started ? seconds(Math.max(0, (now.ended || clockNow) - now.started)) : "");
-  return { bar, goal, health, said, progress, reason, usage, update, tick };
+  const tick = clockNow => {
+    put(clock, now.started ? seconds(Math.max(0, (now.ended || clockNow) - now.started)) : "");
+    if (!now.seconds) return;
+    const used = now.worked + (now.working && !now.ended ? Math.max(0, clockNow - now.working) : 0);
+    gauge(worked, Math.floor(used) + " of " + now.seconds + " s", used / now.seconds);
+  };
+  return { bar, goal, health, said, progress, reason, foot, update, tick };
 }
 
 function textRow() {
@@ -87,11 +110,12 @@ function textRow() {
 function callRow() {
   const root = make("details", "kst-call"), summary = make("summary"), mark = make("span", "kst-mark"), tool = make("b"), line = make("code", "kst-line");
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
-  const args = make("dl"), resultLabel = make("div", "kst-label", "Result"), result = make("pre"), note = make("div", "kst-note kst-soft");
+  const args = make("dl"), resultLabel = make("div", "kst-label", "Result"), result = block(""), diff = block(""), note = make("div", "kst-note kst-soft");
   const inside = make("span", "kst-soft"), step = make("span", "kst-step kst-soft");
-  result.tabIndex = 0;
+  diff.classList.add("kst-diff");
+  diff.hidden = true;
   summary.append(mark, inside, tool, line, danger, step, took, preview);
-  root.append(summary, args, resultLabel, result, note);
+  root.append(summary, args, resultLabel, result, diff, note);
   let since = 0;
   return {
     root, step,
@@ -110,6 +134,7 @@ function callRow() {
       if (c.danger !== undefined) { put(danger, c.danger); danger.dataset.danger = c.danger; danger.hidden = !c.danger; }
       if (c.args !== undefined) pairs(args, c.args);
       if (c.result !== undefined) { put(result, c.result); result.hidden = resultLabel.hidden = !c.result; }
+      if (c.diff !== undefined) showDiff(diff, c.diff);
       if (c.preview !== undefined) put(preview, c.preview);
       if (c.note !== undefined) put(note, c.note);
       if (c.since !== undefined) since = c.since;
@@ -224,53 +249,119 @@ function graphPart() {
 
 const SETTLE_MS = 250; // a second click of a double click must not decide the next question
 
-function askPart(id, send) {
-  const root = make("div", "kst-ask"), title = make("div", "kst-asktitle"), tool = make("b"), danger = make("span", "kst-badge");
-  const why = make("div", "kst-why"), args = make("dl"), edit = make("textarea"), problem = make("div", "kst-problem"), row = make("div", "kst-buttons");
-  const reason = make("input");
+// What every card has whose answer a person sends: buttons that wait a moment, and a place for what was wrong.
+function card(cls, label, id, send) {
+  const root = make("div", cls), problem = make("div", "kst-problem"), row = make("div", "kst-buttons"), buttons = [];
   root.setAttribute("role", "group");
-  root.setAttribute("aria-label", "Approval needed");
+  root.setAttribute("aria-label", label);
+  problem.setAttribute("role", "alert");
+  const enable = on => buttons.forEach(b => { b.disabled = !on; });
+  const settle = () => { enable(false); setTimeout(() => enable(true), SETTLE_MS); };
+  const button = (text, cls, click) => {
+    const b = make("button", cls, text);
+    b.type = "button";
+    b.onclick = click;
+    buttons.push(b);
+    return b;
+  };
+  const decide = answer => { enable(false); put(problem, ""); send({ k: "decide", id, t: Date.now() / 1000, ...answer }); };
+  return { root, problem, row, button, decide, settle, refused(message) { put(problem, message); enable(true); } };
+}
+const line = (label, press) => {
+  const input = make("input");
+  input.type = "text";
+  input.placeholder = label;
+  input.setAttribute("aria-label", label.replace(/ \(.*/, ""));
+  input.onkeydown = event => { if (event.key === "Enter") { event.preventDefault(); press(); } };
+  return input;
+};
+
+function approvalCard(id, send) {
+  const { root, problem, row, button, decide, settle, refused } = card("kst-ask", "Approval needed", id, send);
+  const title = make("div", "kst-asktitle"), tool = make("b"), danger = make("span", "kst-badge"), why = make("div", "kst-why");
+  const diff = block(""), all = make("details", "kst-all"), args = make("dl"), edit = make("textarea");
+  all.append(make("summary", "kst-soft", "Arguments"), args);
   title.append(make("span", "", "Approve this call?"), tool, danger);
+  diff.classList.add("kst-diff");
   edit.setAttribute("aria-label", "Arguments as JSON");
   edit.spellcheck = false;
   edit.hidden = true;
-  problem.setAttribute("role", "alert");
-  reason.type = "text";
-  reason.placeholder = "Reason for denying (optional)";
-  reason.setAttribute("aria-label", "Reason for denying");
-  const buttons = [];
-  const enable = on => buttons.forEach(b => { b.disabled = !on; });
-  const decide = answer => { enable(false); put(problem, ""); send({ k: "decide", id, t: Date.now() / 1000, ...answer }); };
-  const button = (text, cls, click) => { const b = make("button", cls, text); b.type = "button"; b.disabled = true; b.onclick = click; buttons.push(b); return b; };
-  const approve = button("Approve", "kst-primary", () => {
+  const yes = () => {
     if (edit.hidden) return decide({ granted: true });
     let value;
     try { value = JSON.parse(edit.value); } catch (error) { return put(problem, "Not valid JSON: " + error.message); }
     if (value === null || typeof value !== "object" || Array.isArray(value)) return put(problem, "The arguments must be a JSON object.");
     decide({ granted: true, args: value });
-  });
+  };
+  const no = why => decide({ granted: false, reason: reason.value || why || "" });
+  const approve = button("Approve", "kst-primary", yes), deny = button("Deny", "kst-deny", () => no());
   const always = button("Always for this run", "", () => decide({ granted: true, scope: "run" }));
   const editing = button("Edit", "", () => {
     edit.hidden = !edit.hidden;
-    args.hidden = always.hidden = !edit.hidden;
+    all.hidden = always.hidden = !edit.hidden;
+    diff.hidden = !edit.hidden || !diff.textContent.trim();
     put(approve, edit.hidden ? "Approve" : "Approve edited");
     put(editing, edit.hidden ? "Edit" : "Discard edits");
     put(problem, "");
     edit.value = edit.dataset.original;
     if (!edit.hidden) { edit.rows = Math.min(14, edit.value.split("\n").length + 1); edit.focus(); }
   });
-  const deny = button("Deny", "kst-deny", () => decide({ granted: false, reason: reason.value }));
-  reason.onkeydown = event => { if (event.key === "Enter" && !deny.disabled) { event.preventDefault(); deny.click(); } };
+  const reason = line("Reason for denying (optional)", () => { if (!deny.disabled) deny.click(); });
   row.append(approve, always, editing, make("span", "kst-gap"), reason, deny);
-  root.append(title, why, args, edit, problem, row);
-  setTimeout(() => enable(true), SETTLE_MS);
+  root.append(title, why, diff, all, edit, problem, row);
+  settle();
   return {
-    root,
+    root, yes, no, refused, waits: () => !approve.disabled,
     update(c) {
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
-      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); }
+      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !c.folded; }
     },
-    refused(message) { put(problem, message); enable(true); },
+  };
+}
+
+function questionCard(id, send) {
+  const { root, problem, row, button, decide, settle, refused } = card("kst-ask kst-question", "The agent asks", id, send);
+  const text = make("div", "kst-questiontext"), options = make("div", "kst-options"), drawn = [];
+  const say = () => input.value.trim() ? decide({ granted: true, answer: input.value }) : put(problem, "Type an answer first.");
+  const answer = button("Answer", "kst-primary", say), none = button("No answer", "", () => decide({ granted: false, reason: input.value }));
+  const input = line("Your answer", () => { if (!answer.disabled) say(); });
+  row.append(input, answer, none);
+  root.append(make("div", "kst-label", "The agent asks"), text, options, problem, row);
+  return {
+    root, refused,
+    update(c) {
+      put(text, c.text);
+      if (drawn.join("\0") !== c.options.join("\0")) {
+        drawn.splice(0, drawn.length, ...c.options);
+        options.replaceChildren(...c.options.map(option => button(option, "", () => decide({ granted: true, answer: option }))));
+      }
+      settle();
+    },
+  };
+}
+
+// Calls that wait together can be decided together; each decision is sent for its own call, and any can be made alone.
+function togetherPart(asks) {
+  const { root, row, button, settle } = card("kst-together", "Approvals needed", "", () => {});
+  const title = make("div", "kst-asktitle"), calls = () => [...asks.values()].filter(ask => ask.yes);
+  title.setAttribute("role", "status");
+  const all = act => () => { const reason = why.value; calls().filter(ask => ask.waits()).forEach(ask => act(ask, reason)); };
+  const approve = button("Approve all", "kst-primary", all(ask => ask.yes())), deny = button("Deny all", "kst-deny", all((ask, reason) => ask.no(reason)));
+  const why = line("Reason for all (optional)", () => { if (!deny.disabled) deny.click(); });
+  row.append(approve, make("span", "kst-gap"), why, deny);
+  root.append(title, row);
+  root.hidden = true;
+  let before = 0;
+  return {
+    root,
+    counted() {
+      const number = calls().length;
+      if (number === before) return;
+      if (number > before) settle();
+      before = number;
+      root.hidden = number < 2;
+      put(title, number + " calls wait for approval");
+    },
   };
 }
 
@@ -316,11 +407,12 @@ function view(el, send) {
   plan.setAttribute("aria-label", "Plan");
   plan.append(graph.root, list);
   asks.setAttribute("aria-live", "assertive");
-  const parts = { step: new Map(), row: new Map(), ask: new Map() }, find = filterPart(parts.row), order = [];
-  el.append(head.bar, head.goal, head.health, head.said, plan, find.bar, rows, head.progress, asks, head.reason, head.usage);
+  const parts = { step: new Map(), row: new Map(), ask: new Map() }, find = filterPart(parts.row), together = togetherPart(parts.ask), order = [];
+  asks.append(together.root);
+  el.append(head.bar, head.goal, head.health, head.said, plan, find.bar, rows, head.progress, asks, head.reason, head.foot);
   const boxes = { step: list, row: rows, ask: asks };
   const kinds = { call: callRow, notice: noticeRow, stage: stageRow, text: textRow };
-  const create = c => c.op === "step" ? stepPart(graph.nodes, goTo) : c.op === "ask" ? askPart(c.id, send) : kinds[c.kind]();
+  const create = c => c.op === "step" ? stepPart(graph.nodes, goTo) : c.op === "ask" ? (c.kind === "question" ? questionCard : approvalCard)(c.id, send) : kinds[c.kind]();
   const drop = (op, id) => {
     const part = parts[op].get(id);
     if (op === "row" && part) find.dropped(part.root);
@@ -382,6 +474,8 @@ function view(el, send) {
     el.classList.toggle("kst-several", !plan.hidden);
     if (begun) { graph.show(begun); begun = null; }
     find.settled();
+    together.counted();
+    asks.classList.toggle("kst-group", !together.root.hidden);
     if (atEnd) rows.scrollTop = rows.scrollHeight;
   }
   return {

@@ -33,6 +33,8 @@ HELLO_S = 10.0
 """How long a front end may take to say that it shows widgets; only waited for where none does."""
 FIRST_ROWS = 200
 """How much is left for a page that has yet to appear; it asks for the rest."""
+ANSWER_CHARS = 20_000
+"""How long an answer to a question may be."""
 
 Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
 """How to ask where no widget is shown."""
@@ -120,7 +122,7 @@ class Panel:
         """Wait for a click; where no front end shows the panel, ask by the fallback."""
         if not await self._seen():
             if self._fallback is None:
-                raise ApprovalRequired(self.view.head.run, asked.tool, asked.args)
+                raise ApprovalRequired(self.view.head.run, asked.tool, asked.args, question=asked.why == "question")
             return await self._fallback(asked)
         if asked.call in self._refused:
             self._widget.send({"k": "refused", "id": asked.call, "message": asked.why})
@@ -187,7 +189,7 @@ class Panel:
                 self._decide(content)
 
     def _decide(self, content: dict[str, Json]) -> None:
-        call, args = str(content.get("id")), content.get("args")
+        call, args, answer = str(content.get("id")), content.get("args"), content.get("answer")
         given = ApprovalGiven(
             call=call,
             granted=content.get("granted") is True,
@@ -196,13 +198,14 @@ class Panel:
             reason=str(content.get("reason") or "")[:2_000],
             args=args if isinstance(args, dict) else None,
             scope="run" if content.get("scope") == "run" else "once",
+            answer=answer[:ANSWER_CHARS] if isinstance(answer, str) else None,
         )
         with self._lock:
-            answer = self._waiting.get(call)
-            if answer is None and call in self.view.asks:
+            waiting = self._waiting.get(call)
+            if waiting is None and call in self.view.asks:
                 self._early[call] = given
-        if answer is not None:
-            settle(answer, given)
+        if waiting is not None:
+            settle(waiting, given)
 
 
 @cache

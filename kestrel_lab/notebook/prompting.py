@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.text import plain
-from kestrel_lab.views.wording import args_pairs
+from kestrel_lab.views.wording import args_pairs, chosen, options_of
 
 T = TypeVar("T")
 Ask = Callable[[str], Awaitable[str]]
@@ -28,6 +28,10 @@ class PromptApprover:
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Ask until the answer is clear; anything after `n` is the reason."""
         text = question(asked)
+        if asked.why == "question":
+            said = chosen(asked, await self._ask(text))
+            reason = "" if said else "no answer was given"
+            return ApprovalGiven(call=asked.call, granted=bool(said), by="prompt", how="prompt", answer=said or None, reason=reason)
         while True:
             word, _, rest = (await self._ask(text)).strip().partition(" ")
             match word.lower():
@@ -42,6 +46,9 @@ class PromptApprover:
 
 def question(asked: ApprovalAsked) -> str:
     """The call with its exact arguments, and what may be answered."""
+    if asked.why == "question":
+        options = "".join(f"\n  {number}. {option}" for number, option in enumerate(options_of(asked), 1))
+        return f"the agent asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
     args = "".join(f"  {name}: {text}\n" for name, text in args_pairs(asked.args, limit=None))
     return f"{plain(asked.tool)} ({asked.danger}) asks for approval\n{args}[y]es, [n]o and why, [a]lways in this run: "
 

@@ -13,7 +13,7 @@ from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.arguments import REQUIRED, Parameter, TypedArguments
 from kestrel_lab.tools.docstring import read_docstring
-from kestrel_lab.tools.registry import Fingerprint, Tool, ToolContext
+from kestrel_lab.tools.registry import Fingerprint, Preview, Tool, ToolContext
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider accepts
 
@@ -32,6 +32,7 @@ def tool(
     max_chars: int = 20_000,
     thread: bool = False,
     fingerprint: Fingerprint | None = None,
+    preview: Preview | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -46,6 +47,7 @@ def tool(
     max_chars: int = 20_000,
     thread: bool = False,
     fingerprint: Fingerprint | None = None,
+    preview: Preview | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
 
@@ -64,6 +66,7 @@ def tool(
         max_chars: How much of an answer a model is shown.
         thread: Run a synchronous function in a worker thread.
         fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
+        preview: What a call would change, as a unified diff, for whoever is asked to allow it.
 
     Raises:
         UsageError: For a function whose arguments could not be described to a model, with what to change.
@@ -100,6 +103,7 @@ def tool(
             max_chars=max_chars,
             thread=thread,
             fingerprint=fingerprint,
+            preview=preview,
             context_parameter=context,
         )
 

@@ -84,9 +84,32 @@ def batch_read(paths: list[str], ctx: ToolContext) -> str:
     return "\n".join(parts)
 
 
-@tool(danger_level=Danger.MEDIUM, effect="idempotent", version="1", thread=True)
+def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
+    """What `write_file` would change, as a diff."""
+    path, content = str(args.get("path")), str(args.get("content"))
+    try:
+        before = ctx.workspace.read_text(path).text
+    except FileNotFoundError:
+        before = ""
+    except (OSError, ValueError) as error:
+        return f"no diff can be shown: {error}"
+    return _change(before, content, path) or f"{path} would hold just what it holds now, if anything"
+
+
+def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
+    """What `edit_file` would change, as a diff, or why it would not."""
+    path = str(args.get("path"))
+    try:
+        before = ctx.workspace.read_text(path).text
+        after = replace_exact(before, str(args.get("old")), str(args.get("new")), everywhere=bool(args.get("replace_all")))
+    except (OSError, ValueError) as error:
+        return f"this edit would fail: {error}"
+    return _change(before, after, path)
+
+
+@tool(danger_level=Danger.MEDIUM, effect="idempotent", version="2", thread=True, preview=preview_write)
 def write_file(path: str, content: str, ctx: ToolContext) -> str:
-    """Write a text file, with its directories; an existing file is replaced as a whole.
+    """Write a text file, with its directories; an existing file is replaced as a whole and the change returned as a diff.
 
     Args:
         path: File, relative to the workspace.
@@ -94,12 +117,15 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     """
+    before = _before(ctx.workspace, path)
     new = ctx.workspace.write_text(path, content)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
-    return f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {len(content.encode()):,} bytes)"
+    done = f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {len(content.encode()):,} bytes)"
+    diff = "" if new or before is None else head_tail(_change(before, content, path), _DIFF_CHARS)[0]
+    return f"{done}\n{diff}" if diff else done
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True)
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edit)
 def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool = False) -> str:
     """Replace text in a file and return the change as a diff. The old text must be exact and occur once.
 
@@ -153,6 +179,19 @@ def file_exists(path: str, ctx: ToolContext) -> str:
     if stat.S_ISDIR(status.st_mode):
         return f"yes, {path} is a directory"
     return f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is no regular file"
+
+
+def _before(workspace: Workspace, path: str) -> str | None:
+    """The text of a file that may be about to change; `None` where there is none, or no text."""
+    try:
+        return workspace.read_text(path).text
+    except (OSError, ValueError):
+        return None
+
+
+def _change(before: str, after: str, path: str) -> str:
+    """What changed, as a diff; empty where nothing did."""
+    return unified_diff(before, after, path) if before != after else ""
 
 
 def _read(workspace: Workspace, path: str, offset: int, limit: int, chars: int) -> str:

@@ -22,7 +22,7 @@ from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
 
-__all__ = ["Fingerprint", "Parts", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = ["Fingerprint", "Parts", "Preview", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
@@ -60,6 +60,8 @@ class ToolContext:
     """Makes calls for a tool that is made of calls; `None` outside a run."""
 
 
+Preview = Callable[[dict[str, Json], ToolContext], str]
+"""What a call with these arguments would change, as a unified diff, or why it would fail. Reads only."""
 Fingerprint = Callable[[dict[str, Json], ToolContext], str | None]
 """The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers."""
 
@@ -93,6 +95,10 @@ class Tool:
     """`None`: answers are never reused."""
     parts: Callable[[dict[str, Json]], tuple[str, ...]] | None = None
     """Which tools it calls, given its arguments; `None` for a tool that calls none."""
+    preview: Preview | None = None
+    """Shown to whoever is asked to allow a call."""
+    asks_person: bool = False
+    """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
 

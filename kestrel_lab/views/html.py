@@ -8,21 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 
 from kestrel_lab.core.drawing.svg import plan_svg
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.text import head_tail, plain
+from kestrel_lab.views.bounds import ends
+from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.runview import RunView
-from kestrel_lab.views.text import MARKS, in_order
+from kestrel_lab.views.text import MARKS, budget_line, in_order, left_out_line
 from kestrel_lab.views.wording import duration
 
 AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
 """On everything with foreign text in it: notebooks set what stands between dollar signs as formulas, with links of its own."""
 
+SAVED_CHARS = 400_000
+"""About how much of a run's rows is saved with a notebook; a page of its own (`Run.report`) has everything."""
+TEXT_CHARS = 60_000
+"""How much of one text is."""
+
 _LINE = "rgba(127,127,127,.35)"
 _BOX = f"border:1px solid {_LINE};border-radius:6px;padding:8px 12px;margin:4px 0;text-align:left"
 _WRAP = "white-space:pre-wrap;overflow-wrap:anywhere"
-_PRE = f"{_WRAP};max-height:24em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
+_PRE = f"{_WRAP};font-family:var(--jp-code-font-family,monospace);max-height:24em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
+_DIFF = {"added": "background:rgba(46,160,67,.2)", "removed": "background:rgba(248,81,73,.2)", "place": "opacity:.65"}
 _TONES = {
     "success": ("COMPLETE", "ok", "done", "good"),
     "info": ("EXECUTING", "PLANNING", "LOW", "running", "streaming", "scripted", "replay"),
@@ -33,14 +43,20 @@ _VERDICTS = {"good", "bad"}
 _TONE = {word: tone for tone, words in _TONES.items() for word in words}
 
 
-def run_html(view: RunView) -> str:
-    """The run from its goal to its answer as one `<section>`."""
-    rows = (_row(row, _step_of(view, row)) for row in view.rows.values())
-    parts = [_head(view), _plan(view), *rows, *(_ask(ask) for ask in view.asks.values())]
+def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
+    """The run from its goal to its answer as one `<section>`.
+
+    Of a long one the rows in the middle are left out, so that those that stay have about `limit` characters; it is said
+    how many, and how to see them.
+    """
+    head, left_out, tail = ends([*view.rows.values()], lambda row: _row(view, row), limit)
+    missing = f'<p style="{_BOX}">{_safe(left_out_line(view, left_out))}</p>' if left_out else ""
+    parts = [_head(view), _plan(view, limit), *head, missing, *tail, _asks(view)]
     if view.head.reason:
         parts.append(f"<p><b>Reason:</b> {_safe(view.head.reason)}</p>")
-    if view.head.usage:
-        parts.append(f'<div style="opacity:.75;margin-top:4px"><small>{_safe(view.head.usage)}{_took(view)}</small></div>')
+    used = [_safe(line) + (_took(view) if line == view.head.usage else "") for line in (view.head.usage, budget_line(view.head)) if line]
+    if used:
+        parts.append(f'<div style="opacity:.75;margin-top:4px"><small>{"<br>".join(used)}</small></div>')
     return f'<section {AS_TEXT} style="{_BOX}" aria-label="kestrel run {_safe(view.head.run)}">{"".join(parts)}</section>'
 
 
@@ -89,11 +105,13 @@ def _took(view: RunView) -> str:
     return f" · {duration(head.ended - head.started)}" if head.ended > head.started > 0 else ""
 
 
-def _plan(view: RunView) -> str:
+def _plan(view: RunView, limit: int | None) -> str:
     """The drawing, and the same as a table, which also says what each step is for."""
     if len(view.steps) < 2:
         return ""
-    rows = "".join(_step(step, depth) for step, depth in in_order(view))
+    head, left_out, tail = ends(in_order(view), lambda placed: _step(*placed), None if limit is None else limit // 4)
+    missing = f'<tr><td colspan="5">… {left_out:,} steps left out …</td></tr>' if left_out else ""
+    rows = "".join([*head, missing, *tail])
     heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in ("step", "state", "stage", "goal", "after"))
     drawing = f'<div style="overflow-x:auto;margin:4px 0">{plan_svg(view.plan.layout(), stages=view.plan.marks())}</div>'
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
@@ -113,14 +131,15 @@ def _step_of(view: RunView, row: Row) -> str:
     return f'<small style="opacity:.65">{_safe(step.name)}</small>' if step else ""
 
 
-def _row(row: Row, step: str) -> str:
+def _row(view: RunView, row: Row) -> str:
+    step = _step_of(view, row)
     match row:
         case TextRow(text=""):
             return ""
         case TextRow():
             title = _joined("<b>Answer</b>" if row.role == "answer" else "", step, "" if row.state == "done" else _badge(row.state))
             note = f'<small style="opacity:.65">{_safe(row.note)}</small>' if row.note else ""
-            text = f'<div style="{_WRAP}">{_safe(row.text)}</div>'
+            text = f'<div style="{_WRAP}">{_safe(head_tail(row.text, TEXT_CHARS)[0])}</div>'
             return f'<div style="margin:6px 0">{title}{text}{note}</div>'
         case NoticeRow():
             items = "".join(f'<div style="{_WRAP};margin-left:1em">{_safe(item)}</div>' for item in row.items)
@@ -130,24 +149,52 @@ def _row(row: Row, step: str) -> str:
             again = f" · attempt {row.attempt}" if row.attempt > 1 else ""
             return f'<div style="margin:8px 0 2px"><b>Stage {_safe(row.stage)}</b>{again} {_badge(row.state)}</div>'
         case CallRow():
-            return _call(row, step)
+            return _call(row, step, asked=row.id.removeprefix("c:") in view.asks)
 
 
-def _call(row: CallRow, step: str) -> str:
-    opened = " open" if row.state in {"error", "waiting"} else ""
+def _call(row: CallRow, step: str, *, asked: bool) -> str:
+    opened = " open" if row.state == "error" or (row.state == "waiting" and not asked) else ""
     mark = f"{MARKS.get(row.state, '·')} {row.state}"
     inside = f"<small>{_safe(row.inside)} ›</small>" if row.inside else ""
     facts = _joined(_badge(row.danger), _safe(row.took), f"<small>{_safe(row.note)}</small>" if row.note else "", step)
     title = f"{_joined(mark, inside)} <b>{_safe(row.tool)}</b> <code>{_safe(row.summary)}</code> {facts}"
-    result = f"<div>Result</div>{_pre(row.result)}" if row.result else ""
+    result = (f"<div>Result</div>{_pre(row.result)}" if row.result else "") + _diff(row.diff)
     style = f"margin:3px 0 3px {'1.5em' if row.inside else '0'}"
-    return f'<details{opened} style="{style}"><summary style="cursor:pointer">{title}</summary>{_args(row.args)}{result}</details>'
+    return f'<details{opened} style="{style}"><summary style="cursor:pointer">{title}</summary>{"" if asked else _args(row.args)}{result}</details>'
 
 
 def _args(pairs: list[list[str]]) -> str:
     return "".join(f"<div>{_safe(name)}</div>{_pre(text)}" for name, text in pairs)
 
 
+def _diff(diff: str) -> str:
+    """A diff with its lines coloured; the signs at their beginnings say the same without colour."""
+    if not diff:
+        return ""
+    pieces = []
+    for kind, lines in groupby(diff_lines(diff), key=itemgetter(0)):
+        text = _safe("\n".join(line for _, line in lines))
+        pieces.append(f'<span style="{_DIFF[kind]}">{text}</span>' if kind in _DIFF else text)
+    return f'<pre style="{_PRE}">{chr(10).join(pieces)}</pre>'
+
+
+def _asks(view: RunView) -> str:
+    """What waits for a person: the questions, then the calls that came together in one box."""
+    questions = [_question(ask) for ask in view.asks.values() if ask.kind == "question"]
+    calls = [_ask(ask) for ask in view.asks.values() if ask.kind != "question"]
+    if len(calls) > 1:
+        calls = [f'<div style="{_BOX}"><b>{len(calls)} calls wait for approval</b>{"".join(calls)}</div>']
+    return "".join(questions + calls)
+
+
+def _question(ask: Ask) -> str:
+    options = "".join(f"<li>{_safe(option)}</li>" for option in ask.options)
+    return f'<div style="{_BOX}"><b>Waits for an answer:</b><div style="{_WRAP}">{_safe(ask.text)}</div>{f"<ul>{options}</ul>" if options else ""}</div>'
+
+
 def _ask(ask: Ask) -> str:
     why = f"<p>{_safe(ask.why)}</p>" if ask.why else ""
-    return f'<div style="{_BOX}"><b>Waits for approval:</b> {_safe(ask.tool)} {_badge(ask.danger)}{why}{_args(ask.args)}</div>'
+    title = f"<b>Waits for approval:</b> {_safe(ask.tool)} {_badge(ask.danger)}"
+    opened = "" if ask.folded else " open"
+    args = f'<details{opened}><summary style="cursor:pointer">Arguments</summary>{_args(ask.args)}</details>' if ask.args else ""
+    return f'<div style="{_BOX}">{title}{why}{_diff(ask.diff)}{args}</div>'

@@ -46,6 +46,14 @@ class Head(Part):
     ended: float = 0.0
     """Seconds since 1970; 0 as long as the run goes on."""
     usage: str = ""
+    budget: list[Json] = field(default_factory=list)
+    """Limits that are counted: what is used of each in words, and as a fraction."""
+    worked: float = 0.0
+    """Seconds of work until `working`."""
+    working: float = 0.0
+    """Since when it works, in seconds since 1970; 0 while it waits for a person, and at the end."""
+    seconds: float | None = None
+    """How long it may work."""
     health: str = ""
     """What the run depends on and is not in order; empty when all is."""
     progress: str = ""
@@ -145,6 +153,8 @@ class CallRow(Part):
     args: list[list[str]] = field(default_factory=list)
     """Pairs of name and text."""
     result: str = ""
+    diff: str = ""
+    """What the call changed, as a unified diff; `result` is the rest of what the tool said."""
     preview: str = ""
     """The beginning of the result on one line."""
     note: str = ""
@@ -177,6 +187,16 @@ class Ask(Part):
     """A call that waits for a person; its arguments are shown whole, nothing hidden or cut."""
 
     op: ClassVar[str] = "ask"
+    kind: str = "approval"
+    """`approval` of a call, or `question` to be answered in words."""
+    text: str = ""
+    """What the agent asks."""
+    options: list[str] = field(default_factory=list)
+    """The answers it offers."""
+    diff: str = ""
+    """What the call would change, as a unified diff, or why it would fail."""
+    folded: bool = False
+    """The diff says all that the arguments do: they need not be unfolded."""
     tool: str = ""
     danger: str = ""
     why: str = ""

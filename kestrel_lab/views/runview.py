@@ -14,11 +14,13 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.states import TERMINAL, RunStatus
-from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.core.text import head_tail, one_line, plain
+from kestrel_lab.views.budget import Budget
+from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
 from kestrel_lab.views.notices import notice_of, prompt, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
-from kestrel_lab.views.wording import args_line, args_pairs, duration, shown, usage_line, visible_json
+from kestrel_lab.views.wording import RESULT_SHOWN, args_line, args_pairs, duration, options_of, shown, usage_line, visible_json
 
 _GIVEN = "given by hand"
 _OPEN = {"asked", "waiting", "running", "thinking", "streaming"}
@@ -35,6 +37,7 @@ class RunView:
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     usage: Usage = field(default_factory=Usage)
+    budget: Budget = field(default_factory=Budget)
     unwell: dict[str, str] = field(default_factory=dict)
     """State of each dependency that is not in order."""
     forks: int = 0
@@ -59,10 +62,14 @@ class RunView:
 
     def apply(self, item: e.Record | e.Event, at: float = 0.0) -> list[Change]:
         """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it changed."""
+        changes: list[Change] = []
         if isinstance(item, e.Record):
-            named = [] if self.head.run else [self.head.change(run=item.run_id)]
-            return named + _apply(self, item.event, item.at)
-        return _apply(self, item, at)
+            changes += [] if self.head.run else [self.head.change(run=item.run_id)]
+        event, at = (item.event, item.at) if isinstance(item, e.Record) else (item, at)
+        changes += _apply(self, event, at)
+        if self.budget.take(event, at):
+            changes.append(self.head.change(**self.budget.told(self.usage)))
+        return changes
 
     def snapshot(self) -> list[Change]:
         """The patches that make all of this from nothing."""
@@ -145,7 +152,8 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
-    notice = _notice(view, "info", f"resumed by {event.by}" if event.by else "resumed")
+    # Not by whom: that is a machine and a process, which do not belong in a notebook that is passed on.
+    notice = _notice(view, "info", "resumed")
     return [_joined_by(view, event.model, event.model_kind), *_stop_open_texts(view), notice]
 
 
@@ -237,7 +245,8 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
     took = "cached" if event.cached else duration(event.seconds)
     model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
-    note = _GIVEN if event.given else f"{model} · {event.tokens_in + event.tokens_out:,} tokens · {took}"
+    cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
+    note = _GIVEN if event.given else f"{model} · {event.tokens_in + event.tokens_out:,} tokens{cost} · {took}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     unpriced = event.cost_usd is None and event.error is None
     view.usage += Usage(
@@ -271,7 +280,9 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     kind = str(event.error.get("kind")) if event.error else ""
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
     note = _GIVEN if event.given else "cached" if event.cached else row.note
-    row.change(state=state, result=shown(event.text), preview=one_line(event.text[:2_000], 160), note=note)
+    text, diff = split_diff(event.text)
+    preview = " · ".join(part for part in (one_line(text[:2_000], 160), changed(diff) if diff else "") if part)
+    row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
     row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
     view.usage += Usage(tool_calls=1)
     return [row.whole(), *_withdraw(view, event.call), view.head.change(usage=usage_line(view.usage))]
@@ -281,25 +292,32 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
     row = _call_row(view, event.call, event.tool)
     row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
     row.change(state="waiting", since=0.0)
+    question = event.why == "question"
     ask = view.asks[event.call] = Ask(
         id=event.call,
+        kind="question" if question else "approval",
+        text=plain(str(event.args.get("question", ""))) if question else "",
+        options=options_of(event) if question else [],
         tool=plain(event.tool),
         danger=event.danger,
         why=_WHY.get(event.why, plain(event.why)),
+        diff=shown_diff(event.preview),
+        folded=tells_all(event.preview),
         args=args_pairs(event.args, limit=None),
         json=visible_json(event.args),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
 
 
-_WHY = {"danger": "", "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect."}
+_WHY = {"danger": "", "question": "", "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect."}
 
 
 def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     row = _call_row(view, event.call, "")
-    word = "approved" if event.granted else "denied"
+    word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""
-    reason = f": {shown(event.reason, 500)}" if event.reason else ""
+    said = event.answer or event.reason
+    reason = f": {shown(said, 500)}" if said else ""
     note = f"{word}{edited} by {plain(event.by)}{' for the whole run' if event.scope == 'run' else ''}{reason}"
     granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
     row.change(note=note, state=granted if event.granted else "denied")

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from textwrap import indent
+from typing import cast
 
 from kestrel_lab.core.drawing.svg import MARKS as PLAN_MARKS
-from kestrel_lab.core.text import one_line
-from kestrel_lab.views.rows import CallRow, NoticeRow, Row, StageRow, StepPart, TextRow
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import head_tail, one_line
+from kestrel_lab.views.bounds import ends
+from kestrel_lab.views.rows import Ask, CallRow, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.runview import RunView
 
 MARKS = {**PLAN_MARKS, "error": "✗", "denied": "✗", "asked": "·", "done": "✓", "retrying": "↻"}
 """One character per state, shown beside the word, never instead of it."""
+
+_SAVED_CHARS = 80_000
+"""About how much of a run's rows is told; of one text, and of one argument that waits for leave:"""
+_TEXT_CHARS = 20_000
+_ARG_CHARS = 2_000
 
 
 def run_text(view: RunView) -> str:
@@ -23,16 +31,20 @@ def run_text(view: RunView) -> str:
         lines.append(f"not in order: {head.health}")
     several = len(view.steps) > 1
     if several:
-        lines += [f"{view.plan.graph.summary}:", *(_step(step, depth) for step, depth in in_order(view))]
-    for row in view.rows.values():
+        first, left_out, last = ends(in_order(view), lambda placed: _step(*placed), _SAVED_CHARS // 4)
+        lines += [f"{view.plan.graph.summary}:", *first, *([f"  … {left_out:,} steps left out …"] if left_out else []), *last]
+
+    def told(row: Row) -> str:
         step = view.steps.get(row.step) if several and not isinstance(row, StageRow) else None
-        lines += _row(row, f"{step.name}: " if step else "")
+        return "\n".join(_row(row, f"{step.name}: " if step else ""))
+
+    first, left_out, last = ends([*view.rows.values()], told, _SAVED_CHARS)
+    lines += [line for line in (*first, left_out_line(view, left_out) if left_out else "", *last) if line]
     for ask in view.asks.values():
-        lines.append(f"waits for approval: {ask.tool} ({ask.danger})")
+        lines += _ask(ask)
     if head.reason:
         lines.append(f"reason: {head.reason}")
-    if head.usage:
-        lines.append(head.usage)
+    lines += [line for line in (head.usage, budget_line(head)) if line]
     return "\n".join(lines)
 
 
@@ -58,6 +70,26 @@ def in_order(view: RunView) -> list[tuple[StepPart, int]]:
     return [*found.values(), *circling]
 
 
+def left_out_line(view: RunView, number: int) -> str:
+    """What is said in place of `number` rows."""
+    return f"… {number:,} rows left out; all of them: %kestrel show {view.head.run or 'RUN'} --html FILE …"
+
+
+def budget_line(head: Head) -> str:
+    """What is used of the run's limits; empty where it has none."""
+    counted = [str(cast("list[Json]", part)[0]) for part in head.budget]
+    if head.seconds:
+        counted.append(f"{head.worked:.0f} of {head.seconds:g} s")
+    return f"limits: {' · '.join(counted)}" if counted else ""
+
+
+def _ask(ask: Ask) -> list[str]:
+    if ask.kind == "question":
+        return [f"waits for an answer: {ask.text}", *(f"  {number}. {option}" for number, option in enumerate(ask.options, 1))]
+    args = [line for name, text in ask.args for line in (f"  {name}:", indent(head_tail(text, _ARG_CHARS)[0], "    "))]
+    return [f"waits for approval: {ask.tool} ({ask.danger})", *args]
+
+
 def _step(step: StepPart, depth: int) -> str:
     why = f" ({step.reason})" if step.reason else ""
     facts = ", ".join(word for word in (step.state, step.stage and f"stage {step.stage}") if word)
@@ -70,7 +102,7 @@ def _row(row: Row, step: str) -> list[str]:
             return []
         case TextRow():
             label = "answer" if row.role == "answer" else f"{step}text"
-            return [f"{label}:{'' if row.state == 'done' else f' ({row.state})'}", indent(row.text, "  ")]
+            return [f"{label}:{'' if row.state == 'done' else f' ({row.state})'}", indent(head_tail(row.text, _TEXT_CHARS)[0], "  ")]
         case NoticeRow():
             return [f"{row.level}: {step}{row.text}", *(indent(item, "    ") for item in row.items)]
         case StageRow():

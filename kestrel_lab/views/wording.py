@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.events import ApprovalAsked
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import head_tail, one_line, plain
 
@@ -30,7 +31,7 @@ def value_text(value: Json) -> str:
     """
     if not isinstance(value, str):
         return visible_json(value)
-    if value != value.strip() or _reads_as_json(value):
+    if _edges_hide(value) or _reads_as_json(value):
         return visible_json(value)
     return plain(value.replace("\x1b", "\\u{1b}"))
 
@@ -39,6 +40,19 @@ def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list
     """Name and text of each argument, each text at most about `limit` characters."""
     pairs = [[plain(name), value_text(value)] for name, value in args.items()]
     return pairs if limit is None else [[name, head_tail(text, limit)[0]] for name, text in pairs]
+
+
+def options_of(asked: ApprovalAsked) -> list[str]:
+    """The answers that a question offers, as its reader sees them."""
+    options = asked.args.get("options")
+    return [plain(str(option)) for option in options] if isinstance(options, list) else []
+
+
+def chosen(asked: ApprovalAsked, typed: str) -> str:
+    """The answer somebody typed: an option where it is the number of one, else the words themselves."""
+    typed, options = typed.strip(), options_of(asked)
+    number = int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 4 and typed not in options else 0
+    return options[number - 1] if 0 < number <= len(options) else typed
 
 
 def args_line(args: Mapping[str, Json]) -> str:
@@ -75,6 +89,13 @@ def usage_line(usage: Usage) -> str:
     money = " + ".join(word for word in (cost, unpriced) if word)
     parts = (count(usage.tokens, "token"), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
     return " · ".join(parts)
+
+
+def _edges_hide(text: str) -> bool:
+    """Whether `text` begins or ends with blanks that are not seen; in several lines an indent is, and a last line may end."""
+    if "\n" not in text.strip():
+        return text != text.strip()
+    return text.startswith("\n") or text.removesuffix("\n") != text.rstrip()
 
 
 def _reads_as_json(text: str) -> bool:

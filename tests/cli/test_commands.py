@@ -26,6 +26,10 @@ rules:
       - - {tool: file_exists, args: {path: nothing}}
         - {tool: grpe, args: {}}
       - there is nothing
+  - when: paint
+    turns:
+      - - {tool: ask_user, args: {question: Which colour?, options: [red, blue]}}
+      - painted
 """
 
 Kestrel = Callable[..., tuple[int, str, str]]
@@ -98,6 +102,37 @@ def test_denied_runs_go_on(kestrel: Kestrel, folder: Path) -> None:
     assert code == 0
     assert "not today" in out
     assert not (folder / "a.txt").exists()
+
+
+def test_a_question_is_answered_from_outside(kestrel: Kestrel, folder: Path) -> None:
+    """With nobody there the run says how to answer; a yes without words is refused; the answer is what the model is told."""
+    code, _, err = kestrel("run", "paint", "--model", "scripted:script.yaml")
+    run_id = newest(folder)
+    assert code == 3
+    assert f"answer: kestrel approve {run_id} --answer TEXT" in err
+    shown = kestrel("show", run_id)[1]
+    assert "waits for an answer: Which colour?\n  1. red\n  2. blue" in shown
+    code, _, err = kestrel("approve", run_id)
+    assert (code, "waits for an answer ('Which colour?')" in err) == (2, True)
+    assert kestrel("approve", run_id, "--answer", "green")[1].startswith("answered: ask_user.")
+    code, out, _ = kestrel("resume", run_id)
+    assert (code, "green" in out, "painted" in out) == (0, True, True)
+
+
+def test_a_question_is_asked_at_a_terminal(folder: Path) -> None:
+    """The number of an option is that option, nothing is no answer; and the run completes."""
+    for typed, told in (("2", "blue"), ("", "no answer was given")):
+        words = ["-m", "kestrel_lab", "run", "paint", "--model", "scripted:script.yaml"]
+        child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=20)
+        child.expect("Which colour?")
+        child.expect("2. blue")
+        child.expect(r"answer \(empty for none\): ")
+        child.sendline(typed)
+        child.expect(f"ask_user.*{told}")
+        child.expect("COMPLETE")
+        child.expect(pexpect.EOF)
+        child.close()
+        assert child.exitstatus == 0
 
 
 def test_a_run_is_taken_over_on_demand_only(kestrel: Kestrel, folder: Path) -> None:

@@ -41,16 +41,22 @@ class Talker:
         return ModelAnswer(text=text, calls=calls, usage=Usage(tokens_in=1, tokens_out=1), model=text[:80])
 
     def _asking(self, turn: int) -> tuple[ToolRequest, ...]:
-        """Calls that a person is asked about: all texts as names and as values, and a file written and changed."""
+        """What a person is asked about: all texts as names and as values, a file written and changed, questions with options."""
         everything = "\n".join(self.texts)
+        written = re.sub("[\0\ud800]", "", everything)  # no text file holds these
         match turn:
             case 0:
                 named = {f"{number} {text}": text for number, text in enumerate(self.texts)}
                 return (ToolRequest(id="risky", name="risky", args={"named": named, "text": everything}),)
             case 1:
-                return (ToolRequest(id="write", name="write_file", args={"path": "f.txt", "content": f"before\n{everything}\nafter\n"}),)
+                return (ToolRequest(id="write", name="write_file", args={"path": "f.txt", "content": f"before\n{written}\nafter\n"}),)
             case 2:
-                return (ToolRequest(id="edit", name="edit_file", args={"path": "f.txt", "old": "before", "new": everything}),)
+                return (
+                    ToolRequest(id="edit", name="edit_file", args={"path": "f.txt", "old": "before", "new": written}),
+                    ToolRequest(id="again", name="write_file", args={"path": "f.txt", "content": written[::-1]}),
+                )
+            case 3:
+                return (ToolRequest(id="ask", name="ask_user", args={"question": everything, "options": list(self.texts)}),)
         return ()
 
 

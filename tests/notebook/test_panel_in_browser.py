@@ -8,8 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import nbformat
 import pytest
 from lab_server import CHROMIUM, JupyterLab, command
+from nbconvert import HTMLExporter
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -318,32 +320,98 @@ def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, screens: Path, 
     assert took < 0.5
 
 
-STORY = (
+TOGETHER = r"""
+from pathlib import Path
+Path("notes.txt").write_text("".join(f"line {n}\n" for n in range(1, 21)))
+Path("code.py").write_text("def area(r):\n    return 3 * r * r\n\nprint(area(2))\n")
+"""
+ASKS = (
     '[("list_directory", {}), ("grep", {"pattern": "TODO"})],'
-    ' [("bash", {"command": "set -e\\nfor f in *.txt; do\\n  wc -l \\"$f\\"\\ndone\\u202e"})],'
-    ' "There are **two** files with 3 lines in all."'
+    '[("write_file", {"path": "notes.txt", "content": "".join(f"line {n}\\n" for n in range(1, 21)).replace("line 7", "line seven <b>")}),'
+    ' ("edit_file", {"path": "code.py", "old": "3 * r * r", "new": "3.14159 * r ** 2"}), ("bash", {"command": "set -e\\npython code.py\u202e"})],'
+    ' [("ask_user", {"question": "Which unit should <b>the area</b> be in?", "options": ["square metres", "square feet <img>"]})],'
+    ' [("ask_user", {"question": "And how many digits?"})], "All is done."'
 )
+GIVEN = "print('GIVEN', [(e.granted, e.reason, e.answer) for e in r.events() if e.type == 'approval_given'])\nlen({e.key for e in r.events() if e.type == 'approval_asked'})"
+
+
+def reopened_and_exported(page: Page, file: Path, screens: Path) -> None:
+    """Save the notebook, look at it after a reload and as a page that nbconvert makes, with a network that answers nothing."""
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    page.reload()
+    expect(output(page, 1)).to_contain_text("All is done.", timeout=30_000)
+    output(page, 1).screenshot(path=str(screens / "reopened.png"))
+    notebook = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
+    exported, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
+    file.with_suffix(".html").write_text(exported, encoding="utf-8")
+    page.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+    page.goto(file.with_suffix(".html").as_uri())
+    expect(page.locator("section", has_text="All is done.")).to_be_visible()
+    for call in page.locator("section summary").all()[2:4]:
+        call.click()
+    page.screenshot(path=str(screens / "exported.png"), full_page=True)
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_pictures_in_light_and_dark(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
-    """The panel and the static picture that replaces it appear in both themes; hidden characters are shown."""
+def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
+    """In both themes calls are shown together with their diffs, decided alone or all at once; questions take an option or words."""
     name = theme.split()[1].lower()
-    cells = [setup(STORY), "%%kestrel --as r\nHow many lines are in the text files of this folder?\nUse {braces} as they are.", "r"]
-    with jupyterlab.opened(f"picture-{name}", cells) as page:
+    folder = jupyterlab.root / f"together-{name}"
+    goal = "%%kestrel --as r\nTidy this folder up, and work the area out.\nUse {braces} as they are."
+    cells = [setup(ASKS, TOGETHER), goal, GIVEN]
+    with jupyterlab.opened(f"together-{name}", cells) as page:
         page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
         page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
         command(page, "notebook:run-all-cells")
-        expect(page.locator(".kst-ask")).to_contain_text("\\u{202e}")
+        expect(page.locator(".kst-together")).to_contain_text("3 calls wait for approval")
+        cards = page.locator(".kst-ask")
+        expect(cards.nth(0).locator(".kst-added")).to_have_text(re.compile("line seven <b>"))
+        expect(cards.nth(1).locator(".kst-removed")).to_have_text(re.compile("return 3 . r . r"))
+        expect(cards.nth(2)).to_contain_text("python code.py\\u{202e}")
+        page.set_viewport_size({"width": 1100, "height": 1500})
         page.locator(".kst-call summary").first.click()
         page.mouse.move(0, 0)
+        expect(cards.nth(2).get_by_role("button", name="Approve")).to_be_enabled()
         page.locator(".kst").screenshot(path=str(screens / f"panel-{name}.png"))
-        button(page, "Edit").click()
-        page.locator(".kst-ask").screenshot(path=str(screens / f"edit-{name}.png"))
-        button(page, "Discard edits").click()
-        button(page, "Approve").click()
-        expect(output(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
-        page.screenshot(path=str(screens / f"done-{name}.png"))
+        cards.nth(2).get_by_role("button", name="Edit").click()
+        cards.nth(2).screenshot(path=str(screens / f"edit-{name}.png"))
+        cards.nth(2).get_by_role("button", name="Discard edits").click()
+        page.set_viewport_size({"width": 560, "height": 1700})
+        page.locator(".kst").screenshot(path=str(screens / f"panel-narrow-{name}.png"))
+        page.set_viewport_size({"width": 1100, "height": 900})
+        if name == "light":
+            page.get_by_label("Reason for all").fill("not now")
+            cards.nth(1).get_by_role("button", name="Approve", exact=True).click()
+            expect(page.locator(".kst-together")).to_contain_text("2 calls wait for approval")
+            button(page, "Deny all").click()
+        else:
+            button(page, "Approve all").click()
+        asked = page.locator(".kst-question")
+        expect(asked).to_contain_text("Which unit should <b>the area</b> be in?", timeout=ENDED)
+        expect(page.locator(".kst-together")).to_be_hidden()
+        expect(button(page, "square metres")).to_be_enabled()
+        page.locator(".kst").screenshot(path=str(screens / f"question-{name}.png"))
+        button(page, "square feet <img>").click()
+        expect(asked).to_contain_text("And how many digits?")
+        button(page, "Answer").click()
+        expect(page.get_by_role("alert")).to_contain_text("Type an answer first.")
+        page.get_by_label("Your answer").fill("two, please")
+        page.keyboard.press("Enter")
+        expect(output(page, 2)).to_contain_text("GIVEN", timeout=ENDED)
+        told = output(page, 2).inner_text()
+        page.locator(".jp-Notebook").evaluate("node => node.scrollTo(0, 0)")
+        for call in output(page, 1).locator("summary").all()[2:5]:
+            call.click()
+        page.set_viewport_size({"width": 1100, "height": 1700})
+        output(page, 1).screenshot(path=str(screens / f"done-{name}.png"))
+        if name == "light":
+            reopened_and_exported(page, folder / "t.ipynb", screens)
+
+    given = [(True, "", None)] * 3 if name == "dark" else [(True, "", None), (False, "not now", None), (False, "not now", None)]
+    given += [(True, "", "square feet <img>"), (True, "", "two, please")]
+    assert f"GIVEN {given}" in told
+    assert told.split()[-1] == "5"
+    assert ("line seven <b>" in (folder / "notes.txt").read_text(), "3.14159" in (folder / "code.py").read_text()) == (name == "dark", True)
 
 
 GROWS = """

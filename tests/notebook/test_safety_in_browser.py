@@ -71,16 +71,21 @@ class Seen:
 
 
 def approve(page: Page, seen: Seen) -> None:
-    """Look at the questions, at each with its arguments to edit as well, and answer them."""
-    for number in range(3):
-        card = page.locator(".kst-ask")
-        expect(card).to_contain_text(("risky", "write_file", "edit_file")[number], timeout=LONG)
+    """Look at what is asked, at calls with their arguments to edit as well, and answer: one by one, two at once, a question."""
+    for number, tool in enumerate(("risky", "write_file", "edit_file")):
+        card = page.locator(".kst-ask").first
+        expect(card).to_contain_text(tool, timeout=LONG)
+        expect(page.locator(".kst-together")).to_be_visible(visible=number == 2)
         seen.elements[f"question {number}"] = elements(page)
-        page.get_by_role("button", name="Edit", exact=True).click()
+        card.get_by_role("button", name="Edit", exact=True).click()
         seen.elements[f"editing {number}"] = elements(page)
-        page.get_by_role("button", name="Discard edits", exact=True).click()
-        page.get_by_label("Reason for denying").fill(PAYLOADS[number])
-        page.get_by_role("button", name="Deny" if number == 0 else "Approve", exact=True).click()
+        card.get_by_role("button", name="Discard edits", exact=True).click()
+        card.get_by_label("Reason for denying").fill(PAYLOADS[number])
+        page.get_by_role("button", name=("Deny", "Approve", "Approve all")[number], exact=True).click()
+    expect(page.locator(".kst-options button")).to_have_count(len(PAYLOADS), timeout=LONG)
+    assert page.locator(".kst-call .kst-added").count() > 20
+    seen.elements["question in words"] = elements(page)
+    page.locator(".kst-options button").nth(3).click()
 
 
 def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:

@@ -94,3 +94,24 @@ def test_a_typed_question_shows_exactly_what_would_run() -> None:
     asyncio.run(PromptApprover(ask)(ASKED))
 
     assert asked == ["bash (HIGH) asks for approval\n  command: rm -r x\\u{202e}\n[y]es, [n]o and why, [a]lways in this run: "]
+
+
+WORDS = ApprovalAsked(
+    call="c", step="s", tool="ask_user", args={"question": "which\u202e?", "options": ["red", "7"]}, danger="SAFE", key="k", why="question"
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"), [("1", "red"), ("7", "7"), ("3", "3"), ("  a dark red ", "a dark red"), ("\u00b2", "\u00b2"), ("", None)]
+)
+def test_words_answer_a_question(typed: str, answer: str | None) -> None:
+    """The question and its options are shown harmless; a number is an option unless it is one itself; nothing is no answer."""
+    asked: list[str] = []
+
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return typed
+
+    given = asyncio.run(PromptApprover(ask)(WORDS))
+    assert (given.answer, given.granted) == (answer, answer is not None)
+    assert asked == ["the agent asks: which\\u{202e}?\n  1. red\n  2. 7\nanswer (empty for none): "]

@@ -49,6 +49,7 @@ def test_danger_and_effect_of_the_native_tools() -> None:
         "parse_relative": (Danger.SAFE, "pure"),
         "time_arithmetic": (Danger.SAFE, "pure"),
         "normalize_timezone": (Danger.SAFE, "pure"),
+        "ask_user": (Danger.SAFE, "pure"),
     }
     assert {made.name for made in BOX if not made.parallel_safe} == {"write_file", "edit_file", "bash"}
 
@@ -96,6 +97,8 @@ def test_batch_read_reports_what_it_cannot_read(tmp_path: Path) -> None:
 def test_write_file_says_what_it_did(tmp_path: Path) -> None:
     """Created or replaced, and how much."""
     assert use(tmp_path, "write_file", path="d/f", content="é\nx") == "created d/f (2 lines, 4 bytes)"
+    diff = "--- d/f\n+++ d/f\n@@ -1,2 +1,1 @@\n-é\n-x\n\\ No newline at end of file\n+x"
+    assert use(tmp_path, "write_file", path="d/f", content="x\n") == f"replaced d/f (1 line, 2 bytes)\n{diff}"
     assert use(tmp_path, "write_file", path="d/f", content="x\n") == "replaced d/f (1 line, 2 bytes)"
     assert (tmp_path / "d/f").read_text() == "x\n"
 

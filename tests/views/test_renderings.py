@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -13,6 +14,8 @@ from kestrel_lab.core import events as e
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import plain
+from kestrel_lab.views.bounds import ends
+from kestrel_lab.views.diffs import changed, diff_lines, shown_diff, split_diff
 from kestrel_lab.views.html import run_html, table_html
 from kestrel_lab.views.page import page
 from kestrel_lab.views.runview import RunView
@@ -22,6 +25,9 @@ from kestrel_lab.views.wording import duration, usage_line, value_text, visible_
 ALLOWED = set(
     [
         "section",
+        "ul",
+        "li",
+        "br",
         "div",
         "p",
         "b",
@@ -112,6 +118,21 @@ def told(hostile: str) -> RunView:
     return view
 
 
+def waiting(hostile: str) -> RunView:
+    """A run that waits for a person, all of whose questions, options, previews and diffs are `hostile`."""
+    view = RunView()
+    diff = f"--- {hostile}\n+++ {hostile}\n@@ -1,1 +1,1 @@\n-{hostile}\n+{hostile}\n {hostile}"
+    view.apply(e.RunStarted(goal=hostile, workspace=".", model=hostile, limits={"cycles": 3, "seconds": 9.0, "cost_usd": 1.0, "tokens": 7}))
+    view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=f"{hostile}\n{diff}"))
+    for call in "ab":
+        view.apply(
+            e.ApprovalAsked(call=call, step="s", tool=hostile, args={hostile: hostile}, danger="HIGH", key="k", why=hostile, preview=diff)
+        )
+    asked: dict[str, Json] = {"question": hostile, "options": [hostile, hostile]}
+    view.apply(e.ApprovalAsked(call="q", step="s", tool="ask_user", args=asked, danger="SAFE", key="k", why="question"))
+    return view
+
+
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\x1b]0;t\x07\u202e&lt;"]
 PLAIN = st.none() | st.booleans() | st.integers() | st.text()
 JSON = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
@@ -121,7 +142,7 @@ JSON = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.te
 def test_foreign_text_is_never_markup(hostile: str) -> None:
     """Whatever a run contains, its HTML has only our own elements and attributes, and no hidden characters."""
     markup = Markup()
-    markup.feed(run_html(told(hostile)))
+    markup.feed(run_html(told(hostile)) + run_html(waiting(hostile)))
 
     assert set(markup.tags) <= ALLOWED
     assert markup.attributes <= {"class", "style", "scope", "open", "aria-label"} | SVG_ATTRIBUTES
@@ -270,3 +291,120 @@ def test_a_page_forbids_scripts_and_remote_loads() -> None:
     assert "default-src &#x27;none&#x27;" in text
     assert "<title>&lt;t&gt;</title>" in text
     assert "http://" not in text.replace("http-equiv", "") and "https://" not in text
+
+
+def many(number: int, answer: str = "the end") -> RunView:
+    """A run of `number` calls, each with a result of its own."""
+    view = RunView()
+    view.apply(e.Record(run_id="r1", seq=1, eid="1", at=1.0, event=e.RunStarted(goal="g", workspace=".", model="m")))
+    for n in range(number):
+        view.apply(e.ToolCalled(call=f"c{n}", step="s", tool="grep", args={"pattern": f"word {n}."}))
+        view.apply(e.ToolAnswered(call=f"c{n}", step="s", tool="grep", text=f"found {n}. " * 40))
+    view.apply(e.RunFinished(outcome="complete", answer=answer))
+    return view
+
+
+def test_what_is_saved_of_a_long_run_has_a_bound() -> None:
+    """Of 3,000 calls the first, the last and the answer are kept within 0.5 MB and 0.1 MB; a line says how many are not, and where they are."""
+    view = many(3_000)
+    html, text = run_html(view), run_text(view)
+    left_out = re.search(r"… ([\d,]+) rows left out; all of them: %kestrel show r1 --html FILE …", html)
+
+    assert (len(html) < 500_000, len(text) < 100_000) == (True, True)
+    assert left_out is not None
+    assert int(left_out[1].replace(",", "")) == 3_001 - html.count("<details") - 1
+    assert re.search(r"… [\d,]+ rows left out; all of them: %kestrel show r1 --html FILE …", text)
+    for words in ("word 0.", "word 2999.", "the end"):
+        assert (words in html, words in text) == (True, True)
+    assert "word 1000." not in html + text
+    assert run_html(view, limit=None).count("<details") == 3_000
+
+
+def test_a_run_of_ordinary_length_is_saved_whole() -> None:
+    """A hundred calls are all there; one answer that is longer than everything else is there with its beginning and end."""
+    long = many(100, answer="begin " + "x" * 1_000_000 + " end of it")
+    html, text = run_html(long), run_text(long)
+    assert (html.count("<details"), "left out; all of them" in html + text) == (100, False)
+    assert (len(html) < 300_000, "begin x" in html, "x end of it" in html) == (True, True, True)
+    assert (len(text) < 100_000, "x end of it" in text) == (True, True)
+
+
+@given(st.lists(st.text(max_size=20), max_size=30), st.none() | st.integers(0, 300))
+def test_ends_leave_out_a_middle_and_nothing_else(items: list[str], limit: int | None) -> None:
+    """Head, the number left out, and tail make up the whole; the last is always there, the rest keeps to the limit."""
+    head, left_out, tail = ends(items, str, limit)
+    middle = items[len(head) : len(items) - len(tail)]
+    assert [*head, *middle, *tail] == items
+    assert left_out == len(middle)
+    assert not items or (tail or head)[-1] == items[-1]
+    if limit is None:
+        assert left_out == 0
+    elif items:
+        assert sum(map(len, head + tail)) <= max(limit, limit // 3 + len(items[-1]))
+
+
+def test_a_waiting_call_is_shown_once() -> None:
+    """In saved HTML the arguments of a call that waits stand in its question only; calls that wait together are counted."""
+    view = waiting("needle-7")
+    html = run_html(view)
+    assert html.count("needle-7</pre>") == 4 + 2  # of both calls the diff and the argument; a result and its diff
+    assert "2 calls wait for approval" in html
+    assert "<b>Waits for an answer:</b>" in html
+    assert "waits for an answer: needle-7\n  1. needle-7\n  2. needle-7" in run_text(view)
+
+
+def test_a_diff_is_shown_by_its_lines() -> None:
+    """Lines that came and went are marked, headers are not; ends of lines are shown where they are mixed, escapes always."""
+    text, diff = split_diff("replaced f (1 line)\n--- f\n+++ f\n@@ -1,2 +1,2 @@\n--- old\n+new\x1b[2J\n same")
+    assert text == "replaced f (1 line)"
+    assert [kind for kind, _ in diff_lines(diff)] == ["", "", "place", "removed", "added", ""]
+    assert shown_diff(diff).splitlines()[4] == "+new\\u{1b}[2J"
+    assert changed(diff) == "+1 \u22121 lines"
+    assert split_diff("no diff\n--- at all") == ("no diff\n--- at all", "")
+    assert shown_diff("--- f\n+++ f\n@@ -1 +1 @@\n-a\r\n+b\r") == "--- f\n+++ f\n@@ -1 +1 @@\n-a\n+b"
+    assert shown_diff("--- f\n+++ f\n@@ -1 +1 @@\n-a\r\n+a") == "--- f\n+++ f\n@@ -1 +1 @@\n-a\\u{d}\n+a"
+
+
+def test_no_machine_is_named_in_what_is_saved() -> None:
+    """Who resumed a run is a machine and a process: the view says that it was resumed, not by whom."""
+    view = RunView()
+    view.apply(e.RunResumed(by="box17:4711", model="m"))
+    assert "resumed" in run_text(view)
+    assert "box17" not in run_html(view) + run_text(view) + json.dumps(view.snapshot())
+
+
+def test_what_is_used_of_the_limits_is_told() -> None:
+    """Turns, money, tokens and working time, a person's thinking time left out; as many turns as the engine counts."""
+    view = RunView()
+    limits: dict[str, Json] = {"cycles": 20, "cost_usd": 2.0, "tokens": 1_000, "seconds": 300.0}
+    history: list[tuple[float, e.Event]] = [
+        (10.0, e.RunStarted(goal="g", workspace=".", model="m", limits=limits)),
+        (10.0, e.StateTransition(source="PLANNING", target="EXECUTING")),
+        (11.0, e.ModelCalled(call="m1", step="s", model="m", cycle=1, messages=1)),
+        (12.0, e.ModelAnswered(call="m1", step="s", model="m", tokens_in=40, tokens_out=2, cost_usd=0.5)),
+        (13.0, e.StateTransition(source="EXECUTING", target="WAITING_APPROVAL")),
+        (60.0, e.StateTransition(source="WAITING_APPROVAL", target="EXECUTING")),
+        (61.0, e.ModelCalled(call="m2", step="s", model="m", cycle=2, messages=3)),
+        (64.0, e.RunForked(parent="r", at=7, model="m")),
+    ]
+    told = []
+    for at, event in history:
+        view.apply(event, at)
+        told.append((view.head.worked, view.head.working))
+    assert told[4:] == [(3.0, 0.0), (3.0, 60.0), (4.0, 61.0), (4.0, 64.0)]
+    assert view.head.budget == [["1 of 20 turns", 0.05], ["$0.5000 of $2", 0.25], ["42 of 1,000 tokens", 0.042]]
+    assert "limits: 1 of 20 turns · $0.5000 of $2 · 42 of 1,000 tokens · 4 of 300 s" in run_text(view)
+    assert "4 of 300 s" in run_html(view)
+
+
+def test_arguments_are_folded_only_beside_a_diff_that_says_all() -> None:
+    """A call whose diff is cut, only summed up or missing has its arguments open in the question about it."""
+    whole = "--- f\n+++ f\n@@ -1,1 +1,1 @@\n-a\n+b"
+    cut = "--- f\n+++ f\n@@ -1,9 +1,9 @@\n-a\n… 9,000 characters left out …\n+b"
+    summed = "--- f\n+++ f\n@@ lines 1 to 30000 became 9 lines @@"
+    opened = {}
+    for preview in (whole, cut, summed, "this edit would fail: old was not found", ""):
+        view = RunView()
+        view.apply(e.ApprovalAsked(call="a", step="s", tool="t", args={"path": "f"}, danger="HIGH", key="k", preview=preview))
+        opened[preview] = '<details open><summary style="cursor:pointer">Arguments' in run_html(view)
+    assert [*opened.values()] == [False, True, True, True, True]

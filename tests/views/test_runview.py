@@ -151,12 +151,28 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
     assert ask.whole() == {
         "op": "ask",
         "id": "c1",
+        "kind": "approval",
+        "text": "",
+        "options": [],
+        "diff": "",
+        "folded": False,
         "tool": "bash",
         "danger": "HIGH",
         "why": "",
         "args": [["command", "wc -l"]],
         "json": '{\n  "command": "wc -l"\n}',
     }
+
+
+def test_a_question_shows_what_is_asked_and_what_may_be_answered() -> None:
+    """A question has its text and its options, harmless; who answered is told in its row."""
+    view = story()
+    asked: dict[str, Json] = {"question": "which\u202e?", "options": ["red", 5, "\x1b[31mblue"]}
+    view.apply(e.ApprovalAsked(call="q", step="s", tool="ask_user", args=asked, danger="SAFE", key="k", why="question"))
+    ask = view.asks["q"]
+    assert (ask.kind, ask.text, ask.options) == ("question", "which\\u{202e}?", ["red", "5", "blue"])
+    view.apply(e.ApprovalGiven(call="q", granted=True, by="ana", how="click", answer="red"))
+    assert view.rows["c:q"].whole()["note"] == "answered by ana: red"
 
 
 def test_a_decision_removes_the_question_and_is_told_in_the_row() -> None:

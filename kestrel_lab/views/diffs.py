@@ -1,0 +1,42 @@
+"""Changes of files as they are shown: a unified diff, found in what a tool says, and the kind of each of its lines."""
+
+from __future__ import annotations
+
+import re
+
+from kestrel_lab.core.text import plain
+
+_DIFF = re.compile(r"^--- [^\n]*\n\+\+\+ [^\n]*\n@@", re.MULTILINE)
+_KINDS = {"+": "added", "-": "removed", "@": "place"}
+
+
+def split_diff(text: str) -> tuple[str, str]:
+    """`text` up to a unified diff in it, and that diff; an empty one where there is none."""
+    found = _DIFF.search(text)
+    return (text, "") if found is None else (text[: found.start()].rstrip("\n"), text[found.start() :])
+
+
+def shown_diff(text: str) -> str:
+    """`text` made harmless: terminal escapes and hidden characters are shown, ends of lines only where they are mixed."""
+    lines = text.replace("\x1b", "\\u{1b}").split("\n")
+    body = [line for line in lines if line[:1] in {"+", "-", " "} and not line.startswith(("--- ", "+++ "))]
+    if body and all(line.endswith("\r") for line in body):
+        lines = [line.removesuffix("\r") for line in lines]
+    return "\n".join(map(plain, lines))
+
+
+def diff_lines(diff: str) -> list[tuple[str, str]]:
+    """Each line with what it is: `added`, `removed`, `place`, or empty for anything else."""
+    lines = diff.split("\n") if diff else []
+    return [("" if number < 2 and line[:3] in {"---", "+++"} else _KINDS.get(line[:1], ""), line) for number, line in enumerate(lines)]
+
+
+def tells_all(diff: str) -> bool:
+    """Whether a diff has every changed line, so that the arguments of the call need not be read beside it."""
+    return "\n@@ -" in diff and "characters left out …\n" not in diff
+
+
+def changed(diff: str) -> str:
+    """How much a diff changes: `+3 −1 lines`."""
+    kinds = [kind for kind, _ in diff_lines(diff)]
+    return f"+{kinds.count('added')} \u2212{kinds.count('removed')} lines"
