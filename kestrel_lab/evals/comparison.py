@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.text import one_line
-from kestrel_lab.evals.difference import Difference, Verdict, difference, judge, overall
+from kestrel_lab.evals.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
 from kestrel_lab.evals.gating import GateReport, decide, decide_change
 from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.pullrequest import comparison_markdown
+from kestrel_lab.evals.rounds import Rounds, by_scenario, moved_by_round, side_by_side
+from kestrel_lab.evals.stats import ALPHA
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, trial_record
 from kestrel_lab.evals.testcases import groups
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PRIMARY: Final = "success_rate"
+_PRIMARY_SHARE: Final = 2 / 3
+"""Of the allowance for false alarms; six scenarios that all flip one way still suffice to tell."""
 COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
 """Metrics compared beside the success rate, over trials that did not break."""
 _SHOWN_FLIPS: Final = 20
@@ -66,9 +70,10 @@ class Comparison:
         """One row per configuration and metric.
 
         `base`, `head`, `difference` (head minus base) with its 95 % interval `low` and `high`, `p`, `p_holm`
-        (adjusted for all success rates, or all other metrics, together), `verdict`, `mde` (the smallest
-        difference such a comparison would find), `scenarios` compared and `scope`: whether interval and p
-        speak of `scenarios like these` or, with fewer than six, of `these scenarios`.
+        (adjusted for all configurations and metrics together), `verdict`, `mde` (the smallest difference that
+        four of five such comparisons would find), `scenarios` compared and how many of them are `lower` and
+        `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
+        `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
         """
         import pandas as pd
 
@@ -171,6 +176,13 @@ class Comparison:
             if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")
         ]
 
+    def _not_compared(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for (_, metric), d in self._differences.items():
+            if d.note and metric not in found.setdefault(d.note, []):
+                found[d.note].append(metric)
+        return found
+
     @property
     def headline(self) -> str:
         """The verdict and what was compared, in one line."""
@@ -179,8 +191,10 @@ class Comparison:
     def _lines(self) -> Iterable[str]:
         for (config, metric), d in self._differences.items():
             base, head, change, p, verdict, mde = _shown(metric, d)
-            more = f", smallest detectable {mde}" if verdict == "inconclusive" else ""
-            yield f"{labelled(config, self._kinds[config])} {metric}: {base} → {head}, difference {change}, p {p}: {verdict}{more}"
+            yield (
+                f"{labelled(config, self._kinds[config])} {metric}: {base} → {head}, difference {change}, p {p}: "
+                f"{verdict}, smallest detectable {mde}"
+            )
 
     def _notes(self) -> Iterable[str]:
         for side in (self.base, self.head):
@@ -190,39 +204,64 @@ class Comparison:
             yield made + (f", {broke} broke (counted {counted})" if broke else "")
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
+        for note, metrics in self._not_compared().items():
+            yield f"{', '.join(metrics)}: {note}."
         if few := next((d.scenarios for d in self._differences.values() if d.scope == "these scenarios"), None):
             yield f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these."
 
 
 def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
-    """The difference with its verdict for each configuration and metric, success rates first."""
+    """The difference with its verdict for each configuration and metric, success rates first.
+
+    All are questions asked together: over all of them, a difference that is not there is told in at most one
+    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made side
+    by side only.
+    """
     before = [trial_record(row, suite.count_errors) for row in base]
     after = [trial_record(row, suite.count_errors) for row in head]
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     configs = list(dict.fromkeys(record["config"] for record in (*before, *after)))
-    primary = [(config, PRIMARY) for config in configs]
-    secondary = [(config, metric) for config in configs for metric in COMPARED]
-
-    def differ(config: str, metric: str) -> Difference:
-        sides = [_values(records, config, metric) for records in (before, after)]
-        return difference(*sides, weights=weights, bounded=metric == PRIMARY)
-
-    judged = judge([differ(*key) for key in primary], better=["higher"] * len(primary), margin=margin, relative=False)
-    ways: list[Literal["higher", "lower"]] = [METRICS[metric].better for _, metric in secondary]
-    more = judge([differ(*key) for key in secondary], better=ways, margin=margin, relative=True)
-    found = dict(zip([*primary, *secondary], [*judged, *more], strict=True))
-    return {key: found[key] for config in configs for key in found if key[0] == config}
+    keys = [(config, metric) for config in configs for metric in (PRIMARY, *COMPARED)]
+    questions = [_question(metric, margin, len(configs)) for _, metric in keys]
+    rounds = {
+        config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs
+    }  # fmt: skip
+    found = [
+        _differ(config, metric, (before, after), rounds[config], weights, ALPHA * question.weight)
+        for (config, metric), question in zip(keys, questions, strict=True)
+    ]
+    return dict(zip(keys, judge_all(found, questions), strict=True))
 
 
-def _values(records: Iterable[dict[str, Any]], config: str, metric: str) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for record in records:
-        if record["config"] != config or (metric != PRIMARY and record["outcome"] == "error"):
-            continue
-        value = record["success" if metric == PRIMARY else metric]
-        if not math.isnan(value):
-            found.setdefault(record["scenario"], []).append(value)
-    return found
+def _question(metric: str, margin: float, configs: int) -> Question:
+    if metric == PRIMARY:
+        return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
+    share = (1 - _PRIMARY_SHARE) / len(COMPARED) / configs
+    return Question(better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share)
+
+
+def _differ(
+    config: str, metric: str, sides: Sequence[list[dict[str, Any]]], rounds: Rounds, weights: dict[str, float], alpha: float
+) -> Difference:
+    before, after = (_values(records, config, metric) for records in sides)
+    if metric == PRIMARY or not METRICS[metric].clock:
+        return difference(by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha)
+    if rounds.note:
+        apart = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+        return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
+    before, after = ({key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after))
+    found = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+    return over_rounds(found, moved_by_round(before, after, weights), alpha=alpha)
+
+
+def _values(records: Iterable[dict[str, Any]], config: str, metric: str) -> dict[tuple[str, int], float]:
+    """The metric by scenario and epoch; other metrics than the success rate of trials that did not break."""
+    column = "success" if metric == PRIMARY else metric
+    return {
+        (record["scenario"], record["epoch"]): record[column]
+        for record in records
+        if record["config"] == config and (metric == PRIMARY or record["outcome"] != "error") and not math.isnan(record[column])
+    }
 
 
 def _record(d: Difference) -> dict[str, Any]:
@@ -237,7 +276,11 @@ def _record(d: Difference) -> dict[str, Any]:
         "verdict": d.verdict,
         "mde": d.mde,
         "scenarios": d.scenarios,
+        "lower": d.lower,
+        "higher": d.higher,
         "scope": d.scope,
+        "test": d.test,
+        "note": d.note,
     }
 
 
@@ -250,4 +293,9 @@ def _shown(metric: str, d: Difference) -> list[str]:
         return f"{100 * value:{sign}.1f} %" if metric == PRIMARY else f"{value:{sign}.4g}"
 
     change = f"{text(d.interval.mean, '+')} ({text(d.interval.low, '+')} to {text(d.interval.high, '+')})"
-    return [text(d.base), text(d.head), change, f"{d.p_holm:.3f}", d.verdict, text(d.mde)]
+    return [text(d.base), text(d.head), change, text_of_p(d.p_holm), d.verdict, text(d.mde)]
+
+
+def text_of_p(p: float) -> str:
+    """A p value as text; a dash where there is none."""
+    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats import Interval, proportion_interval
+from kestrel_lab.evals.stats import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.log.store import EvalRow
 
@@ -52,13 +52,14 @@ def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
     return math.nan if any(usage["unpriced"] for usage in used) else float(sum(usage["cost_usd"] for usage in used))
 
 
-def success_interval(records: Sequence[dict[str, Any]]) -> Interval:
+def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:
     """The success rate of trials that count, clustered by scenario; no interval where none counts."""
     counted = [record for record in records if not math.isnan(record["success"])]
     return proportion_interval(
         [record["success"] for record in counted],
         [record["scenario"] for record in counted],
         [record["weight"] for record in counted],
+        alpha=alpha,
     )
 
 

@@ -108,9 +108,11 @@ def test_overall():
 
 
 def test_detectable_difference_is_stated():
-    """With no spread seen, at least six flips would be needed; with spread, the usual formula."""
+    """Tried once and with no flip seen, a drop after which most comparisons have six flips; with repeats, six scenarios by one trial."""
     same = {f"s{n}": [1.0] for n in range(50)}
-    assert difference(same, same, weights={}, bounded=True).mde == pytest.approx(6 / 50)
+    assert difference(same, same, weights={}, bounded=True).mde == pytest.approx(0.1535, abs=1e-4)
+    often = {name: values * 5 for name, values in same.items()}
+    assert difference(often, often, weights={}, bounded=True).mde == pytest.approx(6 / 250)
     assert isinstance(difference(same, same, weights={}, bounded=True), Difference)
     assert difference(same, same, weights={}, bounded=True).interval == Interval(
         mean=0.0, low=pytest.approx(-0.0711, abs=1e-4), high=pytest.approx(0.0711, abs=1e-4), se=0.0, clusters=50, n=50
