@@ -16,7 +16,7 @@ from kestrel_lab.evals.gating import GateReport, decide, decide_change
 from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.pullrequest import comparison_markdown
-from kestrel_lab.evals.rounds import Rounds, by_scenario, moved_by_round, side_by_side
+from kestrel_lab.evals.sidebyside import Rounds, by_scenario, moved_by_round, side_by_side
 from kestrel_lab.evals.stats import ALPHA
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, trial_record

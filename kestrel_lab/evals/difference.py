@@ -190,7 +190,7 @@ def _detectable(interval: Interval, moved: Sequence[float], size: int, *, bounde
     return max(found, math.ceil(1 - math.log2(alpha)) / (count * size))
 
 
-def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[Interval, float]:
+def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[Interval, int]:
     """The mean difference over exactly these scenarios, from the spread of trials within each; and its degrees of freedom."""
     differences = [fmean(head[name]) - fmean(base[name]) for name in names]
     mean = fmean(differences)

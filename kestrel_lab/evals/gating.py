@@ -107,7 +107,7 @@ def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
     """Every gate of the suite for every configuration it speaks of.
 
     `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the wrong
-    side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its end, or the bound is violated only because
+    side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only because
     trials that broke count as failed. Other metrics than the success rate are of trials that did not break.
     """
     records = [trial_record(row, suite.count_errors) for row in rows]
@@ -182,6 +182,8 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
     )
     if not ran:
         return made
+    if not made.interval.n:
+        return replace(made, why=f"no trial says anything of {gate.metric}")
     verdict = _judge(gate, made.interval)
     why = f"{broke} of {len(records)} trials broke" if broke else ""
     if verdict == "regression" and broke and _judge(gate, _interval(gate, ran)) != "regression":

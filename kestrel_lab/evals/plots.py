@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.drawing.figure import literal, shown_figure
+from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.table import labelled
 
 if TYPE_CHECKING:
@@ -26,6 +27,35 @@ def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
     left_out = f" ({len(summaries) - len(priced)} without known price)" if len(priced) < len(summaries) else ""
     _scatter(costs, priced, "cost_estimate", f"cost per trial, USD{left_out}")
     _scatter(times, summaries, "working_time", "working time per trial, s")
+    return figure
+
+
+def families_figure(records: Sequence[dict[str, Any]], metric: str) -> Figure:
+    """One metric by family, with intervals; `records` are those of `Reducer.grouped`. Raises `UsageError` for a metric they lack."""
+    known = [key for key in (records[0] if records else {}) if f"{key}_low" in records[0]]
+    if metric not in known:
+        msg = f"there is no metric {metric!r} in these trials; {nearest(metric, known) if known else 'there are no trials'}"
+        raise UsageError(msg)
+    families = list(dict.fromkeys(str(record["family"]) for record in records))
+    configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    figure = shown_figure()(figsize=(8, 1.4 + 0.3 * len(families) * max(2, len(configs))), layout="constrained")
+    axes = figure.subplots()
+    for number, (config, label) in enumerate(configs.items()):
+        mine = [record for record in records if record["config"] == config and not math.isnan(record[metric])]
+        places = [families.index(str(record["family"])) + (number - (len(configs) - 1) / 2) * 0.7 / len(configs) for record in mine]
+        values, lows, highs = ([record[metric + end] for record in mine] for end in ("", "_low", "_high"))
+        reach = [
+            [0.0 if math.isnan(low) else max(0.0, value - low) for value, low in zip(values, lows, strict=True)],
+            [0.0 if math.isnan(high) else max(0.0, high - value) for value, high in zip(values, highs, strict=True)],
+        ]
+        axes.errorbar(values, places, xerr=reach, fmt="o", capsize=3, label=literal(label))
+    axes.set_yticks(range(len(families)), [literal(family or "(no family)") for family in families])
+    axes.set_ylim(len(families) - 0.5, -0.5)
+    axes.set_xlabel(literal(f"{metric}, 95 % interval"))
+    if metric == "success_rate" or metric.startswith("recall@"):
+        axes.set_xlim(-0.02, 1.02)
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(fontsize=8)
     return figure
 
 

@@ -17,7 +17,7 @@ _ENOUGH_STEPS: Final = 20
 """Halvings until a rate is known to more digits than anybody reads."""
 
 
-def detectable_mean(se: float, df: float, *, alpha: float = ALPHA) -> float:
+def detectable_mean(se: float, df: int, *, alpha: float = ALPHA) -> float:
     """The smallest true mean difference that a t test with this standard error finds in 80 % of comparisons.
 
     By the usual approximation, the sum of the two quantiles times the standard error; `inf` without degrees of freedom.

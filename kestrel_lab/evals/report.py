@@ -10,7 +10,7 @@ from kestrel_lab.core.drawing.figure import png_uri
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.evals.plots import configs_figure
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, percent, success_interval, summarise, summary_cells, trial_record
+from kestrel_lab.evals.table import labelled, percent, success_interval, summarise, summary_table, trial_record
 from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import run_html, table_html
 from kestrel_lab.views.page import page
@@ -30,7 +30,7 @@ def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore) -> s
         f"Commit: {_text(', '.join(commits) or 'not in git')}. A trial that broke counts "
         f"{'as failed' if suite.count_errors == 'fail' else 'in no rate'}.</p>",
         _made_up(summaries),
-        table_html(SUMMARY_HEADINGS, map(summary_cells, summaries)),
+        table_html(*summary_table(summaries)),
         f'<p><img alt="Success, cost and working time by configuration" src="{png_uri(configs_figure(summaries))}"></p>',
         "<h2>Scenarios</h2>",
         _scenarios(suite, rows),

@@ -62,9 +62,9 @@ def test_the_front_by_hand(result):
     records = summarise(result.rows, "fail")
     for record, time in zip(records, (2.0, 1.0, 3.0, 2.5), strict=True):
         record["working_time"] = time
-    from kestrel_lab.evals.table import _dominates
+    from kestrel_lab.evals.reducer import dominates
 
-    assert [not any(_dominates(other, one) for other in records) for one in records] == [True, True, False, False]
+    assert [not any(dominates(other, one) for other in records) for one in records] == [True, True, False, False]
 
 
 def test_text_says_it_is_scripted(result):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from kestrel_lab.log.store import EvalRow
@@ -31,7 +32,7 @@ def side_by_side(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> Rounds:
     """
     blocks = [(at, epoch, side) for side, rows in enumerate((base, head)) for epoch, at in _times(rows).items()]
     blocks.sort()
-    pairs = [(one[1], one[2]) for one, other in zip(blocks, blocks[1:], strict=False) if one[1] == other[1]]
+    pairs = [(one[1], one[2]) for one, other in pairwise(blocks) if one[1] == other[1]]
     counted = pairs[1:]
     if len(pairs) < 2 and len(blocks) > 2:
         return Rounds(note=_APART)
