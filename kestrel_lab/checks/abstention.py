@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
@@ -35,6 +35,8 @@ class AnswerAbstains:
     It is recognised by English phrases ("I do not know", "is not mentioned", "not enough information", "unknown") in
     its first two sentences; an empty answer is none. Write `answer_abstains: false` where it may not.
     """
+
+    needs: ClassVar[str] = ""
 
     expected: bool = True
 

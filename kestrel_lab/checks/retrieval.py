@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import MemoryRecalled, Record, ToolAnswered
@@ -26,6 +27,8 @@ class RecallAt:
     An item is found by a result that names it, letter by letter and not inside a longer name. The value is `recall@k`
     of the trial, a column of its own in frames; the check passes from `at_least` on.
     """
+
+    needs: ClassVar[str] = ""
 
     items: tuple[str, ...]
     k: int = 10

@@ -83,7 +83,7 @@ async def compare(
     count = count_rows(reporter, sum(len(work.asks) for work in works), stored)
     if any(work.todo for work in works):
         await _measure(session, chosen, path, repository, works, count, _teller(reporter, works))
-    return Comparison(suite=chosen, base=works[0].side(), head=works[1].side(), margin=margin)
+    return Comparison(suite=chosen, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
 
 
 async def _work(session: Session, suite: Suite, repository: Path, name: str) -> _Work:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.text import one_line
+from kestrel_lab.evals.comparisonreport import comparison_page
 from kestrel_lab.evals.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
 from kestrel_lab.evals.gating import GateReport, decide, decide_change
 from kestrel_lab.evals.junit import write_junit
@@ -21,9 +23,9 @@ from kestrel_lab.evals.stats import ALPHA
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, trial_record
 from kestrel_lab.evals.testcases import groups
-from kestrel_lab.log.store import EvalRow
+from kestrel_lab.evals.transcripts import Transcripts
+from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import table_html
-from kestrel_lab.views.page import page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +66,8 @@ class Comparison:
     head: Side
     margin: float = 0.05
     """How large a change still counts as none: of the success rate in points, of other metrics relative to base."""
+    store: SessionStore | None = None
+    """Where the runs are, for transcripts in the report."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -97,10 +101,21 @@ class Comparison:
         return pd.DataFrame(self._flips, columns=columns)
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page of the comparison; returns its path."""
+        """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side, every trial; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page(f"Suite {self.suite.name}: {self.base.title} → {self.head.title}", self._repr_html_()), encoding="utf-8")
+        with ExitStack() as opened:
+            html = comparison_page(
+                self.headline,
+                self._table(),
+                self._differences,
+                self._flipped,
+                self._not_flipped(),
+                self._notes(),
+                self.gates() if self.suite.gates else None,
+                Transcripts(*self._stores(opened)),
+            )
+        target.write_text(html, encoding="utf-8")
         return target
 
     def gates(self) -> GateReport:
@@ -138,11 +153,14 @@ class Comparison:
         """What IPython shows in a terminal."""
         printer.text(str(self))
 
-    def _repr_html_(self) -> str:
+    def _table(self) -> str:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
         cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        return table_html(headings, cells)
+
+    def _repr_html_(self) -> str:
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
-        parts = [f"<p><b>{escape(self.headline)}</b></p>", table_html(headings, cells)]
+        parts = [f"<p><b>{escape(self.headline)}</b></p>", self._table()]
         if flips:
             parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
             parts.append(table_html(["scenario", "configuration", "epoch", "base", "head", "reason"], flips))
@@ -158,9 +176,13 @@ class Comparison:
         return compare_rows(self.suite, self.base.rows, self.head.rows, margin=self.margin)
 
     @cached_property
-    def _flips(self) -> list[dict[str, Any]]:
+    def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
         before = {(row.scenario, row.config, row.epoch): row for row in self.base.rows}
         pairs = [(before[key], row) for row in self.head.rows if (key := (row.scenario, row.config, row.epoch)) in before]
+        return [(base, head) for base, head in pairs if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")]
+
+    @cached_property
+    def _flips(self) -> list[dict[str, Any]]:
         return [
             {
                 "scenario": head.scenario,
@@ -172,9 +194,21 @@ class Comparison:
                 "base_run": base.result["run"],
                 "head_run": head.result["run"],
             }
-            for base, head in pairs
-            if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")
+            for base, head in self._flipped
         ]
+
+    def _not_flipped(self) -> list[EvalRow]:
+        """The other trials of both sides, those that did not pass first."""
+        told = {row.id for pair in self._flipped for row in pair}
+        rest = [row for row in (*self.base.rows, *self.head.rows) if row.id not in told]
+        return sorted(rest, key=lambda row: row.result["outcome"] == "pass")
+
+    def _stores(self, opened: ExitStack) -> list[SessionStore]:
+        """Where transcripts are: a commit that brings a kestrel_lab of its own logged its runs apart."""
+        if self.store is None:
+            return []
+        apart = [self.store.path.parent / "commits" / side.sha[:12] / self.store.path.name for side in (self.base, self.head)]
+        return [self.store, *(opened.enter_context(closing(SessionStore(path))) for path in dict.fromkeys(apart) if path.exists())]
 
     def _not_compared(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

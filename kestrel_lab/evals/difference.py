@@ -185,7 +185,7 @@ def _detectable(interval: Interval, moved: Sequence[float], size: int, *, bounde
         return detectable_drop(count, sum(x != 0 for x in moved) / count, alpha=alpha)
     found = detectable_mean(interval.se, count - 1, alpha=alpha)
     if not bounded:
-        return found
+        return found if interval.se > 0 else math.nan  # nothing moved at all: that says nothing of how much it might
     # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to tell at all.
     return max(found, math.ceil(1 - math.log2(alpha)) / (count * size))
 

@@ -38,7 +38,7 @@ class Gate:
         if not math.isfinite(self.bound):
             msg = f"a gate's bound is a number, not {self.bound}"
             raise UsageError(msg)
-        if self.share and self.metric != SUCCESS and not 0 <= self.bound <= 1:
+        if is_share(self.metric) and self.metric != SUCCESS and not 0 <= self.bound <= 1:
             msg = f"{self.metric} is a share from 0 to 1: its bound cannot be {self.bound:g}"
             raise UsageError(msg)
         if self.metric == SUCCESS and self.at_least is not None and not 0 < self.at_least < 1:
@@ -55,11 +55,6 @@ class Gate:
         return math.nan if found is None else found
 
     @property
-    def share(self) -> bool:
-        """Whether the metric is a share, from 0 to 1."""
-        return self.metric == SUCCESS or bool(_RECALL.fullmatch(self.metric)) or METRICS[self.metric].unit == "share"
-
-    @property
     def text(self) -> str:
         """As a person reads it: `success_rate ≥ 80 % (family code)`."""
         sign = "≥" if self.at_least is not None else "≤"
@@ -68,6 +63,11 @@ class Gate:
     def covers(self, config: str, family: str) -> bool:
         """Whether it speaks of this configuration's trials of this family."""
         return self.config in ("", config) and self.family in ("", family)
+
+
+def is_share(metric: str) -> bool:
+    """Whether the metric's values are from 0 to 1."""
+    return metric == SUCCESS or bool(_RECALL.fullmatch(metric)) or (metric in METRICS and METRICS[metric].unit == "share")
 
 
 def shown(metric: str, value: float) -> str:

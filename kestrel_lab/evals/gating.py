@@ -10,9 +10,10 @@ from typing import Any, Final, Literal
 
 from kestrel_lab.core.text import plain
 from kestrel_lab.evals.difference import Difference
-from kestrel_lab.evals.gate import SUCCESS, Gate, shown
+from kestrel_lab.evals.gate import SUCCESS, Gate, is_share, shown
 from kestrel_lab.evals.junit import Case, Group, Outcome
 from kestrel_lab.evals.markdown import code, joined, table
+from kestrel_lab.evals.moments import Moments, share_of
 from kestrel_lab.evals.stats import ALPHA, Interval, mean_interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, success_interval, trial_record
@@ -198,9 +199,12 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
         return success_interval(records, alpha=alpha)
     values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
     kept = [(r, value) for r, value in values if not math.isnan(value)]
-    bounds = (0.0, 1.0) if gate.share else (-math.inf, math.inf)
-    found = mean_interval([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept], alpha=alpha)
-    return replace(found, low=max(bounds[0], found.low), high=min(bounds[1], found.high)) if not math.isnan(found.low) else found
+    if is_share(gate.metric):
+        clusters: dict[str, tuple[Moments, float]] = {}
+        for record, value in kept:
+            clusters.setdefault(record["scenario"], (Moments(), record["weight"]))[0].add(value)
+        return share_of(clusters.values(), alpha=alpha)
+    return mean_interval([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept], alpha=alpha)
 
 
 def _judge(gate: Gate, interval: Interval) -> GateVerdict:

@@ -66,3 +66,15 @@ def proportion_of(clusters: Collection[tuple[Moments, float]], *, alpha: float =
         low, high = wilson(found.mean * size, size, alpha=alpha)
         return replace(found, low=low, high=high, clusters=count)
     return replace(found, low=max(0.0, found.low), high=min(1.0, found.high), clusters=count)
+
+
+def share_of(clusters: Collection[tuple[Moments, float]], *, alpha: float = ALPHA) -> Interval:
+    """`mean_of` for values between 0 and 1: within these bounds, and where all agree as wide as so few clusters allow."""
+    found = mean_of(clusters, alpha=alpha)
+    count = sum(moments.n > 0 for moments, _ in clusters)
+    if not count:
+        return found
+    if math.isnan(found.se) or found.se < 1e-12:
+        low, high = wilson(found.mean * count, count, alpha=alpha)
+        return replace(found, low=low, high=high)
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))

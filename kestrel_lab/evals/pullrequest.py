@@ -44,7 +44,14 @@ def comparison_markdown(
     verdict, base, head, suite = heading
     rows = [[code(config), code(metric), *rest] for config, metric, *rest in differences]
     shown = [
-        [code(f["scenario"]), code(f["config"]), str(f["epoch"]), f"{f['base']} → {f['head']}", code(f["reason"])] for f in flips[:SHOWN]
+        [
+            linked(code(f["scenario"]), f"{report}#run-{f['head_run']}" if report else ""),
+            code(f["config"]),
+            str(f["epoch"]),
+            f"{f['base']} → {f['head']}",
+            code(f["reason"]),
+        ]
+        for f in flips[:SHOWN]
     ]
     return joined(
         [

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.evals.attempts import counted_chances
+from kestrel_lab.evals.gate import is_share
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.moments import Moments, mean_of, proportion_of
+from kestrel_lab.evals.moments import Moments, mean_of, proportion_of, share_of
 from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.log.store import EvalRow
 
@@ -147,7 +148,7 @@ def _detail(config: str, by: Group, name: str, cells: Sequence[Cell], metrics: S
     found |= {"trials": sum(cell.trials for cell in cells), "scenarios": len(cells), "errors": sum(cell.errors for cell in cells)}
     found |= {"success_rate": rate.mean, "success_rate_low": rate.low, "success_rate_high": rate.high}
     for metric in metrics:
-        interval = mean_of([(cell.measured.get(metric, Moments()), cell.weight) for cell in cells])
+        interval = (share_of if is_share(metric) else mean_of)([(cell.measured.get(metric, Moments()), cell.weight) for cell in cells])
         found |= {metric: interval.mean, f"{metric}_low": interval.low, f"{metric}_high": interval.high}
     return found
 

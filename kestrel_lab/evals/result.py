@@ -145,10 +145,10 @@ class EvalResult:
         return configs_figure(self._summaries())
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page with tables, plots and transcripts of what did not pass; returns its path."""
+        """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(report_page(self.suite, self.rows, self.store), encoding="utf-8")
+        target.write_text(report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None), encoding="utf-8")
         return target
 
     def gates(self) -> GateReport:

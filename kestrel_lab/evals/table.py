@@ -90,19 +90,22 @@ def cost_text(summary: dict[str, Any]) -> str:
 
 
 def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[object]]]:
-    """Headings and cells; chances of several tries are among them where scenarios were tried more than once."""
+    """Headings and cells; where scenarios were tried more than once, the chances that one and that all of k tries pass."""
     headings, rows = list(SUMMARY_HEADINGS), [summary_cells(summary) for summary in summaries]
     if any(summary["k"] > 1 for summary in summaries):
-        headings[3:3] = ["one of k passes (pass@k)", "all k pass (pass^k)"]
+        found = {summary["k"] for summary in summaries}
+        k = str(*found) if len(found) == 1 else "k"
+        headings[3:3] = [f"pass@{k}", f"pass^{k}"]
         for summary, row in zip(summaries, rows, strict=True):
-            row[3:3] = [_chance_text(summary, "pass_at"), _chance_text(summary, "pass_hat")]
+            row[3:3] = [_chance_text(summary, name, tell_k=k == "k") for name in ("pass_at", "pass_hat")]
     return headings, rows
 
 
-def _chance_text(summary: dict[str, Any], name: str) -> str:
+def _chance_text(summary: dict[str, Any], name: str, *, tell_k: bool) -> str:
     if summary["k"] < 2:
         return "–"
-    return f"{percent(summary[name])} ({100 * summary[f'{name}_low']:.0f}–{100 * summary[f'{name}_high']:.0f}), k = {summary['k']}"
+    text = f"{percent(summary[name])} ({100 * summary[f'{name}_low']:.0f}–{100 * summary[f'{name}_high']:.0f})"
+    return f"{text}, k = {summary['k']}" if tell_k else text
 
 
 def summary_cells(summary: dict[str, Any]) -> list[object]:

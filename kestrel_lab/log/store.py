@@ -313,6 +313,23 @@ class SessionStore:
         for start in range(0, len(ids), _PAGE):
             yield from map(_eval_row, self._read(page, (dumps(list(ids[start : start + _PAGE])),)))
 
+    def add_eval_score(self, row: EvalRow, trial: str, suite_hash: str) -> Future[None]:
+        """Queue new scores of a stored trial, beside those it has: the result and key of `row`, judged by the suite with that hash."""
+        done: Future[None] = Future()
+        values = (trial, suite_hash, dumps(row.result), row.key, time.time())
+        sql = "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES (?,?,?,?,?)"
+        self._writer.put(Execute(sql, values, f"scores of trial {trial}", done), urgent=False)
+        return done
+
+    def eval_scores(self, *, suite: str, suite_hash: str | None = None) -> list[EvalRow]:
+        """Trials with the scores they were given later, oldest scores first; only those by the suite with that hash, if one is named."""
+        columns = "id, scenario, s.result_json, metrics_json, git_sha, r.created_at, suite, config, epoch, s.key"
+        sql = (
+            f"SELECT {columns} FROM eval_scores AS s JOIN eval_runs AS r ON r.id = s.trial"
+            " WHERE suite = ?1 AND (?2 IS NULL OR suite_hash = ?2) ORDER BY s.created_at, s.rowid"
+        )
+        return [_eval_row(row) for row in self._read(sql, (suite, suite_hash))]
+
     def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
         """Rows of what is on disk; for the tables beside the log."""
         return self._read(sql, bindings)

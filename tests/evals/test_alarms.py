@@ -198,6 +198,11 @@ def test_many_gates_cry_wolf_no_more_than_one():
         trials = [one for n, k in enumerate(passed) for one in rows(*["pass"] * k, *["fail"] * (40 - k), config=f"c{n}")]
         decisions = decide(suite, trials)
         alarms += any(d.verdict == "regression" for d in decisions)
+        assert all(
+            d.why.startswith("violated by itself, but as one of 10")
+            for d in decisions
+            if d.verdict != "regression" and d.interval.high < 0.7
+        )
         alone += any(wilson(k, 40)[1] < 0.7 for k in passed)
     assert alarms / rounds <= 0.05
     assert alone / rounds > 0.1

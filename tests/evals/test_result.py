@@ -83,7 +83,8 @@ def test_the_report_is_one_safe_file(result, tmp_path):
     """Tables, a plot and transcripts of failures in one page without scripts or remote loads."""
     path = result.report(tmp_path / "out" / "report.html")
     text = path.read_text(encoding="utf-8")
-    assert text.count('<details id="run-') == 10
+    assert text.count('<details id="run-') == 40
+    assert text.index("What did not pass") < text.index("idea") < text.index("What passed")
     assert "No real model answered for" in text
     assert "data:image/png;base64," in text
     assert EVIL not in text
