@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.comparisonreport import comparison_page
@@ -20,8 +20,8 @@ from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.pullrequest import comparison_markdown
 from kestrel_lab.evals.sidebyside import Rounds, by_scenario, moved_by_round, side_by_side
 from kestrel_lab.evals.stats import ALPHA
-from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import labelled, trial_record
+from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.evals.table import labelled
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.evals.transcripts import Transcripts
 from kestrel_lab.log.store import EvalRow, SessionStore
@@ -251,18 +251,17 @@ def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow],
     comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made side
     by side only.
     """
-    before = [trial_record(row, suite.count_errors) for row in base]
-    after = [trial_record(row, suite.count_errors) for row in head]
+    before, after = (_values(rows, suite.count_errors) for rows in (base, head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
-    configs = list(dict.fromkeys(record["config"] for record in (*before, *after)))
+    configs = list(dict.fromkeys(row.config for row in (*base, *head)))
     keys = [(config, metric) for config in configs for metric in (PRIMARY, *COMPARED)]
     questions = [_question(metric, margin, len(configs)) for _, metric in keys]
     rounds = {
         config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs
     }  # fmt: skip
     found = [
-        _differ(config, metric, (before, after), rounds[config], weights, ALPHA * question.weight)
-        for (config, metric), question in zip(keys, questions, strict=True)
+        _differ(metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight)
+        for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
     return dict(zip(keys, judge_all(found, questions), strict=True))
 
@@ -274,10 +273,11 @@ def _question(metric: str, margin: float, configs: int) -> Question:
     return Question(better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share)
 
 
-def _differ(
-    config: str, metric: str, sides: Sequence[list[dict[str, Any]]], rounds: Rounds, weights: dict[str, float], alpha: float
-) -> Difference:
-    before, after = (_values(records, config, metric) for records in sides)
+_Values = dict[tuple[str, int], float]
+"""By scenario and epoch."""
+
+
+def _differ(metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float) -> Difference:
     if metric == PRIMARY or not METRICS[metric].clock:
         return difference(by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha)
     if rounds.note:
@@ -288,14 +288,18 @@ def _differ(
     return over_rounds(found, moved_by_round(before, after, weights), alpha=alpha)
 
 
-def _values(records: Iterable[dict[str, Any]], config: str, metric: str) -> dict[tuple[str, int], float]:
-    """The metric by scenario and epoch; other metrics than the success rate of trials that did not break."""
-    column = "success" if metric == PRIMARY else metric
-    return {
-        (record["scenario"], record["epoch"]): record[column]
-        for record in records
-        if record["config"] == config and (metric == PRIMARY or record["outcome"] != "error") and not math.isnan(record[column])
-    }
+def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
+    """By configuration and metric; other metrics than the success rate are of trials that did not break."""
+    found: dict[tuple[str, str], _Values] = {}
+    for row in rows:
+        place, broke = (row.scenario, row.epoch), row.result["outcome"] == "error"
+        if not broke or count_errors == "fail":
+            found.setdefault((row.config, PRIMARY), {})[place] = float(row.result["outcome"] == "pass")
+        for metric in () if broke else COMPARED:
+            value = float(cast("float", row.metrics.get(metric, math.nan)))
+            if not math.isnan(value):
+                found.setdefault((row.config, metric), {})[place] = value
+    return found
 
 
 def _record(d: Difference) -> dict[str, Any]:
