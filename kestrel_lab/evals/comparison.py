@@ -88,6 +88,20 @@ class Comparison:
         return pd.DataFrame(rows)
 
     @property
+    def families(self) -> pd.DataFrame:
+        """One row per configuration and family of scenarios: the change of the success rate, as in `frame`.
+
+        Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
+        """
+        import pandas as pd
+
+        rows = [
+            {"config": config, "family": family, "model_kind": self._kinds[config], **_record(d)}
+            for (config, family), d in compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin).items()
+        ]
+        return pd.DataFrame(rows)
+
+    @property
     def verdict(self) -> Verdict:
         """`regression`, `improvement`, `stable` or `inconclusive`, by the success rates of all configurations."""
         return overall([d.verdict for (_, metric), d in self._differences.items() if metric == PRIMARY])
@@ -107,7 +121,7 @@ class Comparison:
         with ExitStack() as opened:
             html = comparison_page(
                 self.headline,
-                self._table(),
+                self._table() + self._family_table(),
                 self._differences,
                 self._flipped,
                 self._not_flipped(),
@@ -157,6 +171,15 @@ class Comparison:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
         cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
         return table_html(headings, cells)
+
+    def _family_table(self) -> str:
+        """Success rates by family, where there are several."""
+        found = compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin)
+        if len({family for _, family in found}) < 2:
+            return ""
+        headings = ["configuration", "family", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
+        cells = [[labelled(config, self._kinds[config]), family, *_shown(PRIMARY, d)] for (config, family), d in found.items()]
+        return f"<h2>Success rate by family</h2>{table_html(headings, cells)}"
 
     def _repr_html_(self) -> str:
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
@@ -264,6 +287,21 @@ def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow],
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
     return dict(zip(keys, judge_all(found, questions), strict=True))
+
+
+def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
+    """The difference of the success rate with its verdict for each configuration and family, all asked together."""
+    kinds = dict.fromkeys((row.config, str(row.result["family"])) for row in (*base, *head))
+    weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
+    found = []
+    for config, family in kinds:
+        sides = [
+            by_scenario(_values([row for row in rows if row.result["family"] == family], suite.count_errors).get((config, PRIMARY), {}))
+            for rows in (base, head)
+        ]
+        found.append(difference(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
+    judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
+    return dict(zip(kinds, judged, strict=True))
 
 
 def _question(metric: str, margin: float, configs: int) -> Question:

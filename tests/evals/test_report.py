@@ -91,6 +91,8 @@ def test_flips_stand_side_by_side_with_both_transcripts(found, tmp_path):
     assert linked <= set(page.ids)
     assert len(linked) == 6
     assert "data:image/png;base64," in html
+    assert "Success rate by family" in html
+    assert list(found.families["family"]) == ["a", "b"]
 
 
 def test_without_the_logs_it_says_so(found, tmp_path):
