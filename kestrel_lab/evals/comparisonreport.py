@@ -46,9 +46,8 @@ def comparison_page(
 def _flip(base: EvalRow, head: EvalRow, transcripts: Transcripts) -> str:
     kind = "pass → fail" if base.result["outcome"] == "pass" else "fail → pass"
     title = f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}"
-    sides = "".join(
-        f"<div>{transcripts.folded(row, title=f'{name}: {heading(row)}', opened=True)}</div>" for name, row in _named(base, head)
-    )
+    told = [transcripts.folded(row, title=f"{name}: {heading(row)}", opened=True) for name, row in _named(base, head)]
+    sides = "".join(f'<div style="min-width:0;overflow-wrap:anywhere">{side}</div>' for side in told)
     return f"<details><summary><b>{_text(title)}</b></summary><div {SIDE_BY_SIDE}>{sides}</div></details>"
 
 
