@@ -101,7 +101,9 @@ def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], boun
     else:
         interval, df = _within(base, head, both, bounded=bounded)
         p, scope, test = stratified_permutation_test([(base[name], head[name]) for name in both]), "these scenarios", "permutation"
-        mde = detectable_mean(interval.se, df, alpha=alpha)
+        # Where all trials of a side agree the standard error is zero, and only the interval tells how little that says.
+        reach = max(interval.high - interval.mean, interval.mean - interval.low) / t_quantile(1 - ALPHA / 2, df) if df else math.nan
+        mde = detectable_mean(max(interval.se, reach) if bounded else interval.se or math.nan, df, alpha=alpha)
     total = math.fsum(weight)
     return Difference(
         base=math.fsum(w * x for w, x in zip(weight, before, strict=True)) / total,

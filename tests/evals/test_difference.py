@@ -107,6 +107,15 @@ def test_overall():
     assert (overall(["stable"]), overall([])) == ("stable", "inconclusive")
 
 
+def test_few_scenarios_that_agree_can_detect_little():
+    """All passes on both sides, or none on one: no spread is seen, and that is no promise to see any change at all."""
+    ones, zeros = {f"s{n}": [1.0] * 3 for n in range(4)}, {f"s{n}": [0.0] * 3 for n in range(4)}
+    for head in (ones, zeros):
+        assert difference(ones, head, weights={}, bounded=True).mde > 0.25
+    assert difference({"a": [1.0]}, {"a": [1.0]}, weights={}, bounded=True).mde == math.inf
+    assert difference(ones, ones, weights={}, bounded=False).mde == math.inf
+
+
 def test_detectable_difference_is_stated():
     """Tried once and with no flip seen, a drop after which most comparisons have six flips; with repeats, six scenarios by one trial."""
     same = {f"s{n}": [1.0] for n in range(50)}
