@@ -12,12 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import headless, imports, loop_overhead, panel, plans, report, trials, turns
+from bench import headless, imports, loop_overhead, panel, plans, report, summaries, trials, turns
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
 
-BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, plans, loop_overhead, panel, headless)}
+BENCHMARKS = {
+    module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless)
+}
 
 
 def _arguments() -> argparse.Namespace:

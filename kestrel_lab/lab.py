@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.compare import Comparison
     from kestrel_lab.evals.fromrun import ScenarioDraft
     from kestrel_lab.evals.history import History
+    from kestrel_lab.evals.rescore import Rescored
     from kestrel_lab.evals.result import EvalResult
+    from kestrel_lab.evals.stored import StoredSummary
     from kestrel_lab.evals.suite import Suite
 
 
@@ -151,6 +153,28 @@ class Lab(Session):
         from kestrel_lab.evals.firstbad import find_first_bad
 
         return await find_first_bad(self, suite, good, bad, **options)
+
+    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, configs: Sequence[str] | None = None) -> Rescored:
+        """Judge the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
+
+        The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. Checks that
+        need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
+        old ones; where all checks could be judged, `reuse` takes them. Raises `UsageError` when nothing is stored.
+        """
+        from kestrel_lab.evals.rescore import rescore
+
+        return await rescore(self, suite, commit=commit, configs=configs)
+
+    def stored(
+        self, suite: str | Path | Suite, *, commit: str | None = None, by: str = "config", metrics: Sequence[str] = ()
+    ) -> StoredSummary:
+        """The stored trials of a suite added up `by` config, family or scenario: every metric with its interval; nothing is run.
+
+        Of `commit`, or of the commit tried last. Any number of trials takes little memory.
+        """
+        from kestrel_lab.evals.stored import summarise_stored
+
+        return summarise_stored(self, suite, commit=commit, by=by, metrics=metrics)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.

@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
@@ -25,6 +25,8 @@ MATCH_SECONDS: Final = 5.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerContains:
     """The answer contains the texts, upper and lower case and runs of white space taken as equal."""
+
+    needs: ClassVar[str] = ""
 
     texts: tuple[str, ...]
     mode: Literal["all", "any"] = "all"
@@ -57,6 +59,8 @@ class AnswerContains:
 class AnswerEquals:
     """The answer is this text, but for upper and lower case, white space and a final full stop."""
 
+    needs: ClassVar[str] = ""
+
     text: str
 
     @property
@@ -76,6 +80,8 @@ class AnswerMatches:
 
     Only the first and last 5,000 characters of a longer answer are searched.
     """
+
+    needs: ClassVar[str] = ""
 
     pattern: str
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kestrel_lab.checks.trajectory import made_calls
 from kestrel_lab.core.errors import UsageError
@@ -23,6 +23,8 @@ class AnswerCites:
     it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or told of
     it: the others can only be guessed.
     """
+
+    needs: ClassVar[str] = ""
 
     sources: tuple[str, ...]
     mode: Literal["all", "any"] = "all"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ModelCalled, ToolAnswered
@@ -13,6 +14,8 @@ from kestrel_lab.core.scores import Score
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolUsed:
     """A tool was called and at least one of its calls did what it was asked."""
+
+    needs: ClassVar[str] = ""
 
     name: str
 
@@ -33,6 +36,8 @@ class ToolUsed:
 class ToolNotUsed:
     """A tool was not called, not even in vain."""
 
+    needs: ClassVar[str] = ""
+
     name: str
 
     @property
@@ -50,6 +55,8 @@ class ToolNotUsed:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolAtMost:
     """A tool was called no more than `n` times, calls that failed among them."""
+
+    needs: ClassVar[str] = ""
 
     name: str
     n: int
@@ -75,6 +82,8 @@ class ToolAtMost:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnsAtMost:
     """The model was asked no more than `n` times."""
+
+    needs: ClassVar[str] = ""
 
     n: int
 

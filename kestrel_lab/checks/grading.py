@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import CheckError, ModelError, UsageError
@@ -42,6 +42,8 @@ class ModelGraded:
     for any run; where empty, it is the suite's `grader`. What it costs is in the score's `usage` and in no
     number of the run. The name of the score says who graded, and that it is no real model where it is not.
     """
+
+    needs: ClassVar[str] = "a model"
 
     rubric: str
     at_least: float = 0.5

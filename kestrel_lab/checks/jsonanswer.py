@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, content_key, dumps, loads, values_in
@@ -18,6 +18,8 @@ class AnswerSchema:
 
     Of several values the longest is meant. References to other documents are not followed.
     """
+
+    needs: ClassVar[str] = ""
 
     schema: dict[str, Any]
 

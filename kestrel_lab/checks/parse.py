@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from kestrel_lab.checks.abstention import AnswerAbstains
 from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
 from kestrel_lab.checks.citation import AnswerCites
 from kestrel_lab.checks.commands import CommandSucceeds
@@ -14,6 +15,7 @@ from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
+from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError, nearest
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Check
 
 CHECKS: Final[dict[str, Any]] = {
+    "answer_abstains": AnswerAbstains,
     "answer_cites": AnswerCites,
     "answer_contains": AnswerContains,
     "answer_equals": AnswerEquals,
@@ -36,6 +39,7 @@ CHECKS: Final[dict[str, Any]] = {
     "file_equals": FileEquals,
     "graded": ModelGraded,
     "python_check": PythonCheck,
+    "recall_at": RecallAt,
     "seconds_at_most": SecondsAtMost,
     "tokens_at_most": TokensAtMost,
     "tool_at_most": ToolAtMost,

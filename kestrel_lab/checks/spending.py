@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kestrel_lab.core.durations import working_time
 from kestrel_lab.core.errors import CheckError, UsageError
@@ -15,6 +16,8 @@ from kestrel_lab.core.scores import Score
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostAtMost:
     """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
+
+    needs: ClassVar[str] = ""
 
     usd: float
 
@@ -41,6 +44,8 @@ class CostAtMost:
 class SecondsAtMost:
     """The run worked no longer than `seconds`; waiting for a person does not count."""
 
+    needs: ClassVar[str] = ""
+
     seconds: float
 
     def __post_init__(self) -> None:
@@ -60,6 +65,8 @@ class SecondsAtMost:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokensAtMost:
     """The models of the run read and wrote no more than `n` tokens together; answers from a store count none."""
+
+    needs: ClassVar[str] = ""
 
     n: int
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
@@ -57,6 +57,8 @@ def made_calls(records: Iterable[Record]) -> list[MadeCall]:
 class ToolsInOrder:
     """The tools were called with success one after the other; other calls may be between."""
 
+    needs: ClassVar[str] = ""
+
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -94,6 +96,8 @@ class TrajectoryMatch:
 
     and the check passes when it is at least `at_least`.
     """
+
+    needs: ClassVar[str] = ""
 
     calls: tuple[Any, ...]
     mode: Mode = "in_order"

@@ -32,6 +32,7 @@ Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that wer
 SuiteAtCommit = Annotated[
     bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
 ]
+Commit = Annotated[str | None, typer.Option(help="Trials of this commit, a hash or its beginning; by default those of the newest trial's.")]
 Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
@@ -170,6 +171,57 @@ def _refuse_mixture(
     if not commits and (every != 1 or last is not None or suite_at_commit):
         msg = "--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD"
         raise UsageError(msg)
+
+
+@evals.command("rescore", epilog="Example: kestrel eval rescore evals/smoke.yaml --report out/again.html")
+def rescore_trials(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    commit: Commit = None,
+    config: Configs = None,
+    report: Report = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+) -> Any:
+    """Judge the stored trials of a suite by the checks it has now; no model is asked and no tool called.
+
+    Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and models keep
+    their old scores, which is said. New scores are stored beside the old ones.
+    """
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+
+    async def work(_reporter: Any) -> Any:
+        found = await lab.rescore(suite, commit=commit, configs=config)
+        _write(found.result, report, junit, markdown, link)
+        return found
+
+    return face.wait(work)
+
+
+@evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
+def summarise_trials(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    commit: Commit = None,
+    by: Annotated[str, typer.Option(help="One row per configuration and: config, family or scenario.")] = "config",
+    metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
+) -> Any:
+    """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
+    face: Face = ctx.find_root().obj
+    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [])
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        found.frame.to_csv(csv, index=False)
+    if plot is not None:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        found.plot(*(metric or [])[:1]).savefig(plot)
+    return found
 
 
 def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:

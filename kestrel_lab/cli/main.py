@@ -203,8 +203,8 @@ _SHOWN = ("configuration", "success (95 %)", "trials", "broke", "wall s", "token
 
 def _narrow(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """What of a summary fits a terminal; the rest is in the report and the frame."""
-    places = [columns.index(name) for name in _SHOWN]
-    return _table(_SHOWN, [[row[place] for place in places] for row in rows])
+    places = [place for place, name in enumerate(columns) if name in _SHOWN or name.startswith(("pass@", "pass^"))]
+    return _table([columns[place] for place in places], [[row[place] for place in places] for row in rows])
 
 
 def _cell(value: Any) -> str:

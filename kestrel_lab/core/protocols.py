@@ -134,7 +134,11 @@ class Gatherer(Protocol):
 
 
 class Check(Protocol):
-    """Judges a finished run."""
+    """Judges a finished run.
+
+    A check that looks at no more than the trial's goal, answer, records and expectation says so by `needs = ""`: it can
+    judge a stored run again. What else it needs it names there; one without that is taken to need the workspace.
+    """
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stats import Interval, mean_interval, wilson
+from kestrel_lab.evals.stats import NOTHING, Interval, mean_interval, wilson
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -47,12 +47,17 @@ def chances(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
     if short := [f"{name} has {len(found)}" for name, found in tries.items() if len(found) < k]:
         msg = f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with --epochs {k} or more"
         raise UsageError(msg)
-    counts = [(len(found), round(sum(found))) for found in tries.values()]
+    counts = [(len(found), round(sum(found)), weights[name]) for name, found in tries.items()]
+    return {**counted_chances(counts, k), "trials": sum(n for n, _, _ in counts), "scenarios": len(counts)}
+
+
+def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[str, Any]:
+    """The same from the trials, the passes and the weight of each scenario; nothing is known for a `k` of 0."""
     told: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
-        found = _interval([estimate(n, c, k) for n, c in counts], list(weights.values()))
+        found = _interval([estimate(n, c, k) for n, c, _ in counts], [weight for _, _, weight in counts]) if k else NOTHING
         told |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
-    return told | {"trials": sum(n for n, _ in counts), "scenarios": len(counts)}
+    return told
 
 
 def _interval(values: Sequence[float], weights: Sequence[float]) -> Interval:

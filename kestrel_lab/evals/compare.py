@@ -56,7 +56,7 @@ async def compare(
             msg = f"{work.title}: {work.broken}"
             raise UsageError(msg)
     await _measure(session, place, works, reporter)
-    return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin)
+    return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
 
 
 async def _measure(session: Session, place: Place, works: list[CommitTrials], reporter: Reporter | None) -> None:

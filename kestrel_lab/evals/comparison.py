@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.text import one_line
-from kestrel_lab.evals.difference import Difference, Verdict, difference, judge, overall
+from kestrel_lab.evals.comparisonreport import comparison_page
+from kestrel_lab.evals.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
 from kestrel_lab.evals.gating import GateReport, decide, decide_change
 from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.pullrequest import comparison_markdown
-from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import labelled, trial_record
+from kestrel_lab.evals.sidebyside import Rounds, by_scenario, moved_by_round, side_by_side
+from kestrel_lab.evals.stats import ALPHA
+from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.evals.table import labelled
 from kestrel_lab.evals.testcases import groups
-from kestrel_lab.log.store import EvalRow
+from kestrel_lab.evals.transcripts import Transcripts
+from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import table_html
-from kestrel_lab.views.page import page
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PRIMARY: Final = "success_rate"
+_PRIMARY_SHARE: Final = 2 / 3
+"""Of the allowance for false alarms; six scenarios that all flip one way still suffice to tell."""
 COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
 """Metrics compared beside the success rate, over trials that did not break."""
 _SHOWN_FLIPS: Final = 20
@@ -60,21 +66,38 @@ class Comparison:
     head: Side
     margin: float = 0.05
     """How large a change still counts as none: of the success rate in points, of other metrics relative to base."""
+    store: SessionStore | None = None
+    """Where the runs are, for transcripts in the report."""
 
     @property
     def frame(self) -> pd.DataFrame:
         """One row per configuration and metric.
 
         `base`, `head`, `difference` (head minus base) with its 95 % interval `low` and `high`, `p`, `p_holm`
-        (adjusted for all success rates, or all other metrics, together), `verdict`, `mde` (the smallest
-        difference such a comparison would find), `scenarios` compared and `scope`: whether interval and p
-        speak of `scenarios like these` or, with fewer than six, of `these scenarios`.
+        (adjusted for all configurations and metrics together), `verdict`, `mde` (the smallest difference that
+        four of five such comparisons would find), `scenarios` compared and how many of them are `lower` and
+        `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
+        `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
         """
         import pandas as pd
 
         rows = [
             {"config": config, "model_kind": self._kinds[config], "metric": metric, **_record(d)}
             for (config, metric), d in self._differences.items()
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def families(self) -> pd.DataFrame:
+        """One row per configuration and family of scenarios: the change of the success rate, as in `frame`.
+
+        Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
+        """
+        import pandas as pd
+
+        rows = [
+            {"config": config, "family": family, "model_kind": self._kinds[config], **_record(d)}
+            for (config, family), d in compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin).items()
         ]
         return pd.DataFrame(rows)
 
@@ -92,10 +115,21 @@ class Comparison:
         return pd.DataFrame(self._flips, columns=columns)
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page of the comparison; returns its path."""
+        """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side, every trial; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page(f"Suite {self.suite.name}: {self.base.title} → {self.head.title}", self._repr_html_()), encoding="utf-8")
+        with ExitStack() as opened:
+            html = comparison_page(
+                self.headline,
+                self._table() + self._family_table(),
+                self._differences,
+                self._flipped,
+                self._not_flipped(),
+                self._notes(),
+                self.gates() if self.suite.gates else None,
+                Transcripts(*self._stores(opened)),
+            )
+        target.write_text(html, encoding="utf-8")
         return target
 
     def gates(self) -> GateReport:
@@ -133,11 +167,23 @@ class Comparison:
         """What IPython shows in a terminal."""
         printer.text(str(self))
 
-    def _repr_html_(self) -> str:
+    def _table(self) -> str:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
         cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        return table_html(headings, cells)
+
+    def _family_table(self) -> str:
+        """Success rates by family, where there are several."""
+        found = compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin)
+        if len({family for _, family in found}) < 2:
+            return ""
+        headings = ["configuration", "family", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
+        cells = [[labelled(config, self._kinds[config]), family, *_shown(PRIMARY, d)] for (config, family), d in found.items()]
+        return f"<h2>Success rate by family</h2>{table_html(headings, cells)}"
+
+    def _repr_html_(self) -> str:
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
-        parts = [f"<p><b>{escape(self.headline)}</b></p>", table_html(headings, cells)]
+        parts = [f"<p><b>{escape(self.headline)}</b></p>", self._table()]
         if flips:
             parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
             parts.append(table_html(["scenario", "configuration", "epoch", "base", "head", "reason"], flips))
@@ -153,9 +199,13 @@ class Comparison:
         return compare_rows(self.suite, self.base.rows, self.head.rows, margin=self.margin)
 
     @cached_property
-    def _flips(self) -> list[dict[str, Any]]:
+    def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
         before = {(row.scenario, row.config, row.epoch): row for row in self.base.rows}
         pairs = [(before[key], row) for row in self.head.rows if (key := (row.scenario, row.config, row.epoch)) in before]
+        return [(base, head) for base, head in pairs if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")]
+
+    @cached_property
+    def _flips(self) -> list[dict[str, Any]]:
         return [
             {
                 "scenario": head.scenario,
@@ -167,9 +217,28 @@ class Comparison:
                 "base_run": base.result["run"],
                 "head_run": head.result["run"],
             }
-            for base, head in pairs
-            if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")
+            for base, head in self._flipped
         ]
+
+    def _not_flipped(self) -> list[EvalRow]:
+        """The other trials of both sides, those that did not pass first."""
+        told = {row.id for pair in self._flipped for row in pair}
+        rest = [row for row in (*self.base.rows, *self.head.rows) if row.id not in told]
+        return sorted(rest, key=lambda row: row.result["outcome"] == "pass")
+
+    def _stores(self, opened: ExitStack) -> list[SessionStore]:
+        """Where transcripts are: a commit that brings a kestrel_lab of its own logged its runs apart."""
+        if self.store is None:
+            return []
+        apart = [self.store.path.parent / "commits" / side.sha[:12] / self.store.path.name for side in (self.base, self.head)]
+        return [self.store, *(opened.enter_context(closing(SessionStore(path))) for path in dict.fromkeys(apart) if path.exists())]
+
+    def _not_compared(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for (_, metric), d in self._differences.items():
+            if d.note and metric not in found.setdefault(d.note, []):
+                found[d.note].append(metric)
+        return found
 
     @property
     def headline(self) -> str:
@@ -179,8 +248,10 @@ class Comparison:
     def _lines(self) -> Iterable[str]:
         for (config, metric), d in self._differences.items():
             base, head, change, p, verdict, mde = _shown(metric, d)
-            more = f", smallest detectable {mde}" if verdict == "inconclusive" else ""
-            yield f"{labelled(config, self._kinds[config])} {metric}: {base} → {head}, difference {change}, p {p}: {verdict}{more}"
+            yield (
+                f"{labelled(config, self._kinds[config])} {metric}: {base} → {head}, difference {change}, p {p}: "
+                f"{verdict}, smallest detectable {mde}"
+            )
 
     def _notes(self) -> Iterable[str]:
         for side in (self.base, self.head):
@@ -190,38 +261,82 @@ class Comparison:
             yield made + (f", {broke} broke (counted {counted})" if broke else "")
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
+        for note, metrics in self._not_compared().items():
+            yield f"{', '.join(metrics)}: {note}."
         if few := next((d.scenarios for d in self._differences.values() if d.scope == "these scenarios"), None):
             yield f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these."
 
 
 def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
-    """The difference with its verdict for each configuration and metric, success rates first."""
-    before = [trial_record(row, suite.count_errors) for row in base]
-    after = [trial_record(row, suite.count_errors) for row in head]
+    """The difference with its verdict for each configuration and metric, success rates first.
+
+    All are questions asked together: over all of them, a difference that is not there is told in at most one
+    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made side
+    by side only.
+    """
+    before, after = (_values(rows, suite.count_errors) for rows in (base, head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
-    configs = list(dict.fromkeys(record["config"] for record in (*before, *after)))
-    primary = [(config, PRIMARY) for config in configs]
-    secondary = [(config, metric) for config in configs for metric in COMPARED]
-
-    def differ(config: str, metric: str) -> Difference:
-        sides = [_values(records, config, metric) for records in (before, after)]
-        return difference(*sides, weights=weights, bounded=metric == PRIMARY)
-
-    judged = judge([differ(*key) for key in primary], better=["higher"] * len(primary), margin=margin, relative=False)
-    ways: list[Literal["higher", "lower"]] = [METRICS[metric].better for _, metric in secondary]
-    more = judge([differ(*key) for key in secondary], better=ways, margin=margin, relative=True)
-    found = dict(zip([*primary, *secondary], [*judged, *more], strict=True))
-    return {key: found[key] for config in configs for key in found if key[0] == config}
+    configs = list(dict.fromkeys(row.config for row in (*base, *head)))
+    keys = [(config, metric) for config in configs for metric in (PRIMARY, *COMPARED)]
+    questions = [_question(metric, margin, len(configs)) for _, metric in keys]
+    rounds = {
+        config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs
+    }  # fmt: skip
+    found = [
+        _differ(metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight)
+        for (config, metric), key, question in zip(keys, keys, questions, strict=True)
+    ]
+    return dict(zip(keys, judge_all(found, questions), strict=True))
 
 
-def _values(records: Iterable[dict[str, Any]], config: str, metric: str) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for record in records:
-        if record["config"] != config or (metric != PRIMARY and record["outcome"] == "error"):
-            continue
-        value = record["success" if metric == PRIMARY else metric]
-        if not math.isnan(value):
-            found.setdefault(record["scenario"], []).append(value)
+def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
+    """The difference of the success rate with its verdict for each configuration and family, all asked together."""
+    kinds = dict.fromkeys((row.config, str(row.result["family"])) for row in (*base, *head))
+    weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
+    found = []
+    for config, family in kinds:
+        sides = [
+            by_scenario(_values([row for row in rows if row.result["family"] == family], suite.count_errors).get((config, PRIMARY), {}))
+            for rows in (base, head)
+        ]
+        found.append(difference(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
+    judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
+    return dict(zip(kinds, judged, strict=True))
+
+
+def _question(metric: str, margin: float, configs: int) -> Question:
+    if metric == PRIMARY:
+        return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
+    share = (1 - _PRIMARY_SHARE) / len(COMPARED) / configs
+    return Question(better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share)
+
+
+_Values = dict[tuple[str, int], float]
+"""By scenario and epoch."""
+
+
+def _differ(metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float) -> Difference:
+    if metric == PRIMARY or not METRICS[metric].clock:
+        return difference(by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha)
+    if rounds.note:
+        apart = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+        return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
+    before, after = ({key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after))
+    found = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+    return over_rounds(found, moved_by_round(before, after, weights), alpha=alpha)
+
+
+def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
+    """By configuration and metric; other metrics than the success rate are of trials that did not break."""
+    found: dict[tuple[str, str], _Values] = {}
+    for row in rows:
+        place, broke = (row.scenario, row.epoch), row.result["outcome"] == "error"
+        if not broke or count_errors == "fail":
+            found.setdefault((row.config, PRIMARY), {})[place] = float(row.result["outcome"] == "pass")
+        for metric in () if broke else COMPARED:
+            value = float(cast("float", row.metrics.get(metric, math.nan)))
+            if not math.isnan(value):
+                found.setdefault((row.config, metric), {})[place] = value
     return found
 
 
@@ -237,7 +352,11 @@ def _record(d: Difference) -> dict[str, Any]:
         "verdict": d.verdict,
         "mde": d.mde,
         "scenarios": d.scenarios,
+        "lower": d.lower,
+        "higher": d.higher,
         "scope": d.scope,
+        "test": d.test,
+        "note": d.note,
     }
 
 
@@ -250,4 +369,9 @@ def _shown(metric: str, d: Difference) -> list[str]:
         return f"{100 * value:{sign}.1f} %" if metric == PRIMARY else f"{value:{sign}.4g}"
 
     change = f"{text(d.interval.mean, '+')} ({text(d.interval.low, '+')} to {text(d.interval.high, '+')})"
-    return [text(d.base), text(d.head), change, f"{d.p_holm:.3f}", d.verdict, text(d.mde)]
+    return [text(d.base), text(d.head), change, text_of_p(d.p_holm), d.verdict, text(d.mde)]
+
+
+def text_of_p(p: float) -> str:
+    """A p value as text; a dash where there is none."""
+    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +11,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.metrics import METRICS
 
 SUCCESS: Final = "success_rate"
+_RECALL: Final = re.compile(r"recall@[1-9]\d*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,7 +19,7 @@ class Gate:
     """Exactly one bound of the mean of a metric over trials."""
 
     metric: str
-    """`success_rate`, or one of `METRICS`."""
+    """`success_rate`, one of `METRICS`, or `recall@10` and the like: what `recall_at` checks with that k found."""
     at_least: float | None = None
     at_most: float | None = None
     config: str = ""
@@ -26,8 +28,8 @@ class Gate:
     """The family of scenarios it is for; empty for all of them together."""
 
     def __post_init__(self) -> None:
-        known = [SUCCESS, *METRICS]
-        if self.metric not in known:
+        known = [SUCCESS, *METRICS, "recall@10"]
+        if self.metric not in known and not _RECALL.fullmatch(self.metric):
             msg = f"there is no metric {self.metric!r} to set a bound for; {nearest(self.metric, known)}"
             raise UsageError(msg)
         if (self.at_least is None) == (self.at_most is None):
@@ -35,6 +37,9 @@ class Gate:
             raise UsageError(msg)
         if not math.isfinite(self.bound):
             msg = f"a gate's bound is a number, not {self.bound}"
+            raise UsageError(msg)
+        if is_share(self.metric) and self.metric != SUCCESS and not 0 <= self.bound <= 1:
+            msg = f"{self.metric} is a share from 0 to 1: its bound cannot be {self.bound:g}"
             raise UsageError(msg)
         if self.metric == SUCCESS and self.at_least is not None and not 0 < self.at_least < 1:
             msg = f"a success rate can be shown to be at least a share between 0 and 1, not {self.at_least}: no number of trials shows 1"
@@ -60,8 +65,13 @@ class Gate:
         return self.config in ("", config) and self.family in ("", family)
 
 
+def is_share(metric: str) -> bool:
+    """Whether the metric's values are from 0 to 1."""
+    return metric == SUCCESS or bool(_RECALL.fullmatch(metric)) or (metric in METRICS and METRICS[metric].unit == "share")
+
+
 def shown(metric: str, value: float) -> str:
     """A value of a metric as text; a dash for what is not known."""
     if not math.isfinite(value):
         return "–"
-    return f"{100 * value:.3g} %" if metric == SUCCESS else f"{value:.4g}"
+    return f"{100 * value:.3g} %" if metric == SUCCESS or _RECALL.fullmatch(metric) else f"{value:.4g}"

@@ -10,10 +10,11 @@ from typing import Any, Final, Literal
 
 from kestrel_lab.core.text import plain
 from kestrel_lab.evals.difference import Difference
-from kestrel_lab.evals.gate import SUCCESS, Gate, shown
+from kestrel_lab.evals.gate import SUCCESS, Gate, is_share, shown
 from kestrel_lab.evals.junit import Case, Group, Outcome
 from kestrel_lab.evals.markdown import code, joined, table
-from kestrel_lab.evals.stats import Interval, mean_interval
+from kestrel_lab.evals.moments import Moments, share_of
+from kestrel_lab.evals.stats import ALPHA, Interval, mean_interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, success_interval, trial_record
 from kestrel_lab.log.store import EvalRow
@@ -24,6 +25,7 @@ GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]
 EXIT_CODES: Final[dict[GateVerdict, int]] = {"ok": 0, "regression": 1, "inconclusive": 2, "broken": 3}
 HEADINGS: Final = ("gate", "configuration", "value (95 %)", "trials", "verdict", "why")
 _BY_WEIGHT: Final[tuple[GateVerdict, ...]] = ("regression", "broken", "inconclusive")
+_ONE_OF: Final = "violated by itself, but as one of {} gates that may be by chance"
 _OUTCOMES: Final[dict[GateVerdict, Outcome]] = {"ok": "passed", "regression": "failure", "inconclusive": "skipped", "broken": "error"}
 
 
@@ -105,17 +107,38 @@ class GateReport:
 def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
     """Every gate of the suite for every configuration it speaks of.
 
-    `ok` when the whole interval is on the right side of the bound, `regression` when all of it is on the wrong
-    side, else `inconclusive`; `broken` when no trial ran to its end, or the bound is violated only because
+    `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the wrong
+    side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only because
     trials that broke count as failed. Other metrics than the success rate are of trials that did not break.
     """
     records = [trial_record(row, suite.count_errors) for row in rows]
     names = [config.name for config in suite.configs]
-    return tuple(
-        _decision(gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
+    asked = [
+        (gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
         for gate in suite.gates
         for name in ([gate.config] if gate.config else names)
+    ]
+    made = [_decision(gate, name, mine) for gate, name, mine in asked]
+    return tuple(
+        decision if decision.verdict != "regression" or sure else replace(decision, verdict="inconclusive", why=_ONE_OF.format(len(asked)))
+        for decision, sure in zip(made, _surely_violated(asked), strict=True)
     )
+
+
+def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) -> list[bool]:
+    """Which bounds are violated though so many are asked about: Holm's procedure, by intervals of the adjusted width.
+
+    That all gates hold needs no such care: it is only said where each interval says so.
+    """
+    found = [False] * len(asked)
+    while True:
+        alpha = ALPHA / max(1, len(asked) - sum(found))
+        more = [
+            sure or _judge(gate, _interval(gate, mine, alpha)) == "regression" for sure, (gate, _, mine) in zip(found, asked, strict=True)
+        ]
+        if more == found:
+            return found
+        found = more
 
 
 def decide_change(
@@ -160,6 +183,8 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
     )
     if not ran:
         return made
+    if not made.interval.n:
+        return replace(made, why=f"no trial says anything of {gate.metric}")
     verdict = _judge(gate, made.interval)
     why = f"{broke} of {len(records)} trials broke" if broke else ""
     if verdict == "regression" and broke and _judge(gate, _interval(gate, ran)) != "regression":
@@ -169,11 +194,17 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
     return replace(made, verdict=verdict, why=why)
 
 
-def _interval(gate: Gate, records: list[dict[str, Any]]) -> Interval:
+def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -> Interval:
     if gate.metric == SUCCESS:
-        return success_interval(records)
-    kept = [record for record in records if record["outcome"] != "error" and not math.isnan(record[gate.metric])]
-    return mean_interval([r[gate.metric] for r in kept], [r["scenario"] for r in kept], [r["weight"] for r in kept])
+        return success_interval(records, alpha=alpha)
+    values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
+    kept = [(r, value) for r, value in values if not math.isnan(value)]
+    if is_share(gate.metric):
+        clusters: dict[str, tuple[Moments, float]] = {}
+        for record, value in kept:
+            clusters.setdefault(record["scenario"], (Moments(), record["weight"]))[0].add(value)
+        return share_of(clusters.values(), alpha=alpha)
+    return mean_interval([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept], alpha=alpha)
 
 
 def _judge(gate: Gate, interval: Interval) -> GateVerdict:

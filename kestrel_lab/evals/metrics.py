@@ -34,6 +34,13 @@ class Metric:
     better: Better
     function: Callable[[Records], float]
     """`nan` where the run says nothing of it."""
+    least: float = 0.0
+    """The smallest difference that anybody would care about, in its unit."""
+
+    @property
+    def clock(self) -> bool:
+        """Whether it depends on how fast the machine and the provider were just then."""
+        return self.unit == "s" or self.name == "parallel_speedup"
 
 
 def queued_time(records: Records) -> float:
@@ -176,8 +183,11 @@ _LISTED: Final[tuple[tuple[Callable[[Records], float], str, Better], ...]] = (
     (escalations, "models", "lower"),
     (stages_failed, "stages", "lower"),
 )
+_LEAST: Final = {"s": 0.05, "USD": 0.0001}
+"""A twentieth of a second more or less of a trial is the machine's mood, a hundredth of a cent nobody's money."""
 METRICS: Final[dict[str, Metric]] = {
-    function.__name__: Metric(name=function.__name__, unit=unit, better=better, function=function) for function, unit, better in _LISTED
+    function.__name__: Metric(name=function.__name__, unit=unit, better=better, function=function, least=_LEAST.get(unit, 0.0))
+    for function, unit, better in _LISTED
 }
 """Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.figure import literal, shown_figure
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.evals.difference import Difference
+from kestrel_lab.evals.gate import SUCCESS
 from kestrel_lab.evals.table import labelled
 
 if TYPE_CHECKING:
@@ -27,6 +30,67 @@ def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
     _scatter(costs, priced, "cost_estimate", f"cost per trial, USD{left_out}")
     _scatter(times, summaries, "working_time", "working time per trial, s")
     return figure
+
+
+def families_figure(records: Sequence[dict[str, Any]], metric: str) -> Figure:
+    """One metric by family, with intervals; `records` are those of `Reducer.grouped`. Raises `UsageError` for a metric they lack."""
+    known = [key for key in (records[0] if records else {}) if f"{key}_low" in records[0]]
+    if metric not in known:
+        msg = f"there is no metric {metric!r} in these trials; {nearest(metric, known) if known else 'there are no trials'}"
+        raise UsageError(msg)
+    families = list(dict.fromkeys(str(record["family"]) for record in records))
+    configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    figure = shown_figure()(figsize=(8, 1.4 + 0.3 * len(families) * max(2, len(configs))), layout="constrained")
+    axes = figure.subplots()
+    for number, (config, label) in enumerate(configs.items()):
+        mine = [record for record in records if record["config"] == config and not math.isnan(record[metric])]
+        places = [families.index(str(record["family"])) + (number - (len(configs) - 1) / 2) * 0.7 / len(configs) for record in mine]
+        values, lows, highs = ([record[metric + end] for record in mine] for end in ("", "_low", "_high"))
+        reach = [
+            [0.0 if math.isnan(low) else max(0.0, value - low) for value, low in zip(values, lows, strict=True)],
+            [0.0 if math.isnan(high) else max(0.0, high - value) for value, high in zip(values, highs, strict=True)],
+        ]
+        axes.errorbar(values, places, xerr=reach, fmt="o", capsize=3, label=literal(label))
+    axes.set_yticks(range(len(families)), [literal(family or "(no family)") for family in families])
+    axes.set_ylim(len(families) - 0.5, -0.5)
+    axes.set_xlabel(literal(f"{metric}, 95 % interval"))
+    if metric == "success_rate" or metric.startswith("recall@"):
+        axes.set_xlim(-0.02, 1.02)
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
+_COLOURS: Final = {"regression": "C3", "improvement": "C2", "stable": "C0", "inconclusive": "0.45"}
+
+
+def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Figure:
+    """Differences with their intervals, coloured by verdict: success rates in points, other metrics as a share of the base."""
+    rates = {key: d for key, d in differences.items() if key[1] == SUCCESS}
+    others = {key: d for key, d in differences.items() if key[1] != SUCCESS and d.base}
+    figure = shown_figure()(figsize=(12, 1.4 + 0.3 * max(3, len(rates), len(others))), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+    _differences(left, rates, dict.fromkeys(rates, 1.0), "change of the success rate, points")
+    _differences(right, others, {key: abs(d.base) for key, d in others.items()}, "change, % of the base")
+    marks = [left.plot([], [], "o", color=colour, label=verdict)[0] for verdict, colour in _COLOURS.items()]
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
+    return figure
+
+
+def _differences(axes: Axes, found: Mapping[tuple[str, str], Difference], units: Mapping[tuple[str, str], float], title: str) -> None:
+    for place, (key, d) in enumerate(found.items()):
+        mean, low, high = (100 * value / units[key] for value in (d.interval.mean, d.interval.low, d.interval.high))
+        if math.isnan(mean):
+            continue
+        reach = [[0.0], [0.0]] if math.isnan(low) else [[max(0.0, mean - low)], [max(0.0, high - mean)]]
+        axes.errorbar([mean], [place], xerr=reach, fmt="o", capsize=3, color=_COLOURS[d.verdict])
+    several = len({config for config, _ in found}) > 1
+    names = [f"{config} {metric}" if several or metric == SUCCESS else metric for config, metric in found]
+    axes.set_yticks(range(len(found)), [literal(name) for name in names])
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.axvline(0, color="0.6", linewidth=1, zorder=0)
+    axes.set_xlabel(title)
+    axes.grid(axis="x", alpha=0.3)
 
 
 def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from kestrel_lab.evals.gating import GateReport
 from kestrel_lab.evals.markdown import SHOWN, code, joined, linked, table
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, summarise, summary_cells
+from kestrel_lab.evals.table import labelled, summarise, summary_table
 from kestrel_lab.log.store import EvalRow
 
 _TEXTS = frozenset({"configuration", "model"})
@@ -17,10 +17,8 @@ _TEXTS = frozenset({"configuration", "model"})
 def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | None, report: str) -> str:
     """Of one run of a suite; `report` is where its HTML report will be found, empty for nowhere."""
     summaries = summarise(rows, suite.count_errors)
-    cells = [
-        [code(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(SUMMARY_HEADINGS, summary_cells(summary), strict=True)]
-        for summary in summaries
-    ]
+    headings, found = summary_table(summaries)
+    cells = [[code(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(headings, row, strict=True)] for row in found]
     made_up = ", ".join(code(labelled(s["config"], s["model_kind"])) for s in summaries if s["model_kind"] != "real")
     return joined(
         [
@@ -28,7 +26,7 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
             linked(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
             f"**No real model answered for: {made_up}.**" if made_up else "",
             gates.markdown().rstrip("\n") if gates else "",
-            table(SUMMARY_HEADINGS, cells),
+            table(headings, cells),
             *_not_passed(rows, report),
         ]
     )
@@ -46,7 +44,14 @@ def comparison_markdown(
     verdict, base, head, suite = heading
     rows = [[code(config), code(metric), *rest] for config, metric, *rest in differences]
     shown = [
-        [code(f["scenario"]), code(f["config"]), str(f["epoch"]), f"{f['base']} → {f['head']}", code(f["reason"])] for f in flips[:SHOWN]
+        [
+            linked(code(f["scenario"]), f"{report}#run-{f['head_run']}" if report else ""),
+            code(f["config"]),
+            str(f["epoch"]),
+            f"{f['base']} → {f['head']}",
+            code(f["reason"]),
+        ]
+        for f in flips[:SHOWN]
     ]
     return joined(
         [

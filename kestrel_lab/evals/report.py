@@ -1,43 +1,57 @@
-"""The page that tells of a suite run: what was tried, how well it went, and what happened where it did not."""
+"""The page that tells of a suite run: what was tried, how well it went, and what happened in each trial."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.drawing.figure import png_uri
-from kestrel_lab.core.text import one_line, plain
-from kestrel_lab.evals.plots import configs_figure
+from kestrel_lab.core.text import plain
+from kestrel_lab.evals.gating import GateReport
+from kestrel_lab.evals.plots import configs_figure, families_figure
+from kestrel_lab.evals.reducer import reduced
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, percent, success_interval, summarise, summary_cells, trial_record
+from kestrel_lab.evals.table import labelled, percent, summary_table
+from kestrel_lab.evals.transcripts import Transcripts
 from kestrel_lab.log.store import EvalRow, SessionStore
-from kestrel_lab.views.html import run_html, table_html
+from kestrel_lab.views.html import table_html
 from kestrel_lab.views.page import page
-from kestrel_lab.views.runview import view_of
 
-MAX_TRANSCRIPTS: Final = 50
-"""Transcripts in one page; further trials that did not pass are listed with their reason."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore) -> str:
+def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gates: GateReport | None = None) -> str:
     """A self-contained HTML document; everything foreign in it is text."""
-    summaries = summarise(rows, suite.count_errors)
+    reducer = reduced(rows, suite.count_errors)
+    summaries = reducer.summaries()
     commits = sorted({row.git_sha for row in rows if row.git_sha})
     body = [
-        f"<h1>Suite {_text(suite.name)}</h1>",
-        f"<p>{len(rows)} trials: {len(suite.scenarios)} scenarios × {len(suite.configs)} configurations × {suite.epochs} epochs. "
+        f'<h1 style="overflow-wrap:anywhere">Suite {_text(suite.name)}</h1>',
+        f'<p style="overflow-wrap:anywhere">{len(rows)} trials: {len(suite.scenarios)} scenarios × {len(suite.configs)} configurations × {suite.epochs} epochs. '
         f"Commit: {_text(', '.join(commits) or 'not in git')}. A trial that broke counts "
         f"{'as failed' if suite.count_errors == 'fail' else 'in no rate'}.</p>",
         _made_up(summaries),
-        table_html(SUMMARY_HEADINGS, map(summary_cells, summaries)),
-        f'<p><img alt="Success, cost and working time by configuration" src="{png_uri(configs_figure(summaries))}"></p>',
+        wide(table_html(*summary_table(summaries))),
+        f"<h2>Gates: {gates.verdict}</h2>{wide(table_html(*gates.table()))}" if gates else "",
+        image(configs_figure(summaries), "Success, cost and working time by configuration"),
+        *_families(reducer.grouped("family")),
         "<h2>Scenarios</h2>",
-        _scenarios(suite, rows),
-        "<h2>What did not pass</h2>",
-        *_failures(rows, store),
+        wide(_scenarios(reducer.grouped("scenario"), {row.scenario: str(row.result["family"]) for row in rows})),
+        *_trials(rows, Transcripts(store)),
     ]
     return page(f"Suite {suite.name}", "\n".join(body))
+
+
+def image(figure: Figure, told: str) -> str:
+    """A figure on its own light ground, so that it can be read on dark pages, too."""
+    return f'<p><img alt="{escape(told)}" src="{png_uri(figure)}" style="background:#fff;border-radius:6px"></p>'
+
+
+def wide(table: str) -> str:
+    """A table that scrolls by itself where the page is narrower."""
+    return f'<div style="overflow-x:auto">{table}</div>'
 
 
 def _made_up(summaries: Iterable[dict[str, Any]]) -> str:
@@ -45,33 +59,38 @@ def _made_up(summaries: Iterable[dict[str, Any]]) -> str:
     return f"<p><b>No real model answered for: {_text(', '.join(names))}.</b></p>" if names else ""
 
 
-def _scenarios(suite: Suite, rows: Sequence[EvalRow]) -> str:
-    kinds = {row.config: str(row.result["model_kind"]) for row in rows}
-    families = {scenario.id: scenario.family for scenario in suite.scenarios}
-    cells = []
-    for scenario in dict.fromkeys(row.scenario for row in rows):
-        found = []
-        for config in kinds:
-            records = [trial_record(row, suite.count_errors) for row in rows if (row.scenario, row.config) == (scenario, config)]
-            broke = sum(record["outcome"] == "error" for record in records)
-            found.append(percent(success_interval(records).mean) + (f" ({broke} broke)" if broke else "") if records else "–")
-        cells.append([scenario, families.get(scenario, ""), *found])
-    return table_html(["scenario", "family", *(labelled(config, kind) for config, kind in kinds.items())], cells)
+def _families(records: Sequence[dict[str, Any]]) -> Iterable[str]:
+    if len({record["family"] for record in records}) > 1:
+        yield "<h2>Families</h2>"
+        yield image(families_figure(records, "success_rate"), "Success rate by family of scenarios")
+        for metric in (name for name in records[0] if name.startswith("recall@") and not name.endswith(("_low", "_high"))):
+            yield image(families_figure(records, metric), f"{metric} by family of scenarios")
 
 
-def _failures(rows: Sequence[EvalRow], store: SessionStore) -> Iterable[str]:
+def _scenarios(records: Sequence[dict[str, Any]], families: dict[str, str]) -> str:
+    configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    cells = {(record["scenario"], record["config"]): _rate(record) for record in records}
+    rows = [[name, family, *(cells.get((name, config), "–") for config in configs)] for name, family in families.items()]
+    return table_html(["scenario", "family", *configs.values()], rows)
+
+
+def _rate(record: dict[str, Any]) -> str:
+    interval = f" ({100 * record['success_rate_low']:.0f}–{100 * record['success_rate_high']:.0f})"
+    broke = f", {record['errors']} broke" if record["errors"] else ""
+    return f"{percent(record['success_rate'])}{interval} of {record['trials']}{broke}"
+
+
+def _trials(rows: Sequence[EvalRow], transcripts: Transcripts) -> Iterable[str]:
+    """Those that did not pass first: they are told even where not all have room."""
     failed = [row for row in rows if row.result["outcome"] != "pass"]
+    yield "<h2>What did not pass</h2>"
+    yield from map(transcripts.folded, failed)
     if not failed:
         yield "<p>Every trial passed.</p>"
-    for number, row in enumerate(failed):
-        label = labelled(row.config, str(row.result["model_kind"]))
-        head = f"{row.scenario} · {label} · epoch {row.epoch} · {row.result['outcome']}: {one_line(str(row.result['reason']), 300)}"
-        if number >= MAX_TRANSCRIPTS:
-            yield f"<p>{_text(head)}</p>"
-            continue
-        records = store.records(str(row.result["run"]))
-        inside = run_html(view_of(records)) if records else "<p>The log of this run is not in this store.</p>"
-        yield f'<details id="run-{escape(str(row.result["run"]))}">' + f"<summary>{_text(head)}</summary>{inside}</details>"
+    if passed := [row for row in rows if row.result["outcome"] == "pass"]:
+        yield f"<h2>What passed</h2><details><summary>{len(passed)} trials</summary>"
+        yield from map(transcripts.folded, passed)
+        yield "</details>"
 
 
 def _text(text: str) -> str:

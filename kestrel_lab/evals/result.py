@@ -7,24 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
-from kestrel_lab.evals.plots import configs_figure
+from kestrel_lab.evals.plots import configs_figure, families_figure
 from kestrel_lab.evals.pullrequest import result_markdown
+from kestrel_lab.evals.reducer import Group, reduced
 from kestrel_lab.evals.report import report_page
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import (
     COLUMNS,
-    SUMMARY_HEADINGS,
     cost_text,
     grading_cost,
     labelled,
     rate_text,
     summarise,
-    summary_cells,
+    summary_table,
     trial_record,
 )
 from kestrel_lab.evals.testcases import groups
@@ -54,11 +56,13 @@ class EvalResult:
         """One row per trial: who and what, `outcome` (`pass`, `fail`, `error`), metrics, `reason`, `run`, `git_sha`.
 
         `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
-        mean value of its checks; times are in seconds.
+        mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
         """
         import pandas as pd
 
-        return pd.DataFrame([trial_record(row, self.suite.count_errors) for row in self.rows], columns=list(COLUMNS))
+        records = [trial_record(row, self.suite.count_errors) for row in self.rows]
+        more = sorted({name for record in records for name in record} - set(COLUMNS))
+        return pd.DataFrame(records, columns=[*COLUMNS, *more])
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -79,7 +83,9 @@ class EvalResult:
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
 
-        `success_rate` with its 95 % interval `low` and `high`, clustered by scenario; numbers of `trials`,
+        `success_rate` with its 95 % interval `low` and `high`, clustered by scenario; `pass_at` and `pass_hat`, the
+        chances that one and that all of `k` tries pass, with intervals, `k` being the fewest tries of a scenario;
+        numbers of `trials`,
         `scenarios` and `errors` (trials that broke); means per trial of times, tokens, calls and cost, and
         apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
         least as good in success, cost and working time and better in one of them.
@@ -87,6 +93,33 @@ class EvalResult:
         import pandas as pd
 
         return pd.DataFrame(self._summaries()).set_index("config")
+
+    def by(self, group: Group) -> pd.DataFrame:
+        """One row per configuration and `family` or `scenario`: `success_rate` and every metric, each with `…_low` and `…_high`.
+
+        `recall@k` is among them where checks ask for it. Intervals are of 95 %, clustered by scenario.
+        """
+        import pandas as pd
+
+        if group not in get_args(Group):
+            msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {group!r}"
+            raise UsageError(msg)
+        return pd.DataFrame(reduced(self.rows, self.suite.count_errors).grouped(group))
+
+    def plot_families(self, metric: str = "success_rate") -> Figure:
+        """A metric by family of scenarios, with intervals, one mark per configuration."""
+        return families_figure(reduced(self.rows, self.suite.count_errors).grouped("family"), metric)
+
+    def abstention(self) -> pd.DataFrame:
+        """One row per configuration: how often it said that it does not know, where that was right and where it was not.
+
+        Right it is in scenarios with a check `answer_abstains`: `abstained` of them, with its interval. Of the others,
+        `abstained_wrongly` and, of those that were answered, the share that passed, `right_when_answered`. Trials
+        that broke are in none. Missing where there are no such trials.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(abstentions(self.suite, self.rows)).set_index("config")
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
@@ -104,17 +137,18 @@ class EvalResult:
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """`summary` as a person reads it: headings, and a row of texts per configuration."""
-        return SUMMARY_HEADINGS, [[str(cell) for cell in summary_cells(summary)] for summary in self._summaries()]
+        headings, rows = summary_table(self._summaries())
+        return headings, [[str(cell) for cell in row] for row in rows]
 
     def plot(self) -> Figure:
         """Success rate with intervals, and success against cost and working time with the Pareto front."""
         return configs_figure(self._summaries())
 
     def report(self, path: str | Path) -> Path:
-        """Write a self-contained HTML page with tables, plots and transcripts of what did not pass; returns its path."""
+        """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(report_page(self.suite, self.rows, self.store), encoding="utf-8")
+        target.write_text(report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None), encoding="utf-8")
         return target
 
     def gates(self) -> GateReport:
@@ -153,7 +187,7 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.headline)}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
+        return f"<p><b>{escape(self.headline)}</b></p>{table_html(*summary_table(self._summaries()))}"
 
     @property
     def headline(self) -> str:

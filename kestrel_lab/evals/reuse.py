@@ -32,7 +32,8 @@ class Reuse:
 def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
     """The newest row that did not break, for each of `asks` that has one with an equal identity."""
     stored = store.eval_runs(suite=suite.name)
-    good = {row.key: row for row in stored if row.result["outcome"] != "error"}
+    judged_again = [row for row in store.eval_scores(suite=suite.name) if row.key]
+    good = {row.key: row for row in (*judged_again, *stored) if row.result["outcome"] != "error"}
     earlier: dict[tuple[str, str, int], list[EvalRow]] = {}
     for row in stored:
         earlier.setdefault((row.scenario, row.config, row.epoch), []).append(row)

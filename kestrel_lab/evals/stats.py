@@ -8,16 +8,24 @@ trials as independent instead finds differences in up to half of all comparisons
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ALPHA: Final = 0.05
 """How often a difference may be reported where there is none."""
 ENUMERATED: Final = 12
 """Up to this many differences, all patterns of signs are tried instead of a sample of them."""
 SHUFFLES: Final = 9_999
+_HOPELESS: Final = 1_000
+"""Random patterns after which a p value far above `ALPHA` is not made more exact."""
+_AT_ONCE: Final = 500_000
+"""Signs that are held in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +48,14 @@ class Interval:
 NOTHING: Final = Interval(mean=math.nan, low=math.nan, high=math.nan)
 
 
-def mean_interval(values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None) -> Interval:
-    """The weighted mean of `values` with a cluster-robust interval.
+def mean_interval(
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+    *,
+    alpha: float = ALPHA,
+) -> Interval:
+    """The weighted mean of `values` with a cluster-robust interval, which misses the true mean with the chance `alpha`.
 
     `clusters` names each value's cluster; without it each value is its own. One cluster alone is treated as
     a sample of independent values. A single value, or none, has no interval.
@@ -61,35 +75,39 @@ def mean_interval(values: Sequence[float], clusters: Sequence[Hashable] | None =
     if count < 2:
         return Interval(mean=mean, low=math.nan, high=math.nan, clusters=count, n=len(values))
     se = math.sqrt(math.fsum(d * d for d in deviation.values()) * count / (count - 1)) / total
-    reach = t_quantile(1 - ALPHA / 2, count - 1) * se
+    reach = t_quantile(1 - alpha / 2, count - 1) * se
     return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=count, n=len(values))
 
 
 def proportion_interval(
-    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+    *,
+    alpha: float = ALPHA,
 ) -> Interval:
     """The interval of a success rate: `mean_interval` within 0 and 1, or Wilson's where that is the better one.
 
     Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when
     all trials agree: then with one observation per cluster, since nothing says that repeats add to them.
     """
-    interval = mean_interval(values, clusters, weights)
+    interval = mean_interval(values, clusters, weights, alpha=alpha)
     if not values:
         return interval
     count = len(set(clusters)) if clusters is not None else len(values)
     agree = interval.mean in (0.0, 1.0)
     if count in (1, len(values)) or agree:
         size = count if agree and count > 1 else len(values)
-        low, high = wilson(interval.mean * size, size)
+        low, high = wilson(interval.mean * size, size, alpha=alpha)
         return Interval(mean=interval.mean, low=low, high=high, se=interval.se, clusters=count, n=len(values))
     return Interval(
         mean=interval.mean, low=max(0.0, interval.low), high=min(1.0, interval.high), se=interval.se, clusters=count, n=len(values)
     )
 
 
-def wilson(successes: float, n: float) -> tuple[float, float]:
-    """Wilson's score interval of a proportion, 95 %."""
-    z = NormalDist().inv_cdf(1 - ALPHA / 2)
+def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, float]:
+    """Wilson's score interval of a proportion, 95 % unless `alpha` says otherwise."""
+    z = NormalDist().inv_cdf(1 - alpha / 2)
     rate = successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
@@ -158,11 +176,36 @@ def sign_flip_test(differences: Sequence[float]) -> float:
 
     sizes = np.abs(np.array(moved))
     seen = abs(sum(moved)) - 1e-9
-    if len(moved) <= ENUMERATED:
-        patterns = (np.arange(2 ** len(moved))[:, None] >> np.arange(len(moved))) & 1
-        return float(np.mean(np.abs((2 * patterns - 1) @ sizes) >= seen))
-    signs = np.random.default_rng(0).integers(0, 2, (SHUFFLES, len(moved))) * 2 - 1
-    return float((np.sum(np.abs(signs @ sizes) >= seen) + 1) / (SHUFFLES + 1))
+    total = float(sizes.sum())
+    extreme = tried = 0
+    for signs in _patterns(len(moved)):
+        extreme += int(np.count_nonzero(np.abs(2 * (signs @ sizes) - total) >= seen))
+        tried += len(signs)
+        if len(moved) > ENUMERATED and tried >= _HOPELESS and extreme > 0.2 * tried:
+            break  # p is about that much, and no verdict depends on its further digits
+    return extreme / tried if len(moved) <= ENUMERATED else (extreme + 1) / (tried + 1)
+
+
+def _patterns(count: int) -> Iterator[np.ndarray[Any, Any]]:
+    """All choices of some of `count` numbers, or `SHUFFLES` random ones: rows of 0 and 1, in blocks of some megabytes."""
+    import numpy as np  # as above
+
+    packed = _packed_patterns(count)
+    rows = max(1, _AT_ONCE // count)
+    for start in range(0, len(packed), rows):
+        yield np.unpackbits(packed[start : start + rows], axis=1, count=count).astype(float)
+
+
+@lru_cache(maxsize=16)
+def _packed_patterns(count: int) -> np.ndarray[Any, Any]:
+    """The choices, eight to a byte; kept, because all metrics of a comparison use the same."""
+    import numpy as np  # as above
+
+    width = (count + 7) // 8
+    if count <= ENUMERATED:
+        numbers = (np.arange(2**count) << (8 * width - count)).astype(">u2")
+        return numbers.view(np.uint8).reshape(-1, 2)[:, 2 - width :].copy()
+    return np.frombuffer(np.random.default_rng(0).bytes(SHUFFLES * width), dtype=np.uint8).reshape(SHUFFLES, width)
 
 
 def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
@@ -183,13 +226,20 @@ def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence
     return float((np.sum(np.abs(shuffled) >= abs(seen) - 1e-9) + 1) / (SHUFFLES + 1))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p values: reporting those below `ALPHA` reports any false difference at most that often in all."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
+    """Adjusted p values: reporting those below `ALPHA` reports any false difference at most that often in all.
+
+    `weights` say how the allowance is shared: a question with twice the weight needs half the evidence. What is
+    spent on questions that are answered goes to the others (Holm 1979, "A simple sequentially rejective multiple test
+    procedure").
+    """
+    shares = list(weights) if weights is not None else [1.0] * len(p_values)
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i] / shares[i])
     adjusted = [1.0] * len(p_values)
     largest = 0.0
     for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        left = math.fsum(shares[j] for j in order[rank:])
+        largest = max(largest, min(1.0, left / shares[i] * p_values[i]))
         adjusted[i] = largest
     return adjusted
 
@@ -209,3 +259,14 @@ def t_quantile(probability: float, df: int) -> float:
     from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
 
     return float(stdtrit(df, probability))
+
+
+def t_test(interval: Interval) -> float:
+    """The p value of the mean of `interval` where the true one is zero, by Student's t; 1 where nothing can be said."""
+    from scipy.special import stdtr  # as in `t_quantile`
+
+    if math.isnan(interval.se) or interval.clusters < 2:
+        return 1.0
+    if interval.se == 0:
+        return 0.0 if interval.mean else 1.0
+    return float(2 * stdtr(interval.clusters - 1, -abs(interval.mean) / interval.se))

@@ -73,14 +73,16 @@ class Scenario:
 
     def definition(self) -> dict[str, Json]:
         """All that a trial's outcome depends on: not family, tags and weight."""
+        return {**self.task(), "checks": [check_definition(check) for check in self.checks], "expected": self.expected}
+
+    def task(self) -> dict[str, Json]:
+        """All that a trial's run depends on: what is left of the definition without that by which it is judged."""
         return {
             "goal": self.goal,
-            "checks": [check_definition(check) for check in self.checks],
             "place": {"kind": type(self.place).__name__, **asdict(self.place)},
             "tools": None if self.tools is None else list(self.tools),
             "limits": dict(self.limits),
             "approve": self.policy,
-            "expected": self.expected,
         }
 
 

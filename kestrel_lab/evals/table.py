@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats import Interval, proportion_interval
+from kestrel_lab.evals.reducer import reduced, score_metrics
+from kestrel_lab.evals.stats import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.log.store import EvalRow
 
@@ -17,12 +18,10 @@ COLUMNS: Final = (
     *("grading_cost", "reason", "run", "git_sha", "weight"),
 )
 """What a trial's record holds, in order."""
-MEANS: Final = ("wall_time", "working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate", "unpriced_calls", "cache_hits")
-"""Metrics whose means a summary shows."""
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """One trial as a flat record with the keys `COLUMNS`."""
+    """One trial as a flat record with the keys `COLUMNS`, and `recall@k` where a check asks for it."""
     result = cast("dict[str, Any]", row.result)
     values = [score["value"] for score in result["scores"]]
     success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
@@ -38,7 +37,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "success": success,
         "score": sum(values) / len(values) if values else math.nan,
         **{name: row.metrics.get(name, math.nan) for name in METRICS},
-        "grading_cost": grading_cost(result["scores"]),
+        **score_metrics(result["scores"]),
         "reason": result["reason"],
         "run": result["run"],
         "git_sha": row.git_sha,
@@ -48,58 +47,23 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
 
 def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
     """US dollars that asking graders for `scores` cost; not a number where a price is not known."""
-    used = [score["usage"] for score in scores if score.get("usage")]
-    return math.nan if any(usage["unpriced"] for usage in used) else float(sum(usage["cost_usd"] for usage in used))
+    return score_metrics(scores)["grading_cost"]
 
 
-def success_interval(records: Sequence[dict[str, Any]]) -> Interval:
+def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:
     """The success rate of trials that count, clustered by scenario; no interval where none counts."""
     counted = [record for record in records if not math.isnan(record["success"])]
     return proportion_interval(
         [record["success"] for record in counted],
         [record["scenario"] for record in counted],
         [record["weight"] for record in counted],
+        alpha=alpha,
     )
 
 
 def summarise(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
-    """One record per configuration: rate with interval, counts, means of `MEANS`, and whether it is on the Pareto front."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row.config, []).append(trial_record(row, count_errors))
-    summaries = [_summary(config, records) for config, records in groups.items()]
-    for summary in summaries:
-        summary["pareto"] = not any(_dominates(other, summary) for other in summaries)
-    return summaries
-
-
-def _summary(config: str, records: list[dict[str, Any]]) -> dict[str, Any]:
-    rate = success_interval(records)
-    means = {name: sum(record[name] for record in records) / len(records) for name in (*MEANS, "grading_cost")}
-    return {
-        "config": config,
-        "model": records[0]["model"],
-        "model_kind": records[0]["model_kind"],
-        "success_rate": rate.mean,
-        "low": rate.low,
-        "high": rate.high,
-        "trials": len(records),
-        "scenarios": len({record["scenario"] for record in records}),
-        "errors": sum(record["outcome"] == "error" for record in records),
-        **means,
-        "cost_known": means["unpriced_calls"] == 0,
-    }
-
-
-def _dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    mine, others = _loss(one), _loss(other)
-    return all(a <= b for a, b in zip(mine, others, strict=True)) and mine != others
-
-
-def _loss(summary: dict[str, Any]) -> tuple[float, float, float]:
-    """What is better when smaller; an unknown cost is worse than any known one."""
-    rate = 0.0 if math.isnan(summary["success_rate"]) else summary["success_rate"]
-    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, summary["working_time"]
+    """One record per configuration, as `Reducer.summaries` gives it; the rows are read once and not kept."""
+    return reduced(rows, count_errors).summaries()
 
 
 def labelled(name: str, kind: str) -> str:
@@ -123,6 +87,25 @@ def cost_text(summary: dict[str, Any]) -> str:
     """The mean cost, and that it leaves out calls of unknown price where it does."""
     text = f"${summary['cost_estimate']:.4f}"
     return text if summary["cost_known"] else ("price not known" if not summary["cost_estimate"] else f"{text} + calls of unknown price")
+
+
+def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[object]]]:
+    """Headings and cells; where scenarios were tried more than once, the chances that one and that all of k tries pass."""
+    headings, rows = list(SUMMARY_HEADINGS), [summary_cells(summary) for summary in summaries]
+    if any(summary["k"] > 1 for summary in summaries):
+        found = {summary["k"] for summary in summaries}
+        k = str(*found) if len(found) == 1 else "k"
+        headings[3:3] = [f"pass@{k}", f"pass^{k}"]
+        for summary, row in zip(summaries, rows, strict=True):
+            row[3:3] = [_chance_text(summary, name, tell_k=k == "k") for name in ("pass_at", "pass_hat")]
+    return headings, rows
+
+
+def _chance_text(summary: dict[str, Any], name: str, *, tell_k: bool) -> str:
+    if summary["k"] < 2:
+        return "–"
+    text = f"{percent(summary[name])} ({100 * summary[f'{name}_low']:.0f}–{100 * summary[f'{name}_high']:.0f})"
+    return f"{text}, k = {summary['k']}" if tell_k else text
 
 
 def summary_cells(summary: dict[str, Any]) -> list[object]:

@@ -9,8 +9,9 @@ from typing import Any
 from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.gate import SUCCESS
 from kestrel_lab.evals.junit import Case, Group
+from kestrel_lab.evals.reducer import MEANS
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import MEANS, labelled, trial_record
+from kestrel_lab.evals.table import labelled, trial_record
 from kestrel_lab.log.store import EvalRow
 
 

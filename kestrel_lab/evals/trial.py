@@ -178,6 +178,7 @@ def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind:
         "status": str(run.status),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
+        "task": content_key(ask.scenario.task()),
         "identity": ask.identity.as_json(),
     }
 

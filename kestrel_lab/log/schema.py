@@ -175,5 +175,22 @@ CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
 END;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
+_THIRD = """
+CREATE TABLE eval_scores(
+  trial TEXT NOT NULL,
+  suite_hash TEXT NOT NULL,
+  result_json TEXT NOT NULL CHECK(json_valid(result_json)),
+  key TEXT NOT NULL,
+  created_at REAL NOT NULL
+);
+CREATE INDEX eval_scores_by_trial ON eval_scores(trial);
+CREATE TRIGGER eval_scores_insert BEFORE INSERT ON eval_scores BEGIN
+  SELECT RAISE(ABORT, 'E_NO_TRIAL') WHERE NOT EXISTS (SELECT 1 FROM eval_runs WHERE id = NEW.trial);
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE EXISTS (SELECT 1 FROM eval_scores WHERE rowid = NEW.rowid);
+END;
+CREATE TRIGGER eval_scores_update BEFORE UPDATE ON eval_scores BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER eval_scores_delete BEFORE DELETE ON eval_scores BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +77,8 @@ class EvalRow:
     """Hash of everything the trial's outcome depends on."""
 
 
+_PAGE = 1_000
+"""Trials read at once."""
 _LAST = 2**63 - 1
 """No event has a greater number."""
 _EVENT_COLUMNS = "seq, eid, at, type, body"
@@ -297,6 +299,36 @@ class SessionStore:
             (suite, git_sha),
         )
         return [_eval_row(row) for row in rows]
+
+    def each_eval_run(self, *, suite: str, git_sha: str | None = None, latest: bool = False) -> Iterator[EvalRow]:
+        """Stored trials, oldest first, read in pages as they are asked for: any number takes little memory, that of their ids.
+
+        With `latest`, of each scenario, configuration and epoch the newest alone.
+        """
+        # Of a group with one maximum SQLite takes the other columns from the row that has it.
+        columns, group = ("id, max(created_at) AS at", "GROUP BY scenario, config, epoch") if latest else ("id, created_at AS at", "")
+        sql = f"SELECT {columns} FROM eval_runs WHERE suite = ?1 AND (?2 IS NULL OR git_sha = ?2) {group} ORDER BY at, id"
+        ids = [row[0] for row in self._read(sql, (suite, git_sha))]
+        page = f"SELECT {_EVAL_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
+        for start in range(0, len(ids), _PAGE):
+            yield from map(_eval_row, self._read(page, (dumps(list(ids[start : start + _PAGE])),)))
+
+    def add_eval_score(self, row: EvalRow, trial: str, suite_hash: str) -> Future[None]:
+        """Queue new scores of a stored trial, beside those it has: the result and key of `row`, judged by the suite with that hash."""
+        done: Future[None] = Future()
+        values = (trial, suite_hash, dumps(row.result), row.key, time.time())
+        sql = "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES (?,?,?,?,?)"
+        self._writer.put(Execute(sql, values, f"scores of trial {trial}", done), urgent=False)
+        return done
+
+    def eval_scores(self, *, suite: str, suite_hash: str | None = None) -> list[EvalRow]:
+        """Trials with the scores they were given later, oldest scores first; only those by the suite with that hash, if one is named."""
+        columns = "id, scenario, s.result_json, metrics_json, git_sha, r.created_at, suite, config, epoch, s.key"
+        sql = (
+            f"SELECT {columns} FROM eval_scores AS s JOIN eval_runs AS r ON r.id = s.trial"
+            " WHERE suite = ?1 AND (?2 IS NULL OR suite_hash = ?2) ORDER BY s.created_at, s.rowid"
+        )
+        return [_eval_row(row) for row in self._read(sql, (suite, suite_hash))]
 
     def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
         """Rows of what is on disk; for the tables beside the log."""

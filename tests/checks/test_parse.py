@@ -3,6 +3,7 @@
 import pytest
 from jsonschema import Draft202012Validator
 
+from kestrel_lab.checks.abstention import AnswerAbstains
 from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
 from kestrel_lab.checks.citation import AnswerCites
 from kestrel_lab.checks.commands import CommandSucceeds
@@ -12,11 +13,14 @@ from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
 from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check, parse_checks
+from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError
 
 WRITTEN = [
+    ({"answer_abstains": True}, AnswerAbstains()),
+    ({"answer_abstains": False}, AnswerAbstains(expected=False)),
     ({"answer_cites": ["a.py", "b.py"]}, AnswerCites(sources=("a.py", "b.py"))),
     ({"answer_cites": {"sources": "a.py", "seen": True}}, AnswerCites(sources=("a.py",), seen=True)),
     ({"answer_contains": "42"}, AnswerContains(texts=("42",))),
@@ -33,6 +37,8 @@ WRITTEN = [
     ({"graded": "names the cause"}, ModelGraded(rubric="names the cause")),
     ({"graded": {"rubric": "r", "at_least": 0.8, "model": "m"}}, ModelGraded(rubric="r", at_least=0.8, model="m")),
     ({"python_check": "checks:sorted_rows"}, PythonCheck(function="checks:sorted_rows")),
+    ({"recall_at": ["a.py", "b.py"]}, RecallAt(items=("a.py", "b.py"))),
+    ({"recall_at": {"items": "a.py", "k": 5, "tool": "grep", "at_least": 0.5}}, RecallAt(items=("a.py",), k=5, tool="grep", at_least=0.5)),
     ({"seconds_at_most": 30}, SecondsAtMost(seconds=30)),
     ({"tokens_at_most": 5000}, TokensAtMost(n=5000)),
     ({"tool_at_most": {"name": "grep", "n": 3}}, ToolAtMost(name="grep", n=3)),

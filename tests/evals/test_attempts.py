@@ -28,6 +28,12 @@ def test_they_are_shares_of_all_choices(outcomes, data):
     assert pass_hat_k(n, c, k) == pytest.approx(sum(map(all, choices)) / len(choices))
 
 
+def test_known_answers():
+    """Seven of eight trials passed: pass^k falls from .875 to nothing, while one of two is sure to pass."""
+    assert [pass_hat_k(8, 7, k) for k in (1, 2, 4, 8)] == [0.875, 0.75, 0.5, 0.0]
+    assert [pass_at_k(8, 7, k) for k in (1, 2)] == [0.875, 1.0]
+
+
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_they_are_unbiased(k):
     """Averaged over everything that five trials can give, both are the true chance; the plug-in estimates are not."""

@@ -107,10 +107,21 @@ def test_overall():
     assert (overall(["stable"]), overall([])) == ("stable", "inconclusive")
 
 
+def test_few_scenarios_that_agree_can_detect_little():
+    """All passes on both sides, or none on one: no spread is seen, and that is no promise to see any change at all."""
+    ones, zeros = {f"s{n}": [1.0] * 3 for n in range(4)}, {f"s{n}": [0.0] * 3 for n in range(4)}
+    for head in (ones, zeros):
+        assert difference(ones, head, weights={}, bounded=True).mde > 0.25
+    assert difference({"a": [1.0]}, {"a": [1.0]}, weights={}, bounded=True).mde == math.inf
+    assert difference(ones, ones, weights={}, bounded=False).mde == math.inf
+
+
 def test_detectable_difference_is_stated():
-    """With no spread seen, at least six flips would be needed; with spread, the usual formula."""
+    """Tried once and with no flip seen, a drop after which most comparisons have six flips; with repeats, six scenarios by one trial."""
     same = {f"s{n}": [1.0] for n in range(50)}
-    assert difference(same, same, weights={}, bounded=True).mde == pytest.approx(6 / 50)
+    assert difference(same, same, weights={}, bounded=True).mde == pytest.approx(0.1535, abs=1e-4)
+    often = {name: values * 5 for name, values in same.items()}
+    assert difference(often, often, weights={}, bounded=True).mde == pytest.approx(6 / 250)
     assert isinstance(difference(same, same, weights={}, bounded=True), Difference)
     assert difference(same, same, weights={}, bounded=True).interval == Interval(
         mean=0.0, low=pytest.approx(-0.0711, abs=1e-4), high=pytest.approx(0.0711, abs=1e-4), se=0.0, clusters=50, n=50

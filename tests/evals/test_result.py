@@ -62,9 +62,9 @@ def test_the_front_by_hand(result):
     records = summarise(result.rows, "fail")
     for record, time in zip(records, (2.0, 1.0, 3.0, 2.5), strict=True):
         record["working_time"] = time
-    from kestrel_lab.evals.table import _dominates
+    from kestrel_lab.evals.reducer import dominates
 
-    assert [not any(_dominates(other, one) for other in records) for one in records] == [True, True, False, False]
+    assert [not any(dominates(other, one) for other in records) for one in records] == [True, True, False, False]
 
 
 def test_text_says_it_is_scripted(result):
@@ -83,7 +83,8 @@ def test_the_report_is_one_safe_file(result, tmp_path):
     """Tables, a plot and transcripts of failures in one page without scripts or remote loads."""
     path = result.report(tmp_path / "out" / "report.html")
     text = path.read_text(encoding="utf-8")
-    assert text.count('<details id="run-') == 10
+    assert text.count('<details id="run-') == 40
+    assert text.index("What did not pass") < text.index("idea") < text.index("What passed")
     assert "No real model answered for" in text
     assert "data:image/png;base64," in text
     assert EVIL not in text

@@ -39,6 +39,10 @@ CHANGES = (
     "UPDATE OR IGNORE events SET type = 'progress'",
     "UPDATE eval_runs SET result_json = '{\"passed\": true}'",
     "UPDATE eval_runs SET git_sha = 'other'",
+    "DELETE FROM eval_scores",
+    "UPDATE eval_scores SET result_json = '{\"passed\": true}'",
+    "INSERT OR REPLACE INTO eval_scores(rowid, trial, suite_hash, result_json, key, created_at) SELECT rowid, trial, 'h', '{}', '', 0 FROM eval_scores",
+    "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES('none', 'h', '{}', '', 0)",
     "UPDATE transitions SET target = 'COMPLETE' WHERE source = 'PLANNING' AND target = 'EXECUTING'",
     "UPDATE runs SET goal = 'another'",
     "UPDATE runs SET model = 'better', model_kind = 'real'",
@@ -219,6 +223,7 @@ def prepare(path: Path) -> None:
     store.checkpoint("live", "cycles")
     row = EvalRow(id="t", scenario="s", result={}, metrics={}, git_sha="a", created_at=0, suite="u", config="c", epoch=1, key="k")
     store.add_eval_run(row).result()
+    store.add_eval_score(row, "t", "h").result()
     store.close()
 
 

@@ -1,0 +1,86 @@
+"""A check of what a run was shown: how much of what matters is among the first results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events import MemoryRecalled, Record, ToolAnswered
+from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.core.text import one_line
+
+MEMORY = "memory"
+"""In place of a tool: the notes of earlier runs that the run was given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallAt:
+    """Of the items that matter, the share that is among the first `k` results which the run was shown.
+
+    Results are those of `tool`, of all tools where it is empty, or notes of earlier runs for `memory`: elements of a
+    list, else lines, in the order in which they came; the same one twice counts once, and calls that failed give none.
+    An item is found by a result that names it, letter by letter and not inside a longer name. The value is `recall@k`
+    of the trial, a column of its own in frames; the check passes from `at_least` on.
+    """
+
+    needs: ClassVar[str] = ""
+
+    items: tuple[str, ...]
+    k: int = 10
+    tool: str = ""
+    at_least: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.items or not all(item.strip() for item in self.items) or len(set(self.items)) < len(self.items):
+            msg = "recall_at needs at least one item, none of them empty and none twice"
+            raise UsageError(msg)
+        if self.k < 1 or not 0 < self.at_least <= 1:
+            msg = f"recall_at needs k of at least 1, and at_least above 0 up to 1, not {self.k} and {self.at_least}"
+            raise UsageError(msg)
+
+    @property
+    def label(self) -> str:
+        """The check in words, which begins with the name of its metric."""
+        share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
+        return f"recall@{self.k}{f' of {self.tool}' if self.tool else ''}{share}: {one_line(', '.join(self.items), 60)}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when enough of the items are there."""
+        shown = list(dict.fromkeys(results(trial.records, self.tool)))
+        missing = [item for item in self.items if not any(_names(result, item) for result in shown[: self.k])]
+        value = 1 - len(missing) / len(self.items)
+        # A share such as 2 / 3 is written as .67 in a file only by mistake; rounding errors are forgiven.
+        passed = value >= self.at_least - 1e-9
+        where = f"the first {self.k} of {len(shown)} results" if shown else "no results"
+        reason = "" if passed else f"not in {where}: {one_line(', '.join(missing), 160)}"
+        return Score(check=self.label, passed=passed, value=value, reason=reason)
+
+
+def results(records: Iterable[Record], tool: str) -> Iterator[str]:
+    """What the run was shown, result by result."""
+    for event in (record.event for record in records):
+        match event:
+            case MemoryRecalled(notes=notes) if tool in ("", MEMORY):
+                yield from map(_text, notes)
+            case ToolAnswered(error=None, given=False) if tool in ("", event.tool):
+                yield from _elements(event)
+
+
+def _elements(answer: ToolAnswered) -> Iterator[str]:
+    if isinstance(answer.value, list):
+        yield from map(_text, answer.value)
+    else:
+        yield from (line.strip() for line in answer.text.splitlines() if line.strip())
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else dumps(value)
+
+
+def _names(text: str, item: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(item)}(?!\w)", text) is not None

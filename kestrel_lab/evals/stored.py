@@ -1,0 +1,117 @@
+"""A summary of stored trials, however many there are: they are read one by one, and nothing is run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.text import plain
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.gate import SUCCESS, shown
+from kestrel_lab.evals.plots import families_figure
+from kestrel_lab.evals.reducer import Group, reduced
+from kestrel_lab.evals.rescore import stored_commit
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.table import labelled
+from kestrel_lab.views.html import table_html
+from kestrel_lab.views.text import table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_estimate")
+"""Metrics that are shown when none are named; `recall@k` beside them where it is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class StoredSummary:
+    """The newest stored trial of each scenario, configuration and epoch of one commit, added up."""
+
+    suite: str
+    commit: str
+    by: Group
+    records: tuple[dict[str, Any], ...]
+    """One per configuration and group: `success_rate` and each metric, with `…_low` and `…_high`."""
+    metrics: tuple[str, ...] = ()
+    """Which are shown; `SHOWN` when empty."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per configuration and group, all metrics with their 95 % intervals, clustered by scenario."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.records))
+
+    @property
+    def headline(self) -> str:
+        """What was added up, in one line."""
+        trials = sum(record["trials"] for record in self.records)
+        return f"suite {self.suite}: {trials} stored trials of {self.commit[:10] or 'no commit'}"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings, and a row of texts per configuration and group."""
+        metrics = self.metrics or (*SHOWN, *(name for name in self.known if name.startswith("recall@")))
+        headings = [
+            "configuration",
+            *([self.by] if self.by != "config" else []),
+            "trials",
+            "broke",
+            *(f"{name} (95 %)" for name in metrics),
+        ]
+        rows = [
+            [
+                labelled(record["config"], record["model_kind"]), *([str(record[self.by])] if self.by != "config" else []),
+                str(record["trials"]), str(record["errors"]), *(_text(record, name) for name in metrics),
+            ]
+            for record in self.records
+        ]  # fmt: skip
+        return headings, rows
+
+    def plot(self, metric: str = SUCCESS) -> Figure:
+        """A metric by family (or whatever the trials are grouped by), with intervals."""
+        return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric)
+
+    def __repr__(self) -> str:
+        return f"{self.headline}\n{table_text(*self.table())}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(plain(self.headline))}</b></p>{table_html(*self.table())}"
+
+    @property
+    def known(self) -> list[str]:
+        """Names of all metrics."""
+        return [key for key in self.records[0] if f"{key}_low" in self.records[0]]
+
+
+def summarise_stored(
+    session: Session, suite: str | Path | Suite, *, commit: str | None = None, by: str = "config", metrics: Sequence[str] = ()
+) -> StoredSummary:
+    """Add up the stored trials of a suite at a commit, that of the newest trial by default.
+
+    Raises `UsageError` when none are stored, and for a grouping or a metric that there is not.
+    """
+    loaded = suite if isinstance(suite, Suite) else load_suite(suite)
+    group = next((known for known in get_args(Group) if known == by), None)
+    if group is None:
+        msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}"
+        raise UsageError(msg)
+    sha = stored_commit(session, loaded, commit)
+    found = reduced(session.store.each_eval_run(suite=loaded.name, git_sha=sha, latest=True), loaded.count_errors)
+    summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(found.grouped(group)), metrics=tuple(metrics))
+    for name in metrics:
+        if name not in summary.known:
+            msg = f"there is no metric {name!r} in these trials; {nearest(name, summary.known)}"
+            raise UsageError(msg)
+    return summary
+
+
+def _text(record: dict[str, Any], name: str) -> str:
+    value, low, high = record.get(name, math.nan), record.get(f"{name}_low", math.nan), record.get(f"{name}_high", math.nan)
+    return shown(name, value) + ("" if math.isnan(low) else f" ({shown(name, low)} to {shown(name, high)})")

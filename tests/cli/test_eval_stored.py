@@ -1,0 +1,79 @@
+"""`kestrel eval rescore` and `summary`, made of their real processes: nothing is run again."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SUITE = """\
+name: demo
+epochs: 2
+configs: [{name: script, model: "scripted:script.yaml"}]
+scenarios:
+  - {id: a, family: talk, goal: talk, checks: [{answer_contains: bye}]}
+  - {id: b, family: find, goal: find, tools: [grep], workspace: {files: {a.py: "def one(): pass"}}, checks: [{recall_at: [a.py, b.py]}]}
+"""
+SCRIPT = """\
+rules:
+  - {when: talk, turns: [hello]}
+  - {when: find, turns: [[{tool: grep, args: {pattern: def}}], found]}
+"""
+
+
+def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in `folder`."""
+    command = [sys.executable, "-m", "kestrel_lab", "eval", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=170, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A suite that was run once, and whose script is gone since: a model that is asked would fail."""
+    place = tmp_path_factory.mktemp("suite")
+    (place / "suite.yaml").write_text(SUITE)
+    (place / "script.yaml").write_text(SCRIPT)
+    done = kestrel(place, "run", "suite.yaml")
+    assert done.returncode == 0
+    assert "pass@2" in done.stdout
+    assert "pass^2" in done.stdout
+    (place / "script.yaml").unlink()
+    return place
+
+
+def test_rescore_judges_without_running(folder: Path) -> None:
+    """With the check put right the stored answers pass, and the report is of the new scores."""
+    (folder / "right.yaml").write_text(SUITE.replace("bye", "hello"))
+    done = kestrel(folder, "rescore", "right.yaml", "--report", "out/r.html")
+    assert (done.returncode, done.stderr.strip().splitlines()[-1:]) == (0, [])
+    assert "4 trials judged again" in done.stdout
+    assert "2 outcomes changed" in done.stdout
+    assert "a [script] epoch 1: fail → pass" in done.stdout
+    assert "✓ answer contains" in (folder / "out" / "r.html").read_text()
+
+
+def test_summary_is_by_family(folder: Path) -> None:
+    """Families with rates and recall@10, a plot, and a file with every metric and its interval."""
+    done = kestrel(folder, "summary", "suite.yaml", "--by", "family", "-m", "recall@10", "--plot", "f.png", "--csv", "f.csv")
+    assert done.returncode == 0
+    assert [line.split()[2:4] for line in done.stdout.splitlines()[2:]] == [["talk", "2"], ["find", "2"]]
+    assert "50 % (" in done.stdout
+    assert (folder / "f.png").read_bytes().startswith(b"\x89PNG")
+    assert "recall@10_low" in (folder / "f.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("summary", "suite.yaml", "--by", "famly"), "trials are grouped by config, family, scenario, not by 'famly'"),
+        (("summary", "suite.yaml", "-m", "recal@10"), "did you mean 'recall@10'?"),
+        (("summary", "suite.yaml", "--commit", "abc"), "no trials of suite 'demo' at commit 'abc' are stored"),
+        (("rescore", "missing.yaml"), "missing.yaml"),
+        (("rescore", "suite.yaml", "--config", "other"), "no configuration 'other'"),
+    ],
+)
+def test_mistakes_are_told(folder: Path, words: tuple[str, ...], message: str) -> None:
+    """What is not there is said, and nothing else is printed."""
+    done = kestrel(folder, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
