@@ -12,6 +12,8 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.views.html import table_html
+from kestrel_lab.views.text import table_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +78,7 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """Everything that can be set, by key."""
 
@@ -87,6 +89,16 @@ class Settings:
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self.items.values())
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row of texts per setting."""
+        return ("setting", "value", "from", "meaning"), [(s.key, str(s.value), s.source, s.meaning) for s in self]
+
+    def __repr__(self) -> str:
+        return table_text(*self.table())
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table())
 
     @property
     def limits(self) -> Limits:

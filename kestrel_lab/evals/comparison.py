@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,7 +19,8 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, trial_record
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.log.store import EvalRow
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.frames import shown_frame
+from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 from kestrel_lab.views.page import page
 
 if TYPE_CHECKING:
@@ -70,13 +70,11 @@ class Comparison:
         difference such a comparison would find), `scenarios` compared and `scope`: whether interval and p
         speak of `scenarios like these` or, with fewer than six, of `these scenarios`.
         """
-        import pandas as pd
-
         rows = [
             {"config": config, "model_kind": self._kinds[config], "metric": metric, **_record(d)}
             for (config, metric), d in self._differences.items()
         ]
-        return pd.DataFrame(rows)
+        return shown_frame(rows)
 
     @property
     def verdict(self) -> Verdict:
@@ -86,10 +84,8 @@ class Comparison:
     @property
     def flips(self) -> pd.DataFrame:
         """Trials that passed on one side only: `scenario`, `config`, `epoch`, `base`, `head`, `reason` and both run ids."""
-        import pandas as pd
-
         columns = ["scenario", "config", "epoch", "base", "head", "reason", "base_run", "head_run"]
-        return pd.DataFrame(self._flips, columns=columns)
+        return shown_frame(self._flips, columns=columns)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page of the comparison; returns its path."""
@@ -137,11 +133,11 @@ class Comparison:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
         cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
-        parts = [f"<p><b>{escape(self.headline)}</b></p>", table_html(headings, cells)]
+        parts = [headline_html(self.headline), table_html(headings, cells)]
         if flips:
             parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
             parts.append(table_html(["scenario", "configuration", "epoch", "base", "head", "reason"], flips))
-        parts += [f"<p>{escape(note)}</p>" for note in self._notes()]
+        parts += [paragraph_html(note) for note in self._notes()]
         return "".join(parts)
 
     @cached_property

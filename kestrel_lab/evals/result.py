@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +18,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import (
     COLUMNS,
     SUMMARY_HEADINGS,
+    UNITS,
     cost_text,
     grading_cost,
     labelled,
@@ -29,7 +29,8 @@ from kestrel_lab.evals.table import (
 )
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.log.store import EvalRow, SessionStore
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.frames import shown_frame
+from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,9 +57,7 @@ class EvalResult:
         `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
         mean value of its checks; times are in seconds.
         """
-        import pandas as pd
-
-        return pd.DataFrame([trial_record(row, self.suite.count_errors) for row in self.rows], columns=list(COLUMNS))
+        return shown_frame([trial_record(row, self.suite.count_errors) for row in self.rows], columns=list(COLUMNS), units=UNITS)
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -67,14 +66,13 @@ class EvalResult:
         `grading_cost` is what asking a grader cost in US dollars: 0 where none was asked, missing where its price
         is not known.
         """
-        import pandas as pd
-
         rows = [
             {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, **score, "grading_cost": grading_cost([score])}
             for row in self.rows
             for score in cast("list[dict[str, Any]]", row.result["scores"])
         ]
-        return pd.DataFrame(rows, columns=["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"])
+        columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
+        return shown_frame(rows, columns=columns, units=UNITS)
 
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
@@ -84,9 +82,7 @@ class EvalResult:
         apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
         least as good in success, cost and working time and better in one of them.
         """
-        import pandas as pd
-
-        return pd.DataFrame(self._summaries()).set_index("config")
+        return shown_frame(self._summaries(), units=UNITS).set_index("config")
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
@@ -95,12 +91,10 @@ class EvalResult:
         unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario; `evals.attempts`
         names the sources. Raises `UsageError` unless every scenario has `k` trials that count.
         """
-        import pandas as pd
-
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             groups.setdefault(row.config, []).append(trial_record(row, self.suite.count_errors))
-        return pd.DataFrame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
+        return shown_frame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """`summary` as a person reads it: headings, and a row of texts per configuration."""
@@ -108,7 +102,7 @@ class EvalResult:
 
     def plot(self) -> Figure:
         """Success rate with intervals, and success against cost and working time with the Pareto front."""
-        return configs_figure(self._summaries())
+        return configs_figure(self._summaries(), self.headline)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page with tables, plots and transcripts of what did not pass; returns its path."""
@@ -153,7 +147,7 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.headline)}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
+        return f"{headline_html(self.headline)}{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
 
     @property
     def headline(self) -> str:

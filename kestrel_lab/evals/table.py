@@ -20,6 +20,9 @@ COLUMNS: Final = (
 MEANS: Final = ("wall_time", "working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate", "unpriced_calls", "cache_hits")
 """Metrics whose means a summary shows."""
 
+UNITS: Final = {**{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")}, "grading_cost": "USD"}
+"""Of columns with an amount."""
+
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     """One trial as a flat record with the keys `COLUMNS`."""

@@ -10,14 +10,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from kestrel_lab.core.drawing.svg import plan_svg
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.text import AS_TEXT, plain
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS, in_order
 from kestrel_lab.views.wording import duration
-
-AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
-"""On everything with foreign text in it: notebooks set what stands between dollar signs as formulas, with links of its own."""
 
 _LINE = "rgba(127,127,127,.35)"
 _BOX = f"border:1px solid {_LINE};border-radius:6px;padding:8px 12px;margin:4px 0;text-align:left"
@@ -42,6 +39,21 @@ def run_html(view: RunView) -> str:
     if view.head.usage:
         parts.append(f'<div style="opacity:.75;margin-top:4px"><small>{_safe(view.head.usage)}{_took(view)}</small></div>')
     return f'<section {AS_TEXT} style="{_BOX}" aria-label="kestrel run {_safe(view.head.run)}">{"".join(parts)}</section>'
+
+
+def headline_html(text: str) -> str:
+    """A `<p>` in bold that stands over a table."""
+    return f"<p {AS_TEXT}><b>{_safe(text)}</b></p>"
+
+
+def paragraph_html(text: str) -> str:
+    """A `<p>` of plain text."""
+    return f"<p {AS_TEXT}>{_safe(text)}</p>"
+
+
+def pre_html(text: str) -> str:
+    """A `<pre>` of text that is laid out by its own lines."""
+    return f'<pre {AS_TEXT} style="{_WRAP}">{_safe(text)}</pre>'
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.events import BranchScored, Event
 from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.views.frames import shown_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +22,6 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
 
     `chosen` are those that make up the solution, from the first thought to the one that solves the goal.
     """
-    import pandas as pd  # half a second: not at import
-
     scored = {event.candidate: event for event in events if isinstance(event, BranchScored)}  # told again where a session ended on it
     depth: dict[str, int] = {}
     for name, event in scored.items():
@@ -34,7 +33,7 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
         chosen.add(at)
         at = scored[at].parent
     rows = [(name, event.parent, depth[name], event.score, event.text, name in chosen) for name, event in scored.items()]
-    return pd.DataFrame(rows, columns=["candidate", "parent", "depth", "score", "text", "chosen"])
+    return shown_frame(rows, columns=["candidate", "parent", "depth", "score", "text", "chosen"])
 
 
 def plot_thoughts(frame: pd.DataFrame) -> Figure:
@@ -57,6 +56,7 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
             text = f"{row['score']:.2f} {one_line(plain(row['text']), 24)}"
             axes.annotate(literal(text), (x, height[name]), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
     axes.scatter(0, height[""], s=30, color="#333333", zorder=2)
+    axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution")
     axes.set_xlabel("thoughts one after the other")
     axes.set_yticks([])
     axes.set_xticks(range(depth + 1))
