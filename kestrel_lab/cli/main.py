@@ -43,8 +43,9 @@ class TerminalFace:
     """Commands typed in a terminal, or in a script where nobody can be asked."""
 
     def __init__(self) -> None:
-        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file.
-        self.console = Console() if sys.stdout.isatty() else Console(width=200)
+        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file. Nor is there one
+        # where a kernel or a build server asks for colours: a bar that moves would be a hundred lines there.
+        self.console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
 
     @cached_property
     def _lab(self) -> Lab:
@@ -137,7 +138,9 @@ def _main(argv: list[str]) -> int:
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True)
+    Console(stderr=True, force_terminal=None if sys.stderr.isatty() else False).print(
+        Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True
+    )
 
 
 def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C901  # one case per kind of result

@@ -194,6 +194,7 @@ class _Execution:
             kernel_name="python3",
             store_widget_state=False,
             record_timing=False,
+            coalesce_streams=True,  # what a program prints comes in pieces, which a code host would show apart
             extra_arguments=["--IPKernelApp.log_level=40"],  # a warning about encryption on this very machine
             resources={"metadata": {"path": str(self.cwd)}},
             on_notebook_start=self._listen,

@@ -42,7 +42,9 @@ class Bar:
 
     def __init__(self, done: int, total: int, note: str) -> None:
         self.text = f"{done:,} of {total:,}{f' · {one_line(note)}' if note else ''}"
-        self.html = f'<div {AS_TEXT}><progress value="{done}" max="{max(total, 1)}" aria-label="progress"></progress> {escape(self.text)}</div>'
+        self.html = (
+            f'<div {AS_TEXT}><progress value="{done}" max="{max(total, 1)}" aria-label="progress"></progress> {escape(self.text)}</div>'
+        )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": self.text}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
@@ -62,15 +62,18 @@ def _for_any_ground(figure: Figure) -> Iterator[None]:
     from matplotlib.spines import Spine
     from matplotlib.text import Text
 
-    changed: list[tuple[Any, Any]] = []
-    artists: list[Any] = figure.findobj(lambda found: isinstance(found, Line2D | Spine | Text))
-    for artist in artists:
-        colour = artist.get_edgecolor() if isinstance(artist, Spine) else artist.get_color()
-        if to_hex(colour) == "#000000":
-            changed.append((artist, colour))
-            artist.set_color(INK)
+    kinds = {Line2D: ("color", "markeredgecolor"), Spine: ("edgecolor",), Text: ("color",)}
+    changed: list[tuple[Callable[[Any], object], Any]] = []
+    for kind, colours in kinds.items():
+        for artist in figure.findobj(kind):
+            for colour in colours:
+                before = getattr(artist, f"get_{colour}")()
+                if to_hex(before) == "#000000":
+                    changed.append((getattr(artist, f"set_{colour}"), before))
+    for change, _ in changed:
+        change(INK)
     try:
         yield
     finally:
-        for artist, colour in changed:
-            artist.set_color(colour)
+        for change, before in changed:
+            change(before)
