@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from kestrel_lab import Comparison, Lab, Plan, Step, tool
 from kestrel_lab.cli.doctor import known_models
 from kestrel_lab.core.plan_events import BranchScored
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.evals.comparison import Side
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.testing import ScriptedModel
@@ -62,7 +62,7 @@ def _runs(lab: Lab, folder: Path) -> dict[str, Any]:
     plan = Plan(steps=(Step(id="dig", goal=f"dig {TRAP}", produces=("hole",)), Step(id="fill", goal="fill", consumes=("hole",))))
     runs = [lab.run_sync(f"write {TRAP}", workspace=folder) for _ in range(3)]
     planned = lab.run_sync("garden", plan=plan, model=ScriptedModel(lambda _: f"done {TRAP}"), workspace=folder)
-    fork = asyncio.run(lab.fork(runs[0].id, answer=f"no {TRAP}"))
+    fork = run_blocking(lab.fork(runs[0].id, answer=f"no {TRAP}"))
     scored = [BranchScored(step="s", candidate=f"c{n}", parent="", score=0.5, text=f"idea {TRAP}", done=n == 1) for n in range(3)]
     thoughts = thoughts_of(scored)
     macros = lab.macros.at(folder)
