@@ -41,7 +41,7 @@ def checkpoints_frame(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
 def _frame(rows: list[dict[str, object]], columns: list[str]) -> pd.DataFrame:
     import pandas as pd
 
-    frame = shown_frame(rows, columns=columns, units={"bytes": "bytes", "started": "UTC", "created": "UTC"})
+    frame = shown_frame(rows, columns=columns, units={"started": "UTC", "created": "UTC"})
     for name in {"started", "created"} & set(columns):
         frame[name] = pd.to_datetime(frame[name], unit="s", utc=True).dt.as_unit("ms")
     return frame.set_index(columns[0])

@@ -16,7 +16,7 @@ from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.pullrequest import comparison_markdown
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import labelled, trial_record
+from kestrel_lab.evals.table import UNITS, labelled, trial_record
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.views.frames import shown_frame
@@ -131,7 +131,9 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
-        cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        cells = [
+            [labelled(config, self._kinds[config]), _named(metric), *_shown(metric, d)] for (config, metric), d in self._differences.items()
+        ]
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
         parts = [headline_html(self.headline), table_html(headings, cells)]
         if flips:
@@ -235,6 +237,11 @@ def _record(d: Difference) -> dict[str, Any]:
         "scenarios": d.scenarios,
         "scope": d.scope,
     }
+
+
+def _named(metric: str) -> str:
+    """The metric with the unit of its values, where its name is not the unit."""
+    return f"{metric}, {UNITS[metric]}" if metric in UNITS else metric
 
 
 def _shown(metric: str, d: Difference) -> list[str]:

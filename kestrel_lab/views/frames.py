@@ -17,7 +17,7 @@ from kestrel_lab.core.text import plain
 if TYPE_CHECKING:
     import pandas as pd
 
-LONGEST = 400
+LONGEST = 240
 """Characters of one cell that are shown; the frame has them all."""
 UNITS = "units"
 """Under this name in `attrs`, which goes along when a frame is cut and joined, are the units of columns by name."""
@@ -64,5 +64,5 @@ def _note(frame: pd.DataFrame) -> str:
             said.setdefault(unit, []).append(name)
     notes = [f"{', '.join(named)} in {unit}" for unit, named in said.items()]
     if not len(frame):
-        notes.insert(0, "no rows")
+        notes = ["no rows"]
     return f'<p style="opacity:.75"><small>{escape(plain("; ".join(notes)))}</small></p>' if notes else ""

@@ -56,7 +56,7 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
             text = f"{row['score']:.2f} {one_line(plain(row['text']), 24)}"
             axes.annotate(literal(text), (x, height[name]), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
     axes.scatter(0, height[""], s=30, color="#333333", zorder=2)
-    axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution")
+    axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution", fontsize=10, pad=16)
     axes.set_xlabel("thoughts one after the other")
     axes.set_yticks([])
     axes.set_xticks(range(depth + 1))

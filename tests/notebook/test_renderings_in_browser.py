@@ -55,6 +55,7 @@ def test_everything_is_drawn_in_light_and_dark(jupyterlab: JupyterLab, screens: 
         cells = page.locator(".jp-Notebook .jp-Cell")
         expect(cells.nth(1)).to_contain_text("all shown", timeout=60_000)
         expect(cells.last).to_contain_text("--approve", timeout=60_000)
+        page.set_viewport_size({"width": 1100, "height": 5_000})  # what is scrolled away would be grey in pictures
         for theme in ("JupyterLab Light", "JupyterLab Dark"):
             name = theme.split()[1].lower()
             page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
