@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.drawing.figure import literal, shown_figure
+from kestrel_lab.core.drawing.figure import INK, literal, shown_figure
 from kestrel_lab.core.events import BranchScored, Event
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.frames import shown_frame
@@ -55,10 +55,11 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
         if len(rows) <= _SHOWN_NAMES:
             text = f"{row['score']:.2f} {one_line(plain(row['text']), 24)}"
             axes.annotate(literal(text), (x, height[name]), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
-    axes.scatter(0, height[""], s=30, color="#333333", zorder=2)
+    axes.scatter(0, height[""], s=30, color=INK, zorder=2)
     axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution", fontsize=10, pad=16)
     axes.set_xlabel("thoughts one after the other")
     axes.set_yticks([])
+    axes.margins(y=0.15)
     axes.set_xticks(range(depth + 1))
     axes.set_xlim(-0.2, depth + 0.9)
     axes.spines[["top", "right", "left"]].set_visible(False)
