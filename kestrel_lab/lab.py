@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.settings import load_settings
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
     from kestrel_lab.engine.run import Run
@@ -219,7 +218,7 @@ class Lab(Session):
             ("tools", ", ".join(self.toolbox.names)),
             ("runs", str(len(self.store.runs(limit=10_000, trials=False)))),
         ]
-        return f"<b>{html.escape('Lab')}</b>{table_html(('what', 'value'), rows)}"
+        return f"{headline_html('Lab')}{table_html(('what', 'value'), rows)}"
 
     def _model_name(self) -> str:
         if self.model is None:

@@ -11,7 +11,7 @@ import typer
 from kestrel_lab.cli.clock import clock
 from kestrel_lab.cli.commits import along_commits
 from kestrel_lab.cli.doctor import Doctor, examine, known_models
-from kestrel_lab.cli.evals import evals
+from kestrel_lab.cli.evals import compare_commits, evals
 from kestrel_lab.cli.face import Face, Following
 from kestrel_lab.cli.macros import macros
 from kestrel_lab.cli.notebooks import notebooks
@@ -49,6 +49,7 @@ app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
 app.add_typer(workflows)
 app.add_typer(clock)
+app.command("compare", epilog="The same as: kestrel eval compare BASE HEAD --suite SUITE")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 
@@ -203,7 +204,7 @@ def show(
 def runs(
     ctx: typer.Context,
     *,
-    limit: Annotated[int, typer.Option(help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     trials: Annotated[bool, typer.Option("--trials", help="Also those that suites started.")] = False,
 ) -> Any:
     """List the newest runs."""

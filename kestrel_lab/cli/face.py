@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.engine.run import Run
 from kestrel_lab.lab import Lab
@@ -26,6 +28,18 @@ class Following:
     """Seconds after which a question nobody answered is answered with no."""
     as_json: bool = False
     """Print the run as JSON instead of showing it."""
+
+
+@contextmanager
+def files_named() -> Iterator[None]:
+    """Turn what a file system refused into a `UsageError` of one line that names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        msg = f"{error.filename}: {(error.strerror or 'refused').lower()}: name another place, or make it readable and writable"
+        raise UsageError(msg) from error
 
 
 class Face(Protocol):

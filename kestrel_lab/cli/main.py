@@ -20,7 +20,7 @@ from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
 from kestrel_lab.cli.doctor import Doctor
-from kestrel_lab.cli.face import Begin, Following
+from kestrel_lab.cli.face import Begin, Following, files_named
 from kestrel_lab.cli.terminal import TerminalApprover, TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
 from kestrel_lab.core.plan import Plan
@@ -45,8 +45,9 @@ class TerminalFace:
     """Commands typed in a terminal, or in a script where nobody can be asked."""
 
     def __init__(self) -> None:
-        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file.
-        self.console = Console() if sys.stdout.isatty() else Console(width=200)
+        # Without a terminal there is no width to fit: lines are left whole for whoever reads the file. Nor is there one
+        # where a kernel or a build server asks for colours: a bar that moves would be a hundred lines there.
+        self.console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
 
     @cached_property
     def _lab(self) -> Lab:
@@ -111,7 +112,8 @@ def _main(argv: list[str]) -> int:
     face = TerminalFace()
     gate = argv[:2] == ["eval", "gate"]
     try:
-        result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=face)
+        with files_named():
+            result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=face)
         return _show(face.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork"})
     except typer.TyperException as error:
         _complain(f"{wrong_usage(error)}. The words and options: kestrel {argv[0] + ' ' if argv[:1] and argv[0][:1] != '-' else ''}--help")
@@ -138,7 +140,9 @@ def _main(argv: list[str]) -> int:
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True)
+    Console(stderr=True, force_terminal=None if sys.stderr.isatty() else False).print(
+        Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True
+    )
 
 
 def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C901  # one case per kind of result
@@ -150,7 +154,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
                 console.print(Text(repr(result)))
             return 0 if not followed or result.status is RunStatus.COMPLETE else EXIT_FAILED
         case Settings():
-            console.print(_table(("setting", "value", "from", "meaning"), [(s.key, str(s.value), s.source, s.meaning) for s in result]))
+            console.print(_table(*result.table()))
         case Doctor():
             console.print(_table(("", "what", "found", "what to do"), result.rows()))
             return 0 if result.ok else EXIT_FAILED

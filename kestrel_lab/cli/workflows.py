@@ -10,6 +10,7 @@ import typer
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import Plan
+from kestrel_lab.views.frames import shown_frame
 
 workflows = typer.Typer()
 
@@ -26,7 +27,7 @@ def plans(_: typer.Context) -> Any:
 
     entries = {name: read_workflow(path)[1] for name, path in shipped().items()}
     rows = [(entry.kind, ", ".join(entry.inputs), entry.description) for entry in entries.values()]
-    return pd.DataFrame(rows, columns=["kind", "inputs", "description"], index=pd.Index(entries, name="plan"))
+    return shown_frame(rows, columns=["kind", "inputs", "description"], index=pd.Index(entries, name="plan"))
 
 
 @workflows.command(epilog='Example: kestrel plan "Why is the sky blue?" --plan react --svg plan.svg')

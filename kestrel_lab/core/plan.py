@@ -16,7 +16,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.shapes import outlook
 from kestrel_lab.core.step import STEPS, Step
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.text import AS_TEXT, plain
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -274,11 +274,11 @@ class Plan:
         printer.text("\n".join([self._headline, *lines]))
 
     def _repr_html_(self) -> str:
-        drawing = f'<div style="overflow-x:auto">{plan_svg(arrange(self.nodes()))}</div>'
+        drawing = f'<div {AS_TEXT} style="overflow-x:auto">{plan_svg(arrange(self.nodes()))}</div>'
         names, cells = self.table()
         heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in names)
         rows = "".join(
             "<tr>" + "".join(f'<td style="text-align:left">{escape(plain(text))}</td>' for text in row) + "</tr>" for row in cells
         )
         table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        return f"{drawing}<details><summary>{self._headline} as a table</summary>{table}</details>"
+        return f"{drawing}<details {AS_TEXT}><summary>{self._headline} as a table</summary>{table}</details>"

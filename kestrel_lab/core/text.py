@@ -17,6 +17,10 @@ _HIDDEN = re.compile(
 )
 
 
+AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
+"""On every HTML element with foreign text in it: notebooks set what stands between dollar signs as formulas, with links of its own."""
+
+
 def plain(text: str) -> str:
     r"""`text` with terminal escapes removed and hidden characters shown as `\u{…}`."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))

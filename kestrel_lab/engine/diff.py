@@ -27,7 +27,8 @@ from kestrel_lab.core.events import (
 )
 from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.run import Run
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.frames import shown_frame
+from kestrel_lab.views.html import headline_html, table_html
 from kestrel_lab.views.text import table_text
 from kestrel_lab.views.wording import args_line, usage_line
 
@@ -76,9 +77,7 @@ class RunDiff:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """One row per step, side by side: `a_seq`, `b_seq` (missing where only one run has it), `type`, `same`, and what happened in `a` and `b`."""
-        import pandas as pd
-
-        frame = pd.DataFrame([_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)], columns=list(_COLUMNS))
+        frame = shown_frame([_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)], columns=list(_COLUMNS))
         return frame.astype({"a_seq": "Int64", "b_seq": "Int64", "same": bool})
 
     def __repr__(self) -> str:
@@ -89,7 +88,7 @@ class RunDiff:
 
     def _repr_html_(self) -> str:
         parted = "" if self.same else table_html(("a_seq", "b_seq", "type", "a", "b"), self._parted)
-        return f"<p>{self._headline}</p>{table_html(('', 'a', 'b'), self._summary)}{parted}"
+        return f"{headline_html(self._headline)}{table_html(('', 'a', 'b'), self._summary)}{parted}"
 
     @property
     def _headline(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kestrel_lab.core.text import one_line
 from kestrel_lab.log.checkpoints import Checkpoint
 from kestrel_lab.log.store import RunRow
+from kestrel_lab.views.frames import shown_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ def checkpoints_frame(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
 def _frame(rows: list[dict[str, object]], columns: list[str]) -> pd.DataFrame:
     import pandas as pd
 
-    frame = pd.DataFrame(rows, columns=columns)
+    frame = shown_frame(rows, columns=columns, units={"started": "UTC", "created": "UTC"})
     for name in {"started", "created"} & set(columns):
-        frame[name] = pd.to_datetime(frame[name], unit="s", utc=True)
+        frame[name] = pd.to_datetime(frame[name], unit="s", utc=True).dt.as_unit("ms")
     return frame.set_index(columns[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kestrel_lab.engine.health import BreakerState, HealthState
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 from kestrel_lab.views.wording import duration
 
@@ -38,7 +38,7 @@ class HealthTable(tuple[HealthRow, ...]):
         return table_text(_COLUMNS, map(_cells, self)) if self else "nothing is watched: models are from their first call on"
 
     def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, map(_cells, self)) if self else f"<p>{self!r}</p>"
+        return table_html(_COLUMNS, map(_cells, self)) if self else paragraph_html(repr(self))
 
 
 def _cells(row: HealthRow) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, Record, ToolAn
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.template import escape
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroStep
+from kestrel_lab.views.html import pre_html
 
 LENGTHS = range(8, 1, -1)
 """How many calls a proposed macro may have, the most first."""
@@ -56,7 +56,7 @@ class MacroProposal:
         return f"proposed: {self.macro!r}\n  {found}; would have saved {self.saved_calls} calls"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        return pre_html(repr(self))
 
 
 def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]]:

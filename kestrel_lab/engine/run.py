@@ -21,6 +21,7 @@ from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
+from kestrel_lab.views.frames import shown_frame
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.page import page
 from kestrel_lab.views.runview import RunView, view_of
@@ -30,6 +31,9 @@ from kestrel_lab.views.thoughts import plot_thoughts, thoughts_of
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+_UNITS = {"at": "UTC", "timestamp": "UTC", "seconds": "s", "queued": "s", "waited": "s", "cost_usd": "US dollars"}
+"""Of columns of frames."""
 
 
 class Run:
@@ -130,8 +134,9 @@ class Run:
         import pandas as pd
 
         rows = [{"seq": record.seq, "at": record.at, "type": record.event.type, **to_json(record.event)} for record in self.records()]
-        frame = pd.DataFrame([{key: encodable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows])
-        frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True)
+        cells = [{key: encodable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
+        frame = shown_frame(cells, units=_UNITS)
+        frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True).dt.as_unit("us")
         return frame.set_index("seq")
 
     def stages(self) -> pd.DataFrame:
@@ -145,8 +150,8 @@ class Run:
         import pandas as pd
 
         rows = [stage_row(record) for record in self.records() if isinstance(record.event, StageFinished)]
-        frame = pd.DataFrame(rows, columns=list(STAGE_COLUMNS))
-        frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="s", utc=True)
+        frame = shown_frame(rows, columns=list(STAGE_COLUMNS), units=_UNITS)
+        frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="s", utc=True).dt.as_unit("ms")
         return frame
 
     def report(self, path: str | Path) -> Path:

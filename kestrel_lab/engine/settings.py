@@ -13,6 +13,8 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.views.html import table_html
+from kestrel_lab.views.text import table_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +79,7 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """Everything that can be set, by key."""
 
@@ -88,6 +90,16 @@ class Settings:
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self.items.values())
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row of texts per setting."""
+        return ("setting", "value", "from", "meaning"), [(s.key, str(s.value), s.source, s.meaning) for s in self]
+
+    def __repr__(self) -> str:
+        return table_text(*self.table())
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table())
 
     @property
     def limits(self) -> Limits:

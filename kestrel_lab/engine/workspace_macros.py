@@ -15,7 +15,7 @@ from kestrel_lab.engine.options import RunOptions
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 RUNS_READ = 200
@@ -105,7 +105,7 @@ class WorkspaceMacros:
 
     def _repr_html_(self) -> str:
         columns, rows = self.table()
-        return table_html(columns, rows)
+        return table_html(columns, rows) if rows else paragraph_html(repr(self))
 
     def list(self) -> list[Macro]:
         """The newest version of each macro, by name, disabled ones too."""

@@ -17,6 +17,7 @@ from kestrel_lab.evals.revisions import Commit
 from kestrel_lab.evals.stats import Interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.log.store import EvalRow
+from kestrel_lab.views.frames import shown_frame
 from kestrel_lab.views.html import table_html
 
 if TYPE_CHECKING:
@@ -87,8 +88,6 @@ class BisectResult:
         """One row per commit that was looked at: `commit`, `subject`, mean `value` with `low` and `high`, `trials`,
         `p_worse_than_good` and `p_better_than_bad` (valid whenever one looks), `decided`, and `skipped`, why not tried.
         """  # noqa: D205  # the columns are the summary
-        import pandas as pd
-
         records = [
             {
                 "commit": self.commits[tried.place].sha,
@@ -104,7 +103,7 @@ class BisectResult:
             }
             for tried, interval in zip(self.tried, self._intervals, strict=True)
         ]
-        return pd.DataFrame(records)
+        return shown_frame(records)
 
     @property
     def exit_code(self) -> int:

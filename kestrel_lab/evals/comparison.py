@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -21,11 +20,12 @@ from kestrel_lab.evals.pullrequest import comparison_markdown
 from kestrel_lab.evals.sidebyside import Rounds, by_scenario, moved_by_round, side_by_side
 from kestrel_lab.evals.stats import ALPHA
 from kestrel_lab.evals.suite import CountErrors, Suite
-from kestrel_lab.evals.table import labelled
+from kestrel_lab.evals.table import UNITS, labelled
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.evals.transcripts import Transcripts
 from kestrel_lab.log.store import EvalRow, SessionStore
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.frames import shown_frame
+from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,13 +79,11 @@ class Comparison:
         `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
         `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
         """
-        import pandas as pd
-
         rows = [
             {"config": config, "model_kind": self._kinds[config], "metric": metric, **_record(d)}
             for (config, metric), d in self._differences.items()
         ]
-        return pd.DataFrame(rows)
+        return shown_frame(rows)
 
     @property
     def families(self) -> pd.DataFrame:
@@ -93,13 +91,11 @@ class Comparison:
 
         Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
         """
-        import pandas as pd
-
         rows = [
             {"config": config, "family": family, "model_kind": self._kinds[config], **_record(d)}
             for (config, family), d in compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin).items()
         ]
-        return pd.DataFrame(rows)
+        return shown_frame(rows)
 
     @property
     def verdict(self) -> Verdict:
@@ -109,10 +105,8 @@ class Comparison:
     @property
     def flips(self) -> pd.DataFrame:
         """Trials that passed on one side only: `scenario`, `config`, `epoch`, `base`, `head`, `reason` and both run ids."""
-        import pandas as pd
-
         columns = ["scenario", "config", "epoch", "base", "head", "reason", "base_run", "head_run"]
-        return pd.DataFrame(self._flips, columns=columns)
+        return shown_frame(self._flips, columns=columns)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side, every trial; returns its path."""
@@ -169,7 +163,9 @@ class Comparison:
 
     def _table(self) -> str:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
-        cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        cells = [
+            [labelled(config, self._kinds[config]), _named(metric), *_shown(metric, d)] for (config, metric), d in self._differences.items()
+        ]
         return table_html(headings, cells)
 
     def _family_table(self) -> str:
@@ -183,11 +179,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
-        parts = [f"<p><b>{escape(self.headline)}</b></p>", self._table()]
+        parts = [headline_html(self.headline), self._table()]
         if flips:
             parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
             parts.append(table_html(["scenario", "configuration", "epoch", "base", "head", "reason"], flips))
-        parts += [f"<p>{escape(note)}</p>" for note in self._notes()]
+        parts += [paragraph_html(note) for note in self._notes()]
         return "".join(parts)
 
     @cached_property
@@ -358,6 +354,11 @@ def _record(d: Difference) -> dict[str, Any]:
         "test": d.test,
         "note": d.note,
     }
+
+
+def _named(metric: str) -> str:
+    """The metric with the unit of its values, where its name is not the unit."""
+    return f"{metric}, {UNITS[metric]}" if metric in UNITS else metric
 
 
 def _shown(metric: str, d: Difference) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePosixPath
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from kestrel_lab.checks.trajectory import MadeCall, made_calls
 from kestrel_lab.core.errors import UsageError
@@ -51,6 +51,10 @@ class ScenarioDraft:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """The file, in a notebook as well."""
+        printer.text(self.text.rstrip("\n"))
 
 
 def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.stats import Interval, mean_interval, proportion_interval
+from kestrel_lab.views.frames import shown_frame
+from kestrel_lab.views.html import paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,9 +45,7 @@ class Frontier:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per configuration, cheapest first: quality and price with their 95 % intervals, `trials`, and whether it is on the front."""
-        import pandas as pd  # takes half a second, and only frames need it
-
-        return pd.DataFrame(
+        return shown_frame(
             {
                 "config": point.name,
                 self.quality: point.quality.mean,
@@ -102,13 +101,8 @@ class Frontier:
             "trials",
             "front",
         )
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(point)) + "</tr>"  # nothing of a name is markup
-            for point in self.points
-        )
-        head = "".join(f"<th>{html.escape(word)}</th>" for word in heads)
-        more = f"<p>left out, price not known: {html.escape(', '.join(self.left_out))}</p>" if self.left_out else ""
-        return f'<div class="tex2jax_ignore mathjax_ignore"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div>'
+        more = paragraph_html(f"left out, price not known: {', '.join(self.left_out)}") if self.left_out else ""
+        return f"{table_html(heads, map(_cells, self.points))}{more}"
 
 
 def frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cost_estimate", by: str = "config") -> Frontier:

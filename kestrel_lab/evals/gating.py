@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any, Final, Literal
 
-from kestrel_lab.core.text import plain
 from kestrel_lab.evals.difference import Difference
 from kestrel_lab.evals.gate import SUCCESS, Gate, is_share, shown
 from kestrel_lab.evals.junit import Case, Group, Outcome
@@ -18,7 +16,7 @@ from kestrel_lab.evals.stats import ALPHA, Interval, mean_interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, success_interval, trial_record
 from kestrel_lab.log.store import EvalRow
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import headline_html, table_html
 from kestrel_lab.views.text import table_text
 
 GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]
@@ -101,7 +99,7 @@ class GateReport:
         return f"{self.headline}\n{table_text(*self.table())}"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(plain(self.headline))}</b></p>{table_html(*self.table())}"
+        return f"{headline_html(self.headline)}{table_html(*self.table())}"
 
 
 def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:

@@ -22,6 +22,7 @@ from kestrel_lab.evals.steps import ALPHA, Step, find_steps
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import COLUMNS, labelled, trial_record
 from kestrel_lab.log.store import EvalRow
+from kestrel_lab.views.frames import shown_frame
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.page import page
 
@@ -60,8 +61,6 @@ class History:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per trial: `commit` (whole hash), `subject`, `committed_at`, and the columns of a result's frame."""
-        import pandas as pd
-
         records = [
             {
                 "commit": c.commit.sha,
@@ -72,15 +71,13 @@ class History:
             for c in self.commits
             for row in c.rows
         ]
-        return pd.DataFrame(records, columns=["commit", "subject", "committed_at", *COLUMNS])
+        return shown_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS])
 
     def summary(self) -> pd.DataFrame:
         """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's mean `value`
         with its 95 % interval `low` and `high` (clustered by scenario), numbers of `trials`, `scenarios` and
         `errors`, and `step`: by how much the metric changed from this commit on, missing where it did not step.
         """  # noqa: D205  # the columns are the summary
-        import pandas as pd
-
         records = [
             {
                 "commit": self.commits[place].commit.sha,
@@ -97,7 +94,7 @@ class History:
             }
             for config, place, rows, interval in self._points
         ]
-        return pd.DataFrame(records)
+        return shown_frame(records)
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -105,8 +102,6 @@ class History:
 
         A history without any change shows a step in at most 5 % of cases, over all configurations together.
         """
-        import pandas as pd
-
         columns = ["config", "commit", "subject", "before", "after", "p", "change"]
         records = [
             (
@@ -121,7 +116,7 @@ class History:
             for config, steps in self._steps.items()
             for step in steps
         ]
-        return pd.DataFrame(records, columns=columns)
+        return shown_frame(records, columns=columns)
 
     def plot(self) -> Figure:
         """The metric at each commit with its interval, and the steps with the means on both sides."""

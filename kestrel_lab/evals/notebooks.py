@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -20,7 +19,7 @@ from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.evals.junit import Case, Group, write_junit
 from kestrel_lab.evals.markdown import code, joined, table
 from kestrel_lab.evals.parameters import inject
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import headline_html, table_html
 
 CELL_TIMEOUT_S: Final = 120.0
 """Seconds that one cell may take where nothing else is said."""
@@ -110,7 +109,7 @@ class NotebookResult:
 
     def _repr_html_(self) -> str:
         rows = [(cell.number, cell.outcome, f"{cell.seconds:.2f}", one_line(f"{cell.error} {cell.message}", 200)) for cell in self.cells]
-        return f"<p>{escape(plain(self.headline))}</p>{table_html(_HEADINGS, rows)}"
+        return f"{headline_html(self.headline)}{table_html(_HEADINGS, rows)}"
 
 
 async def run_notebook(
@@ -195,6 +194,7 @@ class _Execution:
             kernel_name="python3",
             store_widget_state=False,
             record_timing=False,
+            coalesce_streams=True,  # what a program prints comes in pieces, which a code host would show apart
             extra_arguments=["--IPKernelApp.log_level=40"],  # a warning about encryption on this very machine
             resources={"metadata": {"path": str(self.cwd)}},
             on_notebook_start=self._listen,

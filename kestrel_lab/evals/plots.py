@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.text import plain
 from kestrel_lab.evals.difference import Difference
 from kestrel_lab.evals.gate import SUCCESS
 from kestrel_lab.evals.table import labelled
@@ -17,18 +18,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def configs_figure(summaries: Sequence[dict[str, Any]]) -> Figure:
+def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figure:
     """Success rates with their intervals, and success against cost and against working time.
 
     What no other configuration beats in both is filled and joined by a line. A configuration whose cost is not known is left out of the middle plot, and its title says so.
     """
-    figure = shown_figure()(figsize=(12, 1.8 + 0.35 * max(4, len(summaries))), layout="constrained")
+    figure = shown_figure()(figsize=(12, 2.2 + 0.35 * max(4, len(summaries))), layout="constrained")
+    if title:
+        figure.suptitle(literal(plain(title)), fontsize=11)
     rates, costs, times = figure.subplots(1, 3)
     _rates(rates, summaries)
     priced = [summary for summary in summaries if summary["cost_known"]]
     left_out = f" ({len(summaries) - len(priced)} without known price)" if len(priced) < len(summaries) else ""
-    _scatter(costs, priced, "cost_estimate", f"cost per trial, USD{left_out}")
-    _scatter(times, summaries, "working_time", "working time per trial, s")
+    _scatter(costs, priced, "cost_estimate", "Success and cost", f"cost per trial, USD{left_out}")
+    _scatter(times, summaries, "working_time", "Success and time", "working time per trial, s")
     return figure
 
 
@@ -103,11 +106,12 @@ def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:
     axes.set_yticks(range(len(summaries)), [literal(labelled(s["config"], s["model_kind"])) for s in summaries])
     axes.set_ylim(len(summaries) - 0.5, -0.5)
     axes.set_xlim(-0.02, 1.02)
+    axes.set_title("Success", fontsize=10)
     axes.set_xlabel("success rate, 95 % interval")
     axes.grid(axis="x", alpha=0.3)
 
 
-def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title: str) -> None:
+def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title: str, label: str) -> None:
     points = [
         (s[metric], s["success_rate"], labelled(s["config"], s["model_kind"])) for s in summaries if not math.isnan(s["success_rate"])
     ]
@@ -120,6 +124,7 @@ def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title
     axes.plot([x for x, _ in front], [y for _, y in front], color="C0", alpha=0.4, zorder=0)
     axes.set_ylim(-0.05, 1.1)
     axes.set_xlim(0, 1.3 * max((x for x, _, _ in points), default=0) or 1)
-    axes.set_xlabel(title)
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(label)
     axes.set_ylabel("success rate")
     axes.grid(alpha=0.3)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
+from kestrel_lab.evals.frontier import Frontier, frontier
 from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.plots import configs_figure, families_figure
@@ -21,6 +21,7 @@ from kestrel_lab.evals.report import report_page
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import (
     COLUMNS,
+    UNITS,
     cost_text,
     grading_cost,
     labelled,
@@ -31,7 +32,8 @@ from kestrel_lab.evals.table import (
 )
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.log.store import EvalRow, SessionStore
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.frames import shown_frame
+from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,11 +60,9 @@ class EvalResult:
         `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
         mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it.
         """
-        import pandas as pd
-
         records = [trial_record(row, self.suite.count_errors) for row in self.rows]
         more = sorted({name for record in records for name in record} - set(COLUMNS))
-        return pd.DataFrame(records, columns=[*COLUMNS, *more])
+        return shown_frame(records, columns=[*COLUMNS, *more], units=UNITS)
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -71,14 +71,13 @@ class EvalResult:
         `grading_cost` is what asking a grader cost in US dollars: 0 where none was asked, missing where its price
         is not known.
         """
-        import pandas as pd
-
         rows = [
             {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, **score, "grading_cost": grading_cost([score])}
             for row in self.rows
             for score in cast("list[dict[str, Any]]", row.result["scores"])
         ]
-        return pd.DataFrame(rows, columns=["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"])
+        columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
+        return shown_frame(rows, columns=columns, units=UNITS)
 
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
@@ -90,25 +89,25 @@ class EvalResult:
         apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
         least as good in success, cost and working time and better in one of them.
         """
-        import pandas as pd
-
-        return pd.DataFrame(self._summaries()).set_index("config")
+        return shown_frame(self._summaries(), units=UNITS).set_index("config")
 
     def by(self, group: Group) -> pd.DataFrame:
         """One row per configuration and `family` or `scenario`: `success_rate` and every metric, each with `…_low` and `…_high`.
 
         `recall@k` is among them where checks ask for it. Intervals are of 95 %, clustered by scenario.
         """
-        import pandas as pd
-
         if group not in get_args(Group):
             msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {group!r}"
             raise UsageError(msg)
-        return pd.DataFrame(reduced(self.rows, self.suite.count_errors).grouped(group))
+        return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group))
 
     def plot_families(self, metric: str = "success_rate") -> Figure:
         """A metric by family of scenarios, with intervals, one mark per configuration."""
         return families_figure(reduced(self.rows, self.suite.count_errors).grouped("family"), metric)
+
+    def frontier(self, price: str = "cost_estimate") -> Frontier:
+        """Success rate against `price`, cost or a time: which configurations no other beats in both. Has `.frame` and `.plot()`."""
+        return frontier(self.frame, price=price)
 
     def abstention(self) -> pd.DataFrame:
         """One row per configuration: how often it said that it does not know, where that was right and where it was not.
@@ -117,9 +116,7 @@ class EvalResult:
         `abstained_wrongly` and, of those that were answered, the share that passed, `right_when_answered`. Trials
         that broke are in none. Missing where there are no such trials.
         """
-        import pandas as pd
-
-        return pd.DataFrame(abstentions(self.suite, self.rows)).set_index("config")
+        return shown_frame(abstentions(self.suite, self.rows)).set_index("config")
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
@@ -128,12 +125,10 @@ class EvalResult:
         unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario; `evals.attempts`
         names the sources. Raises `UsageError` unless every scenario has `k` trials that count.
         """
-        import pandas as pd
-
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             groups.setdefault(row.config, []).append(trial_record(row, self.suite.count_errors))
-        return pd.DataFrame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
+        return shown_frame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """`summary` as a person reads it: headings, and a row of texts per configuration."""
@@ -142,7 +137,7 @@ class EvalResult:
 
     def plot(self) -> Figure:
         """Success rate with intervals, and success against cost and working time with the Pareto front."""
-        return configs_figure(self._summaries())
+        return configs_figure(self._summaries(), self.headline)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""
@@ -187,7 +182,7 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.headline)}</b></p>{table_html(*summary_table(self._summaries()))}"
+        return f"{headline_html(self.headline)}{table_html(*summary_table(self._summaries()))}"
 
     @property
     def headline(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stats import Interval
+from kestrel_lab.views.frames import shown_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,11 +34,9 @@ class RouterCurve:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per share: `strong_share`, `quality`, `gap_recovered`."""
-        import pandas as pd  # takes half a second, and only frames need it
-
         low, high = self.quality[0], self.quality[-1]
         rows = [{"strong_share": n / 100, "quality": q, "gap_recovered": (q - low) / (high - low)} for n, q in enumerate(self.quality)]
-        return pd.DataFrame(rows)
+        return shown_frame(rows)
 
     def share_for(self, recovered: float) -> float:
         """The least share of calls to the strong model, in whole percent, that recovers this much of the gap; NaN if none does."""

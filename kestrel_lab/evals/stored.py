@@ -19,6 +19,7 @@ from kestrel_lab.evals.rescore import stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.table import labelled
+from kestrel_lab.views.frames import shown_frame
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
 
@@ -45,9 +46,7 @@ class StoredSummary:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per configuration and group, all metrics with their 95 % intervals, clustered by scenario."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self.records))
+        return shown_frame(list(self.records))
 
     @property
     def headline(self) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.protocols import Check
+from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.evals.gate import Gate
 
 CountErrors = Literal["fail", "exclude"]
@@ -156,6 +157,14 @@ class Suite:
         if self.epochs < 1 or self.concurrency < 1:
             msg = f"suite {self.name!r}: epochs and concurrency are at least 1, not {self.epochs} and {self.concurrency}"
             raise UsageError(msg)
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What a notebook shows: what would be run, in a few lines."""
+        trials = len(self.scenarios) * len(self.configs) * self.epochs
+        sizes = f"{len(self.scenarios)} scenarios × {len(self.configs)} configurations × {self.epochs} epochs = {trials} trials"
+        lines = [f"suite {self.name}: {sizes}", *(f"  {one.name}: {one.model or 'the model of the lab'}" for one in self.configs)]
+        lines += [f"  {one.id}: {one_line(one.goal, 100)}" for one in self.scenarios]
+        printer.text(plain("\n".join(lines)))
 
     def select(self, *, configs: Iterable[str] | None = None, scenarios: Iterable[str] | None = None, epochs: int | None = None) -> Suite:
         """The suite cut down to the named parts, without gates for configurations left out; raises `UsageError` for a name it does not have."""

@@ -19,6 +19,9 @@ COLUMNS: Final = (
 )
 """What a trial's record holds, in order."""
 
+UNITS: Final = {**{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")}, "grading_cost": "USD"}
+"""Of columns with an amount."""
+
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     """One trial as a flat record with the keys `COLUMNS`, and `recall@k` where a check asks for it."""

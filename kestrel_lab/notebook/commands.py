@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,10 +22,19 @@ WITH_GOAL = ("run", "orchestrate")
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str]) -> Any:
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How variables get into what was typed."""
+
+    goal: Callable[[str], str]
+    argument: Callable[[str], str]
+    """Of other words and of options' values."""
+
+
+def carry_out(line: str, body: str | None, face: Face, fill: Fill) -> Any:
     """Do what `%kestrel LINE`, or `%%kestrel LINE` over `body`, says; returns what the command gives.
 
-    `fill` is applied to the goal of a run and to the values of options. Raises `UsageError` for words or options that do not exist.
+    Raises `UsageError` for words or options that do not exist.
     """
     words = _words(line)
     if body is not None:
@@ -37,34 +47,44 @@ def carry_out(line: str, body: str | None, face: Face, fill: Callable[[str], str
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         if not message:  # help was asked for by giving nothing, and printed
             return None
-        known = f" {words[0]}" if words[0] in root_command().commands else ""
-        text = f"{message} See {PROGRAM}{known} --help."
+        text = f"{message} See {' '.join((PROGRAM, *_known(words)))} --help."
         raise UsageError(text) from None
     except typer.Exit:  # after --help
         return None
 
 
-def _invoke(words: list[str], body: str | None, face: Face, fill: Callable[[str], str]) -> Any:
+def _known(words: list[str]) -> Iterator[str]:
+    """The commands that `words` begin with."""
+    command = root_command()
+    for word in words:
+        if word not in getattr(command, "commands", {}):
+            return
+        command = command.commands[word]
+        yield word
+
+
+def _invoke(words: list[str], body: str | None, face: Face, fill: Fill) -> Any:
     root = root_command()
     if not words or words[0].startswith("-"):
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         return None
     if words[0] not in root.commands:
-        msg = f"{PROGRAM} has no command {words[0]!r}: {nearest(words[0], root.commands)}"
+        hint = f'a goal is {PROGRAM} run "…"' if " " in words[0] else nearest(words[0], root.commands)
+        msg = f"{PROGRAM} has no command {words[0]!r}: {hint}"
         raise UsageError(msg)
     with root.make_context(PROGRAM, words, obj=face) as context:
         name, command, rest = root.resolve_command(context, words)
         if hasattr(command, "commands"):  # its own commands read their words later
-            with command.make_context(name, [fill(word) for word in rest], parent=context) as inner:
+            with command.make_context(name, [fill.argument(word) for word in rest], parent=context) as inner:
                 return command.invoke(inner)
         with command.make_context(name, rest, parent=context) as inner:
             for option, value in inner.params.items():
                 if isinstance(value, str):
-                    inner.params[option] = fill(value)
+                    inner.params[option] = fill.argument(value)
                 elif isinstance(value, list) and option != "goal":
-                    inner.params[option] = [fill(text) for text in value]
+                    inner.params[option] = [fill.argument(text) for text in value]
             if name in WITH_GOAL:
-                inner.params["goal"] = _goal(inner.params.get("goal"), body, fill)
+                inner.params["goal"] = _goal(inner.params.get("goal"), body, fill.goal)
             return command.invoke(inner)
 
 
@@ -87,5 +107,7 @@ def _words(line: str) -> list[str]:
 
 @cache
 def root_command() -> Any:
-    """All commands with their options, as click has them."""
-    return typer.main.get_command(app)
+    """All commands with their options, as click has them, without what is for a terminal's own completion."""
+    root = typer.main.get_command(app)
+    root.params = [parameter for parameter in root.params if "completion" not in (parameter.name or "")]
+    return root

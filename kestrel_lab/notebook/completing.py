@@ -22,8 +22,12 @@ Values = Callable[["Lab", str], Iterable[str]]
 """Values that a word may take, given what is typed of it."""
 
 
-def completions(line: str, find_lab: Callable[[], Lab] | None = None) -> list[str]:
-    """What the last word of `line` may become, which ends where the cursor is; `find_lab` is asked where values depend on a lab."""
+def completions(line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()) -> list[str]:
+    """What the last word of `line` may become, which ends where the cursor is.
+
+    `find_lab` is asked where values depend on a lab; `held` are variables with runs, which are offered as `@name`
+    wherever a run is.
+    """
     words = line.split()[1:]
     typed = "" if line[-1:].isspace() or not words else words.pop()
     if line.startswith("%%") and not (words and words[0] in WITH_GOAL):
@@ -41,7 +45,8 @@ def completions(line: str, find_lab: Callable[[], Lab] | None = None) -> list[st
     if hasattr(command, "commands"):
         return _fitting([*command.commands, "--help"], typed)
     if values := _values(command, words[-1] if words else "", arguments, typed):
-        return _fitting(values(find_lab(), typed), typed) if find_lab else []
+        named = [f"@{name}" for name in held] if values is _runs else []
+        return _fitting((*named, *values(find_lab(), typed)), typed) if find_lab else []
     options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
     return _fitting((*options, "--help"), typed or "-")
 
@@ -87,6 +92,12 @@ def _runs(lab: Lab, _typed: str) -> Iterable[str]:
     return [run.id for run in lab.store.runs(limit=RUNS, trials=False)]
 
 
+def _plans(_lab: Lab, typed: str) -> Iterable[str]:
+    from kestrel_lab.engine.workflow import shipped  # loads pydantic
+
+    return [*shipped(), *_paths(_lab, typed)]
+
+
 def _tools(lab: Lab, typed: str) -> Iterable[str]:
     chosen, comma, _ = typed.rpartition(",")
     return [f"{chosen}{comma}{name}" for name in lab.toolbox.names if name not in chosen.split(",")]
@@ -102,12 +113,18 @@ def _paths(_lab: Lab, typed: str) -> Iterable[str]:
 _OF_OPTION: Mapping[str, Values] = {
     "--approve": _policies,
     "--csv": _paths,
+    "--cwd": _paths,
     "--html": _paths,
+    "--junit": _paths,
+    "--markdown": _paths,
     "--model": _models,
+    "--out": _paths,
+    "--plan": _plans,
     "--report": _paths,
     "--resume": _runs,
     "--suite": _paths,
+    "--svg": _paths,
     "--tools": _tools,
     "--workspace": _paths,
 }
-_OF_ARGUMENT: Mapping[str | None, Values] = {"RUN": _runs, "A": _runs, "B": _runs, "SUITE": _paths}
+_OF_ARGUMENT: Mapping[str | None, Values] = {"RUN": _runs, "A": _runs, "B": _runs, "NB": _paths, "SUITE": _paths}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
     from IPython.lib.pretty import RepresentationPrinter
 
 _ATTRIBUTE = "_kestrel_extension"
+_LINE = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?(%%?{MAGIC}\s.*)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     rewriter: AwaitRewriter
     forget: Any
+    matcher: Any
 
 
 def load_ipython_extension(ip: InteractiveShell) -> None:
@@ -28,16 +31,8 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     unload_ipython_extension(ip)
     magics = KestrelMagics(ip)
     ip.register_magics(magics)
-
-    def complete(_shell: object, event: Any) -> list[str]:
-        line = event.text_until_cursor
-        found = completions(line, magics.lab)
-        # IPython begins a word behind a colon or a comma, where ours goes on.
-        word = "" if line[-1:].isspace() else line.split()[-1]
-        return [text[len(word) - len(event.symbol) :] for text in found]
-
-    for prefix in ("%", "%%"):
-        ip.set_hook("complete_command", complete, str_key=f"{prefix}{MAGIC}")  # type: ignore[no-untyped-call]
+    matcher = _matcher(magics)
+    _matchers(ip).append(matcher)
     _show_once(ip, magics)
 
     def forget(*_: object) -> None:
@@ -46,7 +41,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     rewriter = AwaitRewriter(ip)
     rewriter.install()
     ip.events.register("post_run_cell", forget)
-    setattr(ip, _ATTRIBUTE, _Loaded(rewriter, forget))
+    setattr(ip, _ATTRIBUTE, _Loaded(rewriter, forget, matcher))
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
@@ -57,11 +52,36 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
     delattr(ip, _ATTRIBUTE)
     loaded.rewriter.remove()
     ip.events.unregister("post_run_cell", loaded.forget)
+    _matchers(ip).remove(loaded.matcher)
     for name in (MAGIC, AWAITED):
         for kind in ("line", "cell"):
             ip.magics_manager.magics[kind].pop(name, None)
     for mime in ("text/html", "text/plain"):
         _formatters(ip)[mime].pop(Run, None)
+
+
+def _matcher(magics: KestrelMagics) -> Any:
+    """What completes lines that begin with `%kestrel` or `name = %kestrel`; nothing else is offered there."""
+    from IPython.core.completer import SimpleCompletion, context_matcher  # loaded on use
+
+    @context_matcher()  # type: ignore[no-untyped-call,untyped-decorator,unused-ignore]
+    def complete_kestrel(context: Any) -> dict[str, Any]:
+        before = context.text_until_cursor
+        line = _LINE.match(before)
+        # Only the first line of a cell is a magic with `%%`; what is below it is the goal.
+        if line is None or (line[1].startswith("%%") and context.cursor_line):
+            return {"completions": []}
+        found = completions(line[1], magics.lab, magics.runs())
+        word = "" if before[-1:].isspace() else before.split()[-1]
+        return {"completions": [SimpleCompletion(text) for text in found], "matched_fragment": word, "suppress": True}
+
+    return complete_kestrel
+
+
+def _matchers(ip: InteractiveShell) -> list[Any]:
+    assert ip.Completer is not None
+    matchers: list[Any] = ip.Completer.custom_matchers
+    return matchers
 
 
 def _show_once(ip: InteractiveShell, magics: KestrelMagics) -> None:

@@ -1,4 +1,4 @@
-"""`@name` in a goal stands for a notebook variable; every other character of a goal is text."""
+"""`@name` stands for a notebook variable; every other character of a goal is text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from kestrel_lab.core.text import head_tail
+from kestrel_lab.engine.run import Run
 
 LONGEST = 20_000
 """Characters of one variable that go into a goal: beginning and end."""
@@ -31,6 +32,14 @@ def filled(goal: str, variables: Mapping[str, object]) -> str:
         return head_tail(as_text(variables[name]), LONGEST)[0]
 
     return _NAME.sub(text, goal)
+
+
+def argument(text: str, variables: Mapping[str, object]) -> str:
+    """An option's value or an argument with its `@name`s replaced; a run stands for its id."""
+    name = text.removeprefix("@")
+    if name != text and isinstance(run := variables.get(name), Run):
+        return run.id
+    return filled(text, variables)
 
 
 def as_text(value: object) -> str:

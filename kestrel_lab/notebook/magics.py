@@ -9,11 +9,12 @@ from weakref import WeakSet
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
+from kestrel_lab.cli.face import files_named
 from kestrel_lab.engine.run import Run
 from kestrel_lab.lab import Lab
-from kestrel_lab.notebook.commands import carry_out
+from kestrel_lab.notebook.commands import Fill, carry_out
 from kestrel_lab.notebook.face import NotebookFace
-from kestrel_lab.notebook.goals import filled
+from kestrel_lab.notebook.goals import argument, filled
 from kestrel_lab.notebook.surface import surface
 
 
@@ -49,7 +50,13 @@ class KestrelMagics(Magics):
                 self._variables[name] = run
 
         face = NotebookFace(find_lab=self.lab, started=started, surface=where, awaited=awaited)
-        return carry_out(line, cell, face, lambda goal: filled(goal, self._variables))
+        fill = Fill(lambda goal: filled(goal, self._variables), lambda text: argument(text, self._variables))
+        with files_named():
+            return carry_out(line, cell, face, fill)
+
+    def runs(self) -> list[str]:
+        """Names of variables that hold runs."""
+        return [name for name, value in self._variables.items() if isinstance(value, Run) and not name.startswith("_")]
 
     def lab(self) -> Lab:
         """The notebook's `lab` if it has one, else one of our own."""
@@ -67,7 +74,8 @@ class KestrelMagics(Magics):
 
 
 async def _result(found: Any) -> object:
-    return _shown(await found if inspect.isawaitable(found) else found)
+    with files_named():
+        return _shown(await found if inspect.isawaitable(found) else found)
 
 
 def _shown(found: object) -> object:

@@ -6,7 +6,7 @@ import time
 from html import escape
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.text import one_line
+from kestrel_lab.core.text import AS_TEXT, one_line
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -42,7 +42,9 @@ class Bar:
 
     def __init__(self, done: int, total: int, note: str) -> None:
         self.text = f"{done:,} of {total:,}{f' · {one_line(note)}' if note else ''}"
-        self.html = f'<div><progress value="{done}" max="{max(total, 1)}" aria-label="progress"></progress> {escape(self.text)}</div>'
+        self.html = (
+            f'<div {AS_TEXT}><progress value="{done}" max="{max(total, 1)}" aria-label="progress"></progress> {escape(self.text)}</div>'
+        )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": self.text}

@@ -13,6 +13,8 @@ MAGIC = "kestrel"
 AWAITED = "kestrel_await"
 
 _CALL = re.compile(rf"^((?:[A-Za-z_]\w*\s*=\s*)?)get_ipython\(\)\.run_(cell|line)_magic\('{MAGIC}',")
+# IPython refuses a cell without a body, in words of its own and without an error that programs see.
+_EMPTY = re.compile(rf"^(await get_ipython\(\)\.run_cell_magic\('{AWAITED}', .*, )''\)$")
 
 
 class AwaitRewriter:
@@ -34,7 +36,7 @@ class AwaitRewriter:
         """The lines of a cell, its magics already turned into calls, with `await` where one is possible."""
         if self._running or not self._shell.autoawait or getattr(self._shell, "kernel", None) is None:
             return lines
-        return [_CALL.sub(rf"\1await get_ipython().run_\2_magic('{AWAITED}',", line) for line in lines]
+        return [_EMPTY.sub(r"\1'\\n')", _CALL.sub(rf"\1await get_ipython().run_\2_magic('{AWAITED}',", line)) for line in lines]
 
     def install(self) -> None:
         """Put the transformer and its hooks into the shell."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.log.macros import MacroRow, add_macro, delete_macro, enable_macro, macro_rows
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.tools.arguments import ToolArgumentsError
+from kestrel_lab.views.html import pre_html
 
 MACRO_RUN = "macro_run"
 """The tool that runs macros; it may not be a step of one."""
@@ -157,7 +157,7 @@ class Macro:
         return "\n".join(lines + [f"  {place}. {step.tool} {dumps(step.args)}" for place, step in enumerate(self.steps, 1)])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        return pre_html(repr(self))
 
 
 class MacroRegistry:

@@ -12,16 +12,13 @@ from itertools import groupby
 from operator import itemgetter
 
 from kestrel_lab.core.drawing.svg import plan_svg
-from kestrel_lab.core.text import head_tail, plain
+from kestrel_lab.core.text import AS_TEXT, head_tail, plain
 from kestrel_lab.views.bounds import ends
 from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS, budget_line, in_order, left_out_line
 from kestrel_lab.views.wording import duration
-
-AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
-"""On everything with foreign text in it: notebooks set what stands between dollar signs as formulas, with links of its own."""
 
 SAVED_CHARS = 400_000
 """About how much of a run's rows is saved with a notebook; a page of its own (`Run.report`) has everything."""
@@ -58,6 +55,21 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
     if used:
         parts.append(f'<div style="opacity:.75;margin-top:4px"><small>{"<br>".join(used)}</small></div>')
     return f'<section {AS_TEXT} style="{_BOX}" aria-label="kestrel run {_safe(view.head.run)}">{"".join(parts)}</section>'
+
+
+def headline_html(text: str) -> str:
+    """A `<p>` in bold that stands over a table."""
+    return f"<p {AS_TEXT}><b>{_safe(text)}</b></p>"
+
+
+def paragraph_html(text: str) -> str:
+    """A `<p>` of plain text."""
+    return f"<p {AS_TEXT}>{_safe(text)}</p>"
+
+
+def pre_html(text: str) -> str:
+    """A `<pre>` of text that is laid out by its own lines."""
+    return f'<pre {AS_TEXT} style="{_WRAP}">{_safe(text)}</pre>'
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

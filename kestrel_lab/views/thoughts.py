@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.drawing.figure import literal, shown_figure
+from kestrel_lab.core.drawing.figure import INK, literal, shown_figure
 from kestrel_lab.core.events import BranchScored, Event
 from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.views.frames import shown_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +22,6 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
 
     `chosen` are those that make up the solution, from the first thought to the one that solves the goal.
     """
-    import pandas as pd  # half a second: not at import
-
     scored = {event.candidate: event for event in events if isinstance(event, BranchScored)}  # told again where a session ended on it
     depth: dict[str, int] = {}
     for name, event in scored.items():
@@ -34,7 +33,7 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
         chosen.add(at)
         at = scored[at].parent
     rows = [(name, event.parent, depth[name], event.score, event.text, name in chosen) for name, event in scored.items()]
-    return pd.DataFrame(rows, columns=["candidate", "parent", "depth", "score", "text", "chosen"])
+    return shown_frame(rows, columns=["candidate", "parent", "depth", "score", "text", "chosen"])
 
 
 def plot_thoughts(frame: pd.DataFrame) -> Figure:
@@ -56,9 +55,11 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
         if len(rows) <= _SHOWN_NAMES:
             text = f"{row['score']:.2f} {one_line(plain(row['text']), 24)}"
             axes.annotate(literal(text), (x, height[name]), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
-    axes.scatter(0, height[""], s=30, color="#333333", zorder=2)
+    axes.scatter(0, height[""], s=30, color=INK, zorder=2)
+    axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution", fontsize=10, pad=16)
     axes.set_xlabel("thoughts one after the other")
     axes.set_yticks([])
+    axes.margins(y=0.15)
     axes.set_xticks(range(depth + 1))
     axes.set_xlim(-0.2, depth + 0.9)
     axes.spines[["top", "right", "left"]].set_visible(False)

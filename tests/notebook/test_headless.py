@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -93,3 +96,16 @@ def test_a_risky_call_stops_the_notebook_at_once(tmp_path: Path) -> None:
 
     assert time.monotonic() - began < 15
     assert not (tmp_path / "a.txt").exists()
+
+
+def test_a_command_in_a_cell_writes_no_escapes(tmp_path: Path) -> None:
+    """Kernels ask programs for colours; what they read is a pipe all the same, where a moving bar would be a hundred lines."""
+    env = {**os.environ, "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab", "config"], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    wrong = subprocess.run([sys.executable, "-m", "kestrel_lab", "show", "r0"], env=env, cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.stdout.startswith("setting")
+    assert wrong.stderr.startswith("error: ")
+    assert "\x1b" not in done.stdout + wrong.stderr

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from kestrel_lab import Lab, RunFailed, UsageError
+from kestrel_lab.cli.app import app
 from kestrel_lab.core.errors import ApprovalRequired, ModelError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.engine.run import Run
+from kestrel_lab.notebook.commands import root_command
 from kestrel_lab.notebook.completing import completions
 from kestrel_lab.notebook.progress import NotebookReporter
 from kestrel_lab.notebook.rewriting import AwaitRewriter
@@ -129,12 +133,18 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel approve r0", "r0"),
         ("%kestrel deny r0", "r0"),
         ("%kestrel runs --limit few", "--limit"),
+        ("%kestrel runs --limit 0", "--limit"),
+        ('%kestrel "count the files"', 'a goal is %kestrel run "…"'),
+        ("%kestrel eval run a.yaml --junit", "%kestrel eval run --help"),
+        ("%kestrel compare HEAD", "%kestrel compare --help"),
+        ("%kestrel show @nobody", "@nobody"),
         ("%kestrel tools extra", "extra"),
         ("%kestrel eval rn", "eval --help"),
         ("%kestrel eval run nosuch.yaml", "nosuch.yaml"),
         ("%kestrel eval compare a b --suite nosuch.yaml", "a"),
         ("%kestrel run x --as 1x", "--as needs a variable name"),
         ("%%kestrel run words\nbody", "the cell is the goal"),
+        ("%%kestrel eval run suite.yaml\nbody", "the cell is the goal"),
         ("%%kestrel\n\n", "the goal is empty"),
     ],
 )
@@ -156,6 +166,31 @@ def test_forks_and_diffs_are_values(shell: InteractiveShell) -> None:
     assert (fork.id != parent.id, fork.answer) == (True, "no need")
     assert (found.a.id, found.b.id, found.first_a.event.text, found.first_b.event.text) == (parent.id, fork.id, "done", "no need")
     assert list(found.frame.columns) == ["a_seq", "b_seq", "type", "same", "a", "b"]
+
+
+def test_a_variable_names_its_run(shell: InteractiveShell) -> None:
+    """Wherever a run is named, `@r` stands for the id of the run in `r`; in a goal it stands for what the run did."""
+    first = run(shell, 'r = %kestrel run "write" --approve auto\nr')
+    assert run(shell, "%kestrel show @r").id == first.id
+    fork = run(shell, '%kestrel fork @r --answer "no need" --approve auto')
+    shell.user_ns["fork"] = fork
+    assert run(shell, "%kestrel diff @r @fork").b.id == fork.id
+    assert str(run(shell, "%kestrel scenario from-run @r --out found.yaml")) == "found.yaml"
+    assert run(shell, '%kestrel run "again: @r" --approve auto').goal == f"again: {first!r}"
+
+
+def test_every_verb_of_the_command_line_is_one_of_the_notebook(shell: InteractiveShell) -> None:
+    """The same commands, sub-commands and options, but for the completion of terminals; `compare` is `eval compare`."""
+
+    def words(command: Any) -> dict[str, Any]:
+        options = {name: p.default for p in command.params for name in p.opts if "completion" not in name}
+        return {"options": options, **{name: words(one) for name, one in getattr(command, "commands", {}).items()}}
+
+    here = words(root_command())
+    assert here == words(typer.main.get_command(app))
+    assert here["compare"] == here["eval"]["compare"]
+    wanted = "run plan show runs resume approve deny fork tools models macros orchestrate eval compare config doctor"
+    assert set(wanted.split()) <= set(here)
 
 
 def test_help_and_tables(shell: InteractiveShell) -> None:
@@ -205,12 +240,33 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     assert found("%kestrel help ru") == ["run", "runs"]
 
 
-@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def tab(shell: InteractiveShell, text: str) -> list[str]:
+    """What the last line of a cell becomes for each word that Tab offers, as front ends put it in."""
+    with provisionalcompleter():
+        found = list(shell.Completer.completions(text, len(text)))
+    return [(text[: one.start] + one.text + text[one.end :]).split("\n")[-1] for one in found]
+
+
 def test_the_shell_completes_words(shell: InteractiveShell) -> None:
-    """Tab after `%kestrel` offers the commands, and goes on behind a colon or a comma."""
-    assert shell.complete("ru", "%kestrel ru", 11)[1] == ["run", "runs"]
-    assert shell.complete(None, "%kestrel run --approve auto:m", 29)[1] == ["medium"]
-    assert shell.complete(None, "%kestrel run --tools bash,read", 30)[1] == ["read_file"]
+    """Tab after `%kestrel` offers our words and no others, also behind `r =`, a colon or a comma; elsewhere nothing of ours."""
+    assert tab(shell, "%kestrel ru") == ["%kestrel run", "%kestrel runs"]
+    assert tab(shell, "x = 5\nr = %kestrel ru") == ["r = %kestrel run", "r = %kestrel runs"]
+    assert tab(shell, "%kestrel run --m") == ["%kestrel run --model"]
+    assert tab(shell, "%kestrel run --approve auto:m") == ["%kestrel run --approve auto:medium"]
+    assert tab(shell, "%kestrel run --tools bash,read") == ["%kestrel run --tools bash,read_file"]
+    assert "%kestrel plan x --plan react" in tab(shell, "%kestrel plan x --plan r")
+    run(shell, '%kestrel run "write" --approve auto --as mine')
+    assert tab(shell, "%kestrel show @") == ["%kestrel show @mine"]
+    assert tab(shell, "%%kestrel\nrun") != ["run", "runs"]
+    shell.run_line_magic("unload_ext", "kestrel_lab")
+    assert "%kestrel run" not in tab(shell, "%kestrel ru")
+
+
+def test_a_place_that_cannot_be_written_is_told_on_one_line(shell: InteractiveShell) -> None:
+    """A file that the system refuses is a `UsageError` that names it, with a next step."""
+    run(shell, 'r = %kestrel run "write" --approve auto')
+    with pytest.raises(UsageError, match=r"^/proc/x: .*: name another place, or make it readable and writable$"):
+        run(shell, "%kestrel show @r --html /proc/x/y.html")
 
 
 def test_a_magic_at_the_top_of_a_cell_is_awaited() -> None:
@@ -225,6 +281,8 @@ def test_a_magic_at_the_top_of_a_cell_is_awaited() -> None:
     awaited = "await get_ipython().run_line_magic('kestrel_await', 'run x')\n"
 
     assert rewriter([line, f"r = {line}", f"    {line}"]) == [awaited, f"r = {awaited}", f"    {line}"]
+    empty = "get_ipython().run_cell_magic('kestrel', '', '')"
+    assert rewriter([empty]) == [f"await {empty[:-4].replace('kestrel', 'kestrel_await')} '\\n')"]
     rewriter.began()
     assert rewriter([line]) == [line]
     rewriter.ended()

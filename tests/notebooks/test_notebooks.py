@@ -23,6 +23,9 @@ def test_there_are_notebooks() -> None:
         "04_approvals_and_policies.ipynb",
         "05_a_tool_of_your_own.ipynb",
         "06_compare_models.ipynb",
+        "07_from_a_run_to_a_scenario.ipynb",
+        "08_compare_commits.ipynb",
+        "09_a_ci_report.ipynb",
     ]
 
 

@@ -1,4 +1,4 @@
-"""A plan as a matplotlib figure, on white paper as every figure here."""
+"""A plan as a matplotlib figure: white boxes on no ground of their own."""
 
 from __future__ import annotations
 

@@ -1,0 +1,130 @@
+"""One of every object that users hold, made by really running something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kestrel_lab import Comparison, Lab, Plan, Step, tool
+from kestrel_lab.cli.doctor import known_models
+from kestrel_lab.core.plan_events import BranchScored
+from kestrel_lab.engine.blocking import run_blocking
+from kestrel_lab.evals.comparison import Side
+from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.views.thoughts import plot_thoughts, thoughts_of
+
+TRAP = "$x_1+y_2$"
+"""What JupyterLab would set as a formula."""
+SUITE = f"""
+name: "held {TRAP}"
+configs: [{{name: good, model: "scripted:right.yaml"}}, {{name: 'bad {TRAP}', model: "scripted:wrong.yaml"}}]
+gates: [{{success_rate: {{at_least: 0.5}}}}]
+defaults: {{tools: []}}
+scenarios:
+  - {{id: one, goal: 'say {TRAP}', checks: [{{answer_contains: '{TRAP}'}}]}}
+  - {{id: two, goal: say yes, checks: [{{answer_contains: 'yes'}}]}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Objects by what they are called in the tests."""
+
+    objects: dict[str, Any]
+
+
+@tool(danger_level="safe", effect="pure")
+def weigh(what: str) -> str:
+    """Weigh $x_1+y_2$.
+
+    Args:
+        what: Whatever it is.
+    """
+    return what
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[Holdings]:
+    """Run, measure and compare in `folder`, and give what comes of it."""
+    turns = [[("write_file", {"path": "a.txt", "content": TRAP}), ("weigh", {"what": TRAP})], f"It is {TRAP}."]
+    lab = Lab(home=folder / "home", model=ScriptedModel(turns, name=f"model {TRAP}"), approve="auto", tools=[weigh])
+    try:
+        yield Holdings({**_runs(lab, folder), **_measured(lab, folder)})
+    finally:
+        lab.close()
+
+
+def _runs(lab: Lab, folder: Path) -> dict[str, Any]:
+    plan = Plan(steps=(Step(id="dig", goal=f"dig {TRAP}", produces=("hole",)), Step(id="fill", goal="fill", consumes=("hole",))))
+    runs = [lab.run_sync(f"write {TRAP}", workspace=folder) for _ in range(3)]
+    planned = lab.run_sync("garden", plan=plan, model=ScriptedModel(lambda _: f"done {TRAP}"), workspace=folder)
+    fork = run_blocking(lab.fork(runs[0].id, answer=f"no {TRAP}"))
+    scored = [BranchScored(step="s", candidate=f"c{n}", parent="", score=0.5, text=f"idea {TRAP}", done=n == 1) for n in range(3)]
+    thoughts = thoughts_of(scored)
+    macros = lab.macros.at(folder)
+    kept = macros.accept(macros.proposals()[0].macro.name)
+    return {
+        "lab": lab,
+        "run": runs[0],
+        "planned run": planned,
+        "plan": plan,
+        "step": plan.steps[0],
+        "plan figure": planned.plot_plan(),
+        "runs": lab.runs(),
+        "events": runs[0].to_frame(),
+        "stages": runs[0].stages(),
+        "checkpoints": lab.checkpoints(runs[0].id),
+        "diff": lab.diff(runs[0].id, fork.id),
+        "diff frame": lab.diff(runs[0].id, fork.id).frame,
+        "thoughts": thoughts,
+        "thoughts figure": plot_thoughts(thoughts),
+        "usage": runs[0].usage,
+        "status": runs[0].status,
+        "limits": lab.limits,
+        "toolbox": lab.toolbox,
+        "tool": weigh,
+        "danger": weigh.danger,
+        "settings": lab.settings,
+        "setting": next(iter(lab.settings)),
+        "models": known_models(lab),
+        "health": lab.supervisor,
+        "health table": lab.supervisor.states(),
+        "macros": macros,
+        "no macros": lab.macros.at(folder / "home"),
+        "macro": kept,
+        "scenario": lab.scenario_from(runs[0]),
+    }
+
+
+def _measured(lab: Lab, folder: Path) -> dict[str, Any]:
+    repository = folder / "repository"
+    repository.mkdir()
+    (repository / "suite.yaml").write_text(SUITE)
+    right = {"say yes": "yes", ".": TRAP}
+    for name, says in (("right", right), ("wrong", {".": "no"})):
+        rules = "".join(f"  - {{when: '{when}', turns: ['{turn}']}}\n" for when, turn in says.items())
+        (repository / f"{name}.yaml").write_text(f"rules:\n{rules}")
+    suite = load_suite(repository / "suite.yaml")
+    result = lab.eval_sync(suite)
+    (repository / "right.yaml").write_text("rules:\n  - {when: '.', turns: ['yes']}\n")
+    later = lab.eval_sync(suite)
+    sides = [Side(name=f"{name} {TRAP}", sha=name, rows=found.rows) for name, found in (("before", result), ("after", later))]
+    comparison = Comparison(suite=suite, base=sides[0], head=sides[1])
+    return {
+        "suite": suite,
+        "suite's scenario": suite.scenarios[0],
+        "result": result,
+        "trials": result.frame,
+        "scores": result.scores,
+        "summary": result.summary(),
+        "pass at": result.pass_at(1),
+        "result figure": result.plot(),
+        "gates": comparison.gates(),
+        "comparison": comparison,
+        "changes": comparison.frame,
+        "flips": comparison.flips,
+    }
