@@ -57,7 +57,7 @@ class Scenario:
     tools: tuple[str, ...] | None = None
     """Names of the tools offered; `None` for the native tools that only read."""
     limits: dict[str, int | float | None] = field(default_factory=dict)
-    """Any of `cycles`, `cost_usd`, `seconds` and `tokens`; the others as for any run."""
+    """Any of `cycles`, `cost_usd`, `seconds`, `wall_seconds`, `tokens` and `messages`; the others as for any run."""
     approve: str = ""
     """Approval policy. Where empty: `auto` in a throw-away folder, `deny` in an installed package."""
     expected: Json = None

@@ -32,6 +32,8 @@ class LimitsEntry(Entry):
     cost_usd: float | None = None
     seconds: float | None = None
     tokens: int | None = None
+    wall_seconds: float | None = None
+    messages: int | None = None
 
 
 class WorkspaceEntry(Entry):
