@@ -29,6 +29,13 @@ Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XM
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")]
 Link = Annotated[str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")]
 Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")]
+RetryErrors = Annotated[
+    int | None, typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default.")
+]
+Cluster = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Let the workers of this Dask scheduler make the trials, e.g. tcp://host:8786.")
+]
 Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
@@ -45,13 +52,21 @@ def run_suite(
     markdown: Markdown = None,
     link: Link = "",
     reuse: Reuse = False,
+    resume: Resume = False,
+    retry_errors: RetryErrors = None,
+    cluster: Cluster = None,
 ) -> Any:
-    """Run every scenario with every model configuration, as often as `epochs` says."""
+    """Run every scenario with every model configuration, as often as `epochs` says.
+
+    Each finished trial is stored at once. What was cut off goes on with --resume: nothing that is stored is made again.
+    """
     face: Face = ctx.find_root().obj
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+        result = await lab.eval(
+            suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, resume=resume, retry_errors=retry_errors, cluster=cluster
+        )
         _write(result, report, junit, markdown, link)
         if csv is not None:
             csv.parent.mkdir(parents=True, exist_ok=True)

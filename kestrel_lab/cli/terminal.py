@@ -225,7 +225,7 @@ def progress_bar(console: Console) -> Iterator[Any]:
         task = bar.add_task("running", total=None, note="")
 
         def report(done: int, total: int, note: str) -> None:
-            bar.update(task, completed=done, total=total, note=escape(note[:60]))
+            bar.update(task, completed=done, total=total, note=escape(note[:200]))
 
         yield report
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, TypeGuard, cast
 
@@ -59,6 +60,16 @@ def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
     """The endpoint of `model` as a dependency, watched from the first time on."""
     name = endpoint_of(model)
     return supervisor.get(name) or supervisor.watch(name, "model", probe_of(model), advice=_ADVICE)
+
+
+@contextmanager
+def bounded(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator[None]:
+    """Have each endpoint of `model` asked at most `calls` times at once while the block runs."""
+    with ExitStack() as stack:
+        for one in model.models if isinstance(model, EscalatingModel) else (model,):
+            if one.kind == "real":
+                stack.enter_context(watch_model(one, supervisor).turns.bounded(calls))
+        yield
 
 
 async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`

@@ -100,6 +100,11 @@ class RuntimeSupervisor:
         if self._tasks is not None and (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
 
+    @property
+    def watched(self) -> tuple[Dependency, ...]:
+        """Everything watched."""
+        return tuple(self._watched.values())
+
     def get(self, name: str) -> Dependency | None:
         """What is watched under that name."""
         return self._watched.get(name)

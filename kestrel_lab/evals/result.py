@@ -48,6 +48,8 @@ class EvalResult:
     """How many rows are of earlier runs."""
     why: dict[str, int] = field(default_factory=dict)
     """Why the others could not be reused, when reuse was asked for: trials by reason."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how the trials were made: what was cut off before, made again, or slowed down."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -139,7 +141,7 @@ class EvalResult:
         return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
 
     def __str__(self) -> str:
-        lines = [self.headline]
+        lines = [self.headline, *(f"  {note}" for note in self.notes)]
         for s in self._summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
@@ -153,7 +155,8 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.headline)}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<p><b>{escape(self.headline)}</b></p>{notes}{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
 
     @property
     def headline(self) -> str:

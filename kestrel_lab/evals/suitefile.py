@@ -106,6 +106,7 @@ class SuiteEntry(Entry):
     epochs: Positive = 1
     concurrency: Positive = 4
     count_errors: Literal["fail", "exclude"] = "fail"
+    retry_errors: Annotated[int, Field(ge=0)] = 0
     instructions: str = ""
     instructions_from: str = ""
     tools_from: list[str] = Field(default_factory=list)
@@ -149,6 +150,7 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
             epochs=entry.epochs,
             concurrency=entry.concurrency,
             count_errors=entry.count_errors,
+            retry_errors=entry.retry_errors,
             instructions=entry.instructions,
             instructions_from=entry.instructions_from,
             tools_from=tuple(entry.tools_from),
