@@ -22,7 +22,7 @@ from kestrel_lab.evals.prepare import Prepared, prepare
 from kestrel_lab.evals.progress import EvalProgress, refusals, slowed_since
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.evals.reuse import Reuse, look_up
-from kestrel_lab.evals.sitting import Sitting, gone_on_with, last_sitting
+from kestrel_lab.evals.sitting import Sitting, gone_on_with, last_sitting, sitting_of
 from kestrel_lab.evals.suite import Config, Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.trial import Ask, Identity, after, run_trial
@@ -131,7 +131,8 @@ def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool
     taken = gone_on_with(store, suite, earlier, asks)
     rows = found.rows | taken
     left = len(asks) - len(rows)
-    sitting = replace(Sitting.new(store, len(taken) + left), id=earlier.sitting.id)
+    own = sum(sitting_of(row) == earlier.sitting.id for row in taken.values())
+    sitting = replace(Sitting.new(store, own + left), id=earlier.sitting.id, also=earlier.all[1:])
     told = f"going on with the last run: {len(taken):,} trials of it are there, {left:,} are left"
     return Reuse(rows=rows, why=found.why), sitting, told
 

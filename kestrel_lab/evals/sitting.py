@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
@@ -18,8 +17,12 @@ from kestrel_lab.log.store import EvalRow, SessionStore
 
 _AT_WORK: set[str] = set()
 """Sittings that go on in this process. Another process can only be seen to be there."""
-_LOOKED_AT = 50
-"""Of the newest trials of a suite: those that another tool stored belong to no sitting."""
+_SITTINGS = """
+    SELECT result_json ->> '$.sitting.id' AS name, result_json ->> '$.sitting.of', result_json ->> '$.sitting.by',
+      result_json ->> '$.sitting.also', count(DISTINCT key), max(created_at)
+    FROM eval_runs WHERE suite = ? AND name IS NOT NULL GROUP BY name ORDER BY max(created_at) DESC
+"""
+"""Newest first, each as its newest trial tells of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +34,8 @@ class Sitting:
     """How many trials it consists of."""
     by: str
     """The session that works on it, as the log names it."""
+    also: tuple[str, ...] = ()
+    """Sittings that were cut off, whose trials it has taken over."""
 
     @classmethod
     def new(cls, store: SessionStore, of: int) -> Sitting:
@@ -49,15 +54,27 @@ class Sitting:
     def mark(self, row: EvalRow) -> EvalRow:
         """`row` as one of this sitting."""
         told: dict[str, Json] = {"id": self.id, "of": self.of, "by": self.by}
+        if self.also:
+            told["also"] = [*self.also]
         return replace(row, result={**row.result, "sitting": told})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier:
-    """The last sitting of a suite, as far as it is stored."""
+    """The last sitting of a suite, as far as it is stored, and those before it that were cut off as well."""
 
     sitting: Sitting
     stored: int
+    """Trials of `sitting` in the log."""
+    before: tuple[str, ...] = ()
+    """The sittings between it and the last one that was finished."""
+    most: tuple[int, int] = (0, 0)
+    """Trials in the log, and trials in all, of the one among them that came farthest."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The sittings that are gone on with, newest first."""
+        return tuple(dict.fromkeys((self.sitting.id, *self.before, *self.sitting.also)))
 
     @property
     def going_on(self) -> bool:
@@ -70,22 +87,26 @@ class Earlier:
         """What somebody who begins anew should know; empty when it was finished or goes on elsewhere."""
         if self.stored >= self.sitting.of or self.going_on:
             return ""
-        return f"an earlier run of this suite was cut off after {self.stored:,} of {self.sitting.of:,} trials: --resume goes on with it"
+        stored, of = self.most
+        return f"an earlier run of this suite was cut off after {stored:,} of {of:,} trials: --resume goes on with it"
 
 
 def last_sitting(store: SessionStore, suite: Suite) -> Earlier | None:
-    """The sitting of the newest stored trial of the suite; `None` when there is none."""
+    """The sitting of the newest stored trial of the suite that belongs to one; `None` when there is none."""
     store.flush()
-    rows = store.query(
-        f"SELECT result_json ->> '$.sitting' FROM eval_runs WHERE suite = ? ORDER BY created_at DESC LIMIT {_LOOKED_AT}", (suite.name,)
-    )
-    told = next((row[0] for row in rows if row[0]), None)
-    if told is None:
+    rows = store.query(_SITTINGS, (suite.name,))
+    if not rows:
         return None
-    body: dict[str, Any] = json.loads(told)
-    sitting = Sitting(id=body["id"], of=body["of"], by=body["by"])
-    count = store.query("SELECT count(*) FROM eval_runs WHERE suite = ? AND result_json ->> '$.sitting.id' = ?", (suite.name, sitting.id))
-    return Earlier(sitting=sitting, stored=int(count[0][0]))
+    (name, of, by, also, stored, _), *others = rows
+    open_ones = [(stored, of)]
+    before = []
+    for other, their_of, _, _, their_stored, _ in others if stored < of else ():
+        if their_stored >= their_of:
+            break
+        before.append(other)
+        open_ones.append((their_stored, their_of))
+    sitting = Sitting(id=name, of=of, by=by, also=tuple(json.loads(also or "[]")))
+    return Earlier(sitting=sitting, stored=stored, before=tuple(before), most=max(open_ones))
 
 
 def gone_on_with(store: SessionStore, suite: Suite, earlier: Earlier, asks: Sequence[Ask]) -> dict[str, EvalRow]:
@@ -98,8 +119,16 @@ def gone_on_with(store: SessionStore, suite: Suite, earlier: Earlier, asks: Sequ
         msg = f"the last run of suite {suite.name!r} is still going on in process {process}; wait for it, or stop it first"
         raise UsageError(msg)
     wanted = {ask.identity.key for ask in asks}
-    return {
-        row.key: row
-        for row in store.eval_runs(suite=suite.name)
-        if row.key in wanted and isinstance(told := row.result.get("sitting"), dict) and told["id"] == earlier.sitting.id
-    }
+    order = {name: place for place, name in enumerate(earlier.all)}
+    found: dict[str, EvalRow] = {}
+    for row in store.eval_runs(suite=suite.name):
+        name = sitting_of(row)
+        if name in order and row.key in wanted and order[name] <= order.get(sitting_of(found[row.key]) if row.key in found else name, 0):
+            found[row.key] = row
+    return found
+
+
+def sitting_of(row: EvalRow) -> str:
+    """The id of the sitting that a trial belongs to; empty where another tool stored it."""
+    told = row.result.get("sitting")
+    return str(told["id"]) if isinstance(told, dict) else ""

@@ -112,6 +112,19 @@ def test_a_new_run_says_that_one_was_cut_off(lab):
     assert evaluate(lab).notes == ()
 
 
+def test_who_begins_anew_by_mistake_can_still_go_back(lab):
+    """A run that was cut off is not lost when another one is begun and cut off, too: both are gone on with."""
+    first = cut_off(lab, 4)
+    both = cut_off(lab, 1)
+    assert len(both) > len(first)
+    assert f"cut off after {len(first)} of 6 trials" in last_sitting(lab.store, SUITE).notice
+    result = evaluate(lab, resume=True)
+    assert (len(result.rows), result.reused) == (6, len({row.key for row in both}))
+    lab.store.flush()
+    assert last_sitting(lab.store, SUITE).notice == ""
+    assert evaluate(lab, resume=True).reused == 6
+
+
 def test_resume_makes_again_what_changed(lab):
     """Trials of a scenario that was changed since are not taken; all others are."""
     cut_off(lab, 3)
