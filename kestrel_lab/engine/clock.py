@@ -18,11 +18,11 @@ class WorkClock:
         self._holds = 0
 
     async def __aenter__(self) -> WorkClock:
-        await self._stack.enter_async_context(self._wall)
+        if self._wall_left is not None:
+            await self._stack.enter_async_context(self._wall)
+            self._wall.reschedule(asyncio.get_running_loop().time() + self._wall_left)
         await self._stack.enter_async_context(self._bound)
         self._entered = True
-        if self._wall_left is not None:
-            self._wall.reschedule(asyncio.get_running_loop().time() + self._wall_left)
         self._run()
         return self
 
@@ -33,7 +33,7 @@ class WorkClock:
     @property
     def expired(self) -> bool:
         """Whether one of the deadlines has passed."""
-        return self._bound.expired() or self._wall.expired()
+        return self._bound.expired() or (self._wall_left is not None and self._wall.expired())
 
     @property
     def limit(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -18,6 +18,8 @@ _WORDS: Final = {"pass": "passed", "fail": "failed", "error": "broke"}
 _SETTLED_S: Final = 1.0
 """Before that a speed says nothing."""
 _TICK_S: Final = 1.0
+_LATELY: Final = 50
+"""The speed is that of the last so many trials."""
 
 
 class EvalProgress:
@@ -39,6 +41,7 @@ class EvalProgress:
         self._reporter, self._total, self._supervisor, self._clock = reporter, total, supervisor, clock
         self._counts = Counter(str(row.result["outcome"]) for row in stored)
         self._made, self._cost, self._began = 0, 0.0, clock()
+        self._lately: deque[float] = deque([self._began], maxlen=_LATELY)
         self._notice = notice or (f"{len(stored)} taken from earlier runs" if stored else "")
         if reporter is not None:
             reporter(len(stored), total, self._notice)
@@ -47,6 +50,7 @@ class EvalProgress:
         """Take in a trial that ended."""
         self._counts[str(row.result["outcome"])] += 1
         self._made += 1
+        self._lately.append(self._clock())
         self._cost += cast("float", row.metrics.get("cost_estimate", 0.0))
         self.tell()
 
@@ -64,11 +68,11 @@ class EvalProgress:
             return outcomes
         parts = [outcomes if self._made else self._notice or outcomes]
         if self._made:
-            rate = self._made / passed
+            rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
             left = self._total - self._counts.total()
             parts += [f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", f"{duration(left / rate)} left" if left else ""]
         parts.append(f"${self._cost:.2f}" if self._cost else "")
-        parts.append(f"{self.running} at once" if self.running else "")
+        parts.append(f"{self.running} trials at once" if self.running else "")
         parts += [] if self._supervisor is None else held_up(self._supervisor)
         return " · ".join(part for part in parts if part)
 

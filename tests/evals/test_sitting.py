@@ -217,12 +217,12 @@ def test_progress_is_one_line():
         (
             2,
             10,
-            "1 passed, 1 broke · 1.0/s · 8.0 s left · $0.50 · 4 at once · openai/x: it asked to slow down once, 5 calls at once, next in 3.0 s",
+            "1 passed, 1 broke · 1.0/s · 8.0 s left · $0.50 · 4 trials at once · openai/x: it asked to slow down once, 5 calls at once, next in 3.0 s",
         ),
         (
             2,
             10,
-            "1 passed, 1 broke · 1.2/min · 6 min 40 s left · $0.50 · 4 at once · openai/x: it asked to slow down once, 5 calls at once",
+            "1 passed, 1 broke · 1.2/min · 6 min 40 s left · $0.50 · 4 trials at once · openai/x: it asked to slow down once, 5 calls at once",
         ),
     ]
     assert slowed_since(supervisor, {}) == ["openai/x asked to slow down once and refused 2 calls; at the end 5 at once"]
