@@ -1,6 +1,6 @@
-"""Runs a suite of 500 scripted trials under kill -9, again and again, and says what was acknowledged when.
+"""Runs a suite of scripted trials under kill -9, again and again, and says what was acknowledged when.
 
-Arguments: folder, number of kills, seed, mutant or nothing. Everything is loaded once; each sitting is a fork of this process.
+Arguments: folder, number of trials (hundreds), number of kills, seed, mutant or nothing. Everything is loaded once; each sitting is a fork of this process.
 """
 
 import asyncio
@@ -21,19 +21,21 @@ from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.testing import ScriptedModel
 
-TRIALS = 500
+TRIALS = int(sys.argv[2])
 SUITE = Suite(
-    name="many", scenarios=tuple(Scenario(id=f"s{n}", goal=f"g{n}", checks=(AnswerContains(texts=("yes",)),)) for n in range(100)), epochs=5
+    name="many",
+    scenarios=tuple(Scenario(id=f"s{n}", goal=f"g{n}", checks=(AnswerContains(texts=("yes",)),)) for n in range(100)),
+    epochs=TRIALS // 100,
 )
 
 
 def late(session: Session) -> None:
-    """Mutant: trials are said to be stored, and are once a hundred have come together."""
+    """Mutant: trials are said to be stored, and are once thirty have come together."""
     real, kept = session.store.add_eval_run, []
 
     def add(row: EvalRow) -> Future[None]:
         kept.append(row)
-        if len(kept) == 100:
+        if len(kept) == 30:
             for one in kept:
                 real(one)
             kept.clear()
@@ -65,7 +67,7 @@ def sit(home: Path, pipe: int, mutant: str) -> None:
 
 def main() -> None:
     """Kill so often, then let one sitting finish; prints JSON: acknowledged keys by sitting, and the last result's size."""
-    home, kills, seed, mutant = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    home, kills, seed, mutant = Path(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
     chance, told = random.Random(seed), []
     for number in range(kills + 1):
         reader, writer = os.pipe()

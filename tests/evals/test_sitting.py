@@ -57,17 +57,17 @@ def cut_off(lab, after, suite=SUITE):
     return lab.store.eval_runs(suite=suite.name)
 
 
-def sittings(folder: Path, kills: int, seed: int, mutant: str = "") -> None:
-    """What must hold of 500 trials under so many kills."""
+def sittings(folder: Path, trials: int, kills: int, seed: int, mutant: str = "") -> None:
+    """What must hold of so many trials under so many kills."""
     worker = Path(__file__).with_name("sitting_worker.py")
-    done = subprocess.run([sys.executable, worker, folder, str(kills), str(seed), mutant], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, worker, folder, str(trials), str(kills), str(seed), mutant], capture_output=True, text=True)
     told = json.loads(done.stdout)
-    assert told[-1].pop() == "result 500"
+    assert told[-1].pop() == f"result {trials}"
     store = SessionStore(folder / "kestrel.db")
     stored = Counter(row.key for row in store.eval_runs(suite="many"))
     store.close()
     acknowledged = Counter(key for sitting in told for key in sitting)
-    assert (len(stored), stored.total()) == (500, 500)
+    assert (len(stored), stored.total()) == (trials, trials)
     assert set(acknowledged) <= set(stored)
     assert set(acknowledged.values()) == {1}
     assert sum(map(bool, told)) > kills // 2  # it was really killed at work, not before
@@ -75,14 +75,14 @@ def sittings(folder: Path, kills: int, seed: int, mutant: str = "") -> None:
 
 def test_twenty_kills_lose_and_repeat_nothing(tmp_path):
     """500 trials, the process killed twenty times at random moments and resumed: 500 results, none that was acknowledged made again."""
-    sittings(tmp_path, 20, seed=1)
+    sittings(tmp_path, 500, 20, seed=1)
 
 
 @pytest.mark.parametrize("mutant", ["late", "forgetful"])
 def test_mutants_are_caught_by_kills(tmp_path, mutant):
-    """Storing trials by the hundred, or not looking at what is there, is found."""
+    """Storing trials thirty at a time, or not looking at what is there, is found."""
     with pytest.raises(AssertionError):
-        sittings(tmp_path, 2, seed=3, mutant=mutant)
+        sittings(tmp_path, 200, 2, seed=3, mutant=mutant)
 
 
 def test_what_was_cut_off_is_named_and_gone_on_with(lab):
