@@ -41,6 +41,10 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(PlanProposed, plan=st.just({"steps": []})),
     st.builds(StepStarted, step=names, goal=names),
     st.builds(StepFinished, step=names, ok=st.booleans()),
+    st.builds(StepRetried, step=names, attempt=st.just(2), error_class=names, reason=names, wait_s=st.floats(0, 50)),
+    st.builds(
+        ModelAnswered, call=names, step=names, model=names, seconds=st.floats(0, 100), queued=st.floats(0, 60), backoff=st.floats(0, 60)
+    ),
     st.builds(ModelCalled, call=names, step=names, model=names, cycle=st.just(1), messages=st.just(1)),
     st.builds(
         ModelAnswered,
