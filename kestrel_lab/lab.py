@@ -77,6 +77,9 @@ class Lab(Session):
         epochs: int | None = None,
         reporter: Reporter | None = None,
         reuse: bool = False,
+        resume: bool = False,
+        retry_errors: int | None = None,
+        cluster: str | None = None,
     ) -> EvalResult:
         """Run a suite of scenarios over its model configurations.
 
@@ -86,13 +89,28 @@ class Lab(Session):
             epochs: How often each scenario is repeated; the suite's number by default.
             reporter: Told of progress.
             reuse: Take trials that were made before with equal scenario, configuration and code.
+            resume: Go on with the last run of this suite where it was cut off.
+            retry_errors: How often a trial that broke is made again; the suite's number by default.
+            cluster: Address of a Dask scheduler whose workers make the trials; see `kestrel_lab.evals.cluster`.
 
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
         """
+        from kestrel_lab.evals.cluster import on_cluster
         from kestrel_lab.evals.runner import run_suite
 
-        return await run_suite(self, suite, configs=configs, epochs=epochs, reporter=reporter, reuse=reuse)
+        make = None if cluster is None else on_cluster(cluster)
+        return await run_suite(
+            self,
+            suite,
+            configs=configs,
+            epochs=epochs,
+            reporter=reporter,
+            reuse=reuse,
+            resume=resume,
+            retry_errors=retry_errors,
+            make=make,
+        )
 
     async def compare(
         self,

@@ -33,6 +33,13 @@ SuiteAtCommit = Annotated[
     bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
 ]
 Commit = Annotated[str | None, typer.Option(help="Trials of this commit, a hash or its beginning; by default those of the newest trial's.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")]
+RetryErrors = Annotated[
+    int | None, typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default.")
+]
+Cluster = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Let the workers of this Dask scheduler make the trials, e.g. tcp://host:8786.")
+]
 Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
@@ -53,14 +60,21 @@ def run_suite(
     every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
     last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
     suite_at_commit: SuiteAtCommit = False,
+    resume: Resume = False,
+    retry_errors: RetryErrors = None,
+    cluster: Cluster = None,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says.
 
+    Each finished trial is stored at once. What was cut off goes on with --resume: nothing that is stored is made again.
     With --commits at each of these commits, in turns, each in a worktree of its own; your files stay as they are.
     """
     face: Face = ctx.find_root().obj
     lab = face.lab()
     _refuse_mixture(commits, junit, markdown, every, last, suite_at_commit=suite_at_commit)
+    if commits and (resume or cluster or retry_errors is not None):
+        msg = "--resume, --retry-errors and --cluster are about one run of a suite; --commits goes on by itself with what is missing"
+        raise UsageError(msg)
 
     async def work(reporter: Any) -> Any:
         result: Any
@@ -71,7 +85,16 @@ def run_suite(
             if report is not None:
                 result.report(report)
         else:
-            result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+            result = await lab.eval(
+                suite,
+                configs=config,
+                epochs=epochs,
+                reporter=reporter,
+                reuse=reuse,
+                resume=resume,
+                retry_errors=retry_errors,
+                cluster=cluster,
+            )
             _write(result, report, junit, markdown, link)
         if csv is not None:
             csv.parent.mkdir(parents=True, exist_ok=True)

@@ -170,7 +170,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case Plan():
             console.print(_table(*result.table()))
         case EvalResult():
-            console.print(Text(result.headline))
+            console.print(Text("\n".join((result.headline, *result.notes))))
             console.print(_narrow(*result.table()))
         case GateReport():
             console.print(Text(result.headline))

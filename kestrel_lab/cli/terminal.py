@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import loads
-from kestrel_lab.core.text import one_line
+from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.runview import RunView
@@ -231,14 +231,17 @@ def progress_bar(console: Console) -> Iterator[Any]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("running", total=None, note="")
+    bar = Progress(*columns, console=console)
+    task = bar.add_task("running", total=None)
+    said = Text(style="dim", no_wrap=True, overflow="ellipsis")
 
-        def report(done: int, total: int, note: str) -> None:
-            bar.update(task, completed=done, total=total, note=escape(note[:60]))
+    def report(done: int, total: int, note: str) -> None:
+        bar.update(task, completed=done, total=total)
+        said.plain = plain(one_line(note, 300))
 
+    # The note has a line of its own: it is longer than what a bar leaves.
+    with Live(console=console, refresh_per_second=5, transient=True, get_renderable=lambda: Group(bar, said)):
         yield report
 
 

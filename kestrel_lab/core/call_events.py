@@ -58,6 +58,11 @@ class ModelAnswered:
     cost_usd: float | None = None
     """`None` where the price is not known."""
     seconds: float = 0.0
+    """From the question to the answer, `queued` and `backoff` included."""
+    queued: float = 0.0
+    """Seconds of it that the call waited for its turn at the endpoint."""
+    backoff: float = 0.0
+    """Seconds of it between attempts, of which the one before had failed or was refused."""
     finish: str = "stop"
     cached: bool = False
     error: dict[str, Json] | None = None

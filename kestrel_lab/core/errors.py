@@ -92,6 +92,7 @@ class ModelError(RunError):
         transient: bool = False,
         retry_after_s: float | None = None,
         caller: bool = False,
+        rate_limited: bool = False,
         tried: tuple[Tried, ...] = (),
     ) -> None:
         super().__init__(message)
@@ -99,6 +100,8 @@ class ModelError(RunError):
         """Whether the same call may well succeed later (a rate limit, a dropped connection)."""
         self.retry_after_s = retry_after_s
         """How long the provider asks to wait before the next attempt, when it says so."""
+        self.rate_limited = rate_limited
+        """Whether the provider is there and wants fewer calls."""
         self.caller = caller
         """Whether the caller must change something (a key, a name, the conversation): another model is not asked instead."""
         self.tried = tried
@@ -145,7 +148,7 @@ class LimitError(RunError):
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(message)
         self.limit = limit
-        """Which one: `cycles`, `cost_usd`, `seconds` or `tokens`."""
+        """Which one: a field of `Limits`."""
 
 
 class RunFailed(RunError):

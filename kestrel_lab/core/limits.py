@@ -9,7 +9,7 @@ from kestrel_lab.core.jsontypes import Json
 MAX_TOOL_CALLS_PER_TURN = 5
 """Tool calls of one model turn that are carried out; further ones are answered with an error."""
 
-_COUNTED = ("cycles", "tokens", "calls_per_turn", "steps_at_once")
+_COUNTED = ("cycles", "tokens", "messages", "calls_per_turn", "steps_at_once")
 _ALWAYS = ("calls_per_turn", "steps_at_once")
 
 
@@ -24,12 +24,16 @@ class Limits:
     """Model turns, over all steps."""
     cost_usd: float | None = 1.0
     seconds: float | None = 300.0
-    """Working time: waiting for a person does not count."""
+    """Working time: waiting does not count, be it for a person, for a turn at a model's endpoint, or between attempts."""
     tokens: int | None = None
     """Tokens read and written."""
     calls_per_turn: int = MAX_TOOL_CALLS_PER_TURN
     steps_at_once: int = 8
     """Steps of a plan that are worked on together."""
+    wall_seconds: float | None = None
+    """All the time a session has the run open, waiting included."""
+    messages: int | None = None
+    """Messages of its conversations, over all steps: what is told to models, what they say, what tools answer."""
 
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():

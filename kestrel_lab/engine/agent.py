@@ -11,6 +11,7 @@ from dataclasses import replace
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events import ModelDelta, Progress
+from kestrel_lab.core.idle import Idle
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.engine.approvals import ApprovalDesk
@@ -55,10 +56,12 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
         effect="pure",
     )
 
+    idle = Idle(hold=ctx.clock.hold, release=ctx.clock.release)
+
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
         with boundary(ModelError, f"model {model.name!r}"):
-            answer = await guarded(model, ctx.supervisor, ctx.emit)(
+            answer = await guarded(model, ctx.supervisor, ctx.emit, idle=idle)(
                 asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
@@ -66,7 +69,7 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.usage.unpriced
-    result = await compose(ask, RecordModel(ctx.emit, cycle), *ctx.middleware)(call)
+    result = await compose(ask, RecordModel(ctx.emit, cycle, idle), *ctx.middleware)(call)
     ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))

@@ -62,8 +62,8 @@ class RunContext:
     _failure: BaseException | None = None
 
     def __post_init__(self) -> None:
-        left = None if self.limits.seconds is None else max(0.001, self.limits.seconds - self.state.working_s)
-        self.clock = WorkClock(left)
+        limits, state = self.limits, self.state
+        self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self._turns_kept = self.state.usage.model_calls
         self._specs[None] = tuple(self.toolbox.specs())
 
@@ -123,6 +123,14 @@ class RunContext:
         """Change the run's state."""
         self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=True)
 
+    async def sleep(self, seconds: float) -> None:
+        """Wait between attempts of a step; that is no work."""
+        self.clock.hold()
+        try:
+            await self.ports.sleep(seconds)
+        finally:
+            self.clock.release()
+
     async def on_disk(self) -> None:
         """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
         if (done := self._last) is not None:
@@ -172,6 +180,8 @@ class RunContext:
             raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")  # noqa: EM101  # the limit and the message
         if limits.tokens is not None and usage.tokens >= limits.tokens:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")  # noqa: EM101  # the limit and the message
+        if limits.messages is not None and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages:
+            raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")  # noqa: EM101  # the limit and the message
 
     def warn_unpriced(self, model: Model, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""
@@ -183,3 +193,8 @@ class RunContext:
 
     def _note(self, done: Future[int]) -> None:
         self._failure = self._failure or done.exception()
+
+
+def _left(limit: float | None, used: float) -> float | None:
+    """Seconds that a limit leaves; never none, since a run that begins has to end by itself."""
+    return None if limit is None else max(0.001, limit - used)

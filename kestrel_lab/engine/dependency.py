@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from kestrel_lab.core.errors import DependencyError, KestrelError
 from kestrel_lab.core.events import HealthChanged
 from kestrel_lab.core.text import one_line
+from kestrel_lab.engine.gate import Gate
 from kestrel_lab.engine.health import Clock, DependencyHealth, HealthState
 from kestrel_lab.engine.healthtable import HealthRow
+from kestrel_lab.engine.throttle import Throttle, ThrottlePolicy
 from kestrel_lab.views.wording import duration
 
 Probe = Callable[[], Awaitable[None]]
@@ -51,7 +53,10 @@ class Dependency:
         probe: Probe | None,
         restart: Probe | None,
         advice: str,
+        throttle: Throttle | None = None,
     ) -> None:
+        self.turns = Gate(throttle or Throttle(ThrottlePolicy(), clock, lambda: 0.0))
+        """Where calls wait until one more of them may be under way."""
         self.name, self.kind, self.health = name, kind, health
         self._pace, self._clock, self._changed = pace, clock, changed
         self._probe, self._restart, self._advice = probe, restart, advice
@@ -60,6 +65,21 @@ class Dependency:
         self._busy = self._restarting = False
         self._wake: Callable[[], object] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def now(self) -> float:
+        """The time on the clock that it goes by."""
+        return self._clock()
+
+    @property
+    def slowed(self) -> str:
+        """How it has been slowed down, for a person; empty where it gets as many calls as are wanted."""
+        throttle = self.turns.throttle
+        if not throttle.episodes or (throttle.width >= throttle.bound and not throttle.retry_in):
+            return ""
+        times = "once" if throttle.episodes == 1 else f"{throttle.episodes} times"
+        pause = f", next in {duration(throttle.retry_in)}" if throttle.retry_in else ""
+        return f"it asked to slow down {times}, {throttle.width} calls at once{pause}"
 
     def admit(self) -> int:
         """A permit for one call; raises `DependencyError` when it must not be made now."""
@@ -103,7 +123,7 @@ class Dependency:
                 breaker=health.breaker.state,
                 retry_in_s=health.restart_in if health.given_up else health.breaker.retry_in,
                 restarts_left=health.budget.left if health.restartable else None,
-                reason=health.reason,
+                reason=health.reason or self.slowed,
             )
 
     def error(self) -> DependencyError:

@@ -140,6 +140,8 @@ _LIMITS = {
     "cost_usd": "Allow a higher cost (cost_usd), or choose a cheaper model.",
     "seconds": "Allow more seconds, or make the goal smaller.",
     "tokens": "Allow more tokens, or make the goal smaller.",
+    "wall_seconds": "Allow more seconds in all (wall_seconds), or look what it waited for: kestrel show says.",
+    "messages": "Allow more messages, or make the goal smaller.",
 }
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, TypeGuard, cast
 
 from kestrel_lab.core.errors import DependencyError, ModelError, RunError
 from kestrel_lab.core.events import Event, Progress
+from kestrel_lab.core.idle import Idle
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.engine.dependency import Dependency
 from kestrel_lab.engine.failures import RECOVERABLE, classify
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.models.escalation import EscalatingModel
-from kestrel_lab.models.probing import endpoint_of, probe_of
+from kestrel_lab.models.probing import endpoint_of, probe_of, wrapped
+from kestrel_lab.models.retry import LONGEST_WAIT_S, RetryingModel
 from kestrel_lab.models.routing import RoutedModel
 
 Emit = Callable[[Event], Any]
@@ -25,28 +28,51 @@ _FIRST_PAUSE_S, _SHORTEST_PAUSE_S = 0.5, 0.2
 _ADVICE = "Is it running, and can it be reached? Or choose another model (kestrel models)."
 
 
-def guarded(model: Model, supervisor: RuntimeSupervisor, emit: Emit, *, patience_s: float | None = None) -> Model:
+def guarded(model: Model, supervisor: RuntimeSupervisor, emit: Emit, *, patience_s: float | None = None, idle: Idle | None = None) -> Model:
     """`model` under supervision; changes of health and pauses are emitted to the run that makes the call.
 
-    A model that stands in for several is supervised endpoint by endpoint, and only its last one is waited
+    What it waits, for its turn or between attempts, is told to `idle`. A model that stands in for several is supervised endpoint by endpoint, and only its last one is waited
     for. A script or a recording depends on nothing and is returned as it is.
     """
     patience = supervisor.patience_s if patience_s is None else patience_s
+    idle = idle or Idle()
     if isinstance(model, EscalatingModel):
         *others, last = model.models
-        ahead = (guarded(one, supervisor, emit, patience_s=0.0) for one in others)
-        return replace(model, models=(*ahead, guarded(last, supervisor, emit, patience_s=patience)))
+        ahead = (guarded(one, supervisor, emit, patience_s=0.0, idle=idle) for one in others)
+        return replace(model, models=(*ahead, guarded(last, supervisor, emit, patience_s=patience, idle=idle)))
     if isinstance(model, RoutedModel):
-        return model.over(lambda one: guarded(one, supervisor, emit, patience_s=patience))
+        return model.over(lambda one: guarded(one, supervisor, emit, patience_s=patience, idle=idle))
     if model.kind != "real":
         return model
-    return GuardedModel(model, watch_model(model, supervisor), emit, patience)
+    endpoint = watch_model(model, supervisor)
+    return GuardedModel(_metered(model, endpoint, emit, patience, idle), endpoint, emit, patience, idle)
+
+
+def _metered(model: Model, endpoint: Dependency, emit: Emit, patience_s: float, idle: Idle) -> Model:
+    """`model` with each single attempt metered: innermost, so that a pause between attempts takes no place from others."""
+    inner = wrapped(model)
+    if inner is None or not is_dataclass(model):
+        return MeteredModel(model, endpoint, emit, patience_s, idle)
+    parts: dict[str, Any] = {"model": _metered(inner, endpoint, emit, patience_s, idle)}
+    if isinstance(model, RetryingModel):
+        parts["idle"] = idle
+    return cast("Model", replace(model, **parts))
 
 
 def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
     """The endpoint of `model` as a dependency, watched from the first time on."""
     name = endpoint_of(model)
     return supervisor.get(name) or supervisor.watch(name, "model", probe_of(model), advice=_ADVICE)
+
+
+@contextmanager
+def bounded(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator[None]:
+    """Have each endpoint of `model` asked at most `calls` times at once while the block runs."""
+    with ExitStack() as stack:
+        for one in model.models if isinstance(model, EscalatingModel) else (model,):
+            if one.kind == "real":
+                stack.enter_context(watch_model(one, supervisor).turns.bounded(calls))
+        yield
 
 
 async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
@@ -79,6 +105,7 @@ class GuardedModel:
     endpoint: Dependency
     emit: Emit
     patience_s: float
+    idle: Idle = field(default_factory=Idle)
 
     @property
     def name(self) -> str:
@@ -120,7 +147,8 @@ class GuardedModel:
                 told = waiting
             if said:
                 listen = _unheard
-            await asyncio.sleep(wait)
+            with self.idle.backing_off():
+                await asyncio.sleep(wait)
             pause *= 2
 
     async def _once(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -128,7 +156,8 @@ class GuardedModel:
         try:
             answer = await self.model(request, on_delta)
         except Exception as error:
-            if classify(error) in RECOVERABLE:
+            # An endpoint that wants fewer calls is there; how many it gets is decided by its throttle.
+            if classify(error) in RECOVERABLE and not _rate_limited(error):
                 self._tell(self.endpoint.failure(error, permit))
             else:
                 self.endpoint.release(permit)
@@ -141,7 +170,7 @@ class GuardedModel:
 
     def _pause(self, error: RunError, usual: float) -> float | None:
         """Seconds until another try; `None` when there is to be none."""
-        if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify(error) not in RECOVERABLE:
+        if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify(error) not in RECOVERABLE or _rate_limited(error):
             return None
         if isinstance(error, DependencyError):
             return None if error.retry_in_s is None else max(error.retry_in_s, _SHORTEST_PAUSE_S)
@@ -152,6 +181,73 @@ class GuardedModel:
     def _tell(self, changes: list[Any]) -> None:
         for change in changes:
             self.emit(change)
+
+
+@dataclass(slots=True, eq=False)
+class MeteredModel:
+    """`model`, asked when its turn at `endpoint` comes, and again when it was refused for being one call too many.
+
+    A refusal is waited for as long as the endpoint answered anybody within the last `patience_s`, unless it asks for
+    more than `LONGEST_WAIT_S`; an attempt that has streamed text is not repeated.
+    """
+
+    model: Model
+    endpoint: Dependency
+    emit: Emit
+    patience_s: float
+    idle: Idle
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model's own kind."""
+        return self.model.kind
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer; raises the model's own error."""
+        said = False
+
+        def tell(piece: str) -> None:
+            nonlocal said
+            said = True
+            on_delta(piece)
+
+        turns, refused_at = self.endpoint.turns, math.inf
+        waiting = self.idle.queueing
+        while True:
+            with waiting():
+                ticket = await turns.enter()
+            try:
+                answer = await self.model(request, tell)
+            except BaseException as error:
+                if not _rate_limited(error):
+                    turns.released()
+                    raise
+                turns.refused(ticket, None if error.retry_after_s is None else min(error.retry_after_s, LONGEST_WAIT_S))
+                told, refused_at = refused_at < math.inf, min(refused_at, self.endpoint.now)
+                if said or not self._waits(error, refused_at):
+                    raise
+            else:
+                turns.succeeded(ticket)
+                if refused_at < math.inf:
+                    self.emit(Progress(text=""))
+                return answer
+            if not told:
+                self.emit(Progress(text=f"waiting for {self.endpoint.name}: {self.endpoint.slowed}"))
+            waiting = self.idle.backing_off
+
+    def _waits(self, error: ModelError, refused_at: float) -> bool:
+        throttle = self.endpoint.turns.throttle
+        until = max(refused_at, throttle.succeeded_at) + self.patience_s
+        return (error.retry_after_s or 0.0) <= LONGEST_WAIT_S and self.endpoint.now + throttle.retry_in <= until
+
+
+def _rate_limited(error: BaseException) -> TypeGuard[ModelError]:
+    return isinstance(error, ModelError) and error.rate_limited
 
 
 def _unheard(_: str) -> None:

@@ -38,8 +38,10 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         if not ctx.clock.expired:  # somebody else's, an approver's for example
             await _defect(ctx, error)
             raise
-        reason = f"the limit of {ctx.limits.seconds:g} s of work is reached"
-        _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit="seconds", answer=_so_far(ctx), reason=reason))
+        limit = ctx.clock.limit
+        what = "s of work" if limit == "seconds" else "s since it began"
+        reason = f"the limit of {getattr(ctx.limits, limit):g} {what} is reached"
+        _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=limit, answer=_so_far(ctx), reason=reason))
     except LimitError as error:
         _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
     except RunError as error:
@@ -82,7 +84,7 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         preflight=partial(preflight, ctx),
         on_disk=ctx.on_disk,
         budget=ctx.ports.budget,
-        sleep=ctx.ports.sleep,
+        sleep=ctx.sleep,
     )
     scheduler = StepScheduler(plan, stages, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps)
     await scheduler.run_parallel(ctx.limits.steps_at_once)

@@ -73,9 +73,11 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
-    "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting for a person does not count"),
+    "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),
     "checkpoint_every": (10, _whole, "model turns after which a snapshot of a run is kept, for resuming quickly; none for never"),
     "tokens": (_DEFAULTS.tokens, _whole, "most tokens of a run"),
+    "wall_seconds": (_DEFAULTS.wall_seconds, _number, "most seconds of a run in all, waiting included"),
+    "messages": (_DEFAULTS.messages, _whole, "most messages of a run's conversations"),
 }
 
 
@@ -104,7 +106,7 @@ class Settings:
     @property
     def limits(self) -> Limits:
         """The limits of runs that bring none of their own."""
-        return Limits(**{key: self[key] for key in ("cycles", "cost_usd", "seconds", "tokens")})
+        return Limits(**{key: self[key] for key in ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "messages")})
 
 
 def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:

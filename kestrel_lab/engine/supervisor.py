@@ -18,6 +18,7 @@ from kestrel_lab.core.events import HealthChanged
 from kestrel_lab.engine.dependency import Dependency, Pace, Probe
 from kestrel_lab.engine.health import Clock, DependencyHealth, HealthPolicy
 from kestrel_lab.engine.healthtable import HealthTable
+from kestrel_lab.engine.throttle import Throttle, ThrottlePolicy
 
 HealthListener = Callable[[HealthChanged], None]
 
@@ -85,7 +86,10 @@ class RuntimeSupervisor:
         """
         health = DependencyHealth(policy or self.policy, self._clock, self._random, restartable=restart is not None)
         self.unwatch(name)
-        watched = Dependency(name, kind, health, self._pace, self._clock, self._changed, probe=probe, restart=restart, advice=advice)
+        throttle = Throttle(ThrottlePolicy(), self._clock, self._random)
+        watched = Dependency(
+            name, kind, health, self._pace, self._clock, self._changed, probe=probe, restart=restart, advice=advice, throttle=throttle
+        )
         self._watched[name] = watched
         self._attend(watched)
         return watched
@@ -95,6 +99,11 @@ class RuntimeSupervisor:
         self._watched.pop(name, None)
         if self._tasks is not None and (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
+
+    @property
+    def watched(self) -> tuple[Dependency, ...]:
+        """Everything watched."""
+        return tuple(self._watched.values())
 
     def get(self, name: str) -> Dependency | None:
         """What is watched under that name."""

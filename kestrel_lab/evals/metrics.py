@@ -44,8 +44,8 @@ class Metric:
 
 
 def queued_time(records: Records) -> float:
-    """Seconds that tool calls waited for their turn, added up over calls."""
-    return sum(record.event.queued for record in records if isinstance(record.event, ToolAnswered))
+    """Seconds that calls of tools and models waited for their turn, added up over calls."""
+    return sum(record.event.queued for record in records if isinstance(record.event, ToolAnswered | ModelAnswered))
 
 
 def tokens_in(records: Records) -> float:
@@ -121,11 +121,9 @@ def parallel_speedup(records: Records) -> float:
 
 
 def backoff_time(records: Records) -> float:
-    """Seconds that steps waited before they were tried again, added up over steps.
-
-    Pauses between the attempts of one model call are in no event; they are part of that call's seconds.
-    """
-    return sum(record.event.wait_s for record in records if isinstance(record.event, StepRetried))
+    """Seconds that steps and model calls waited before they were tried again, added up."""
+    steps = sum(record.event.wait_s for record in records if isinstance(record.event, StepRetried))
+    return steps + sum(record.event.backoff for record in records if isinstance(record.event, ModelAnswered))
 
 
 def verifier_pass_rate(records: Records) -> float:

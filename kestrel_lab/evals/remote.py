@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.commits import Environment
@@ -66,7 +68,7 @@ async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tre
             await _send(process, {
                 "suite": str(suite_file), "at": str(at), "home": str(home), "sha": sha, "epochs": suite.epochs,
                 "configs": [config.name for config in suite.configs], "model": session.model if isinstance(session.model, str) else None, "provider": session.provider,
-                "api_base": session.api_base, "limits": session.limits.as_json(),
+                "api_base": session.api_base, "limits": _unusual(session.limits),
             })  # fmt: skip
             message = await _receive(process, errors, title)
             yield Worker(title=title, skipped=message["ready"], process=process, errors=errors)
@@ -74,6 +76,12 @@ async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tre
             await asyncio.shield(_end(process, 0))
             raise
         await asyncio.shield(_end(process, _GRACE))
+
+
+def _unusual(limits: Limits) -> dict[str, Json]:
+    """What is not as by default: an older commit need not know every limit that there is now."""
+    usual = Limits().as_json()
+    return {name: value for name, value in limits.as_json().items() if value != usual[name]}
 
 
 async def _send(process: Process, message: object) -> None:

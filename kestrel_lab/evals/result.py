@@ -33,7 +33,7 @@ from kestrel_lab.evals.table import (
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.frames import shown_frame
-from kestrel_lab.views.html import headline_html, table_html
+from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,8 @@ class EvalResult:
     """How many rows are of earlier runs."""
     why: dict[str, int] = field(default_factory=dict)
     """Why the others could not be reused, when reuse was asked for: trials by reason."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how the trials were made: what was cut off before, made again, or slowed down."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -168,7 +170,7 @@ class EvalResult:
         return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
 
     def __str__(self) -> str:
-        lines = [self.headline]
+        lines = [self.headline, *(f"  {note}" for note in self.notes)]
         for s in self._summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
@@ -182,7 +184,8 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return f"{headline_html(self.headline)}{table_html(*summary_table(self._summaries()))}"
+        notes = "".join(paragraph_html(note) for note in self.notes)
+        return f"{headline_html(self.headline)}{notes}{table_html(*summary_table(self._summaries()))}"
 
     @property
     def headline(self) -> str:

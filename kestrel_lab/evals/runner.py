@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import content_key
 from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.engine.guard import bounded
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.git import code_version
+from kestrel_lab.evals.keeping import Keeper
 from kestrel_lab.evals.prepare import Prepared, prepare
+from kestrel_lab.evals.progress import EvalProgress, refusals, slowed_since
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.evals.reuse import Reuse, look_up
+from kestrel_lab.evals.sitting import Sitting, gone_on_with, last_sitting, sitting_of
 from kestrel_lab.evals.suite import Config, Suite
 from kestrel_lab.evals.suitefile import load_suite
-from kestrel_lab.evals.trial import Ask, Identity, run_trial
-from kestrel_lab.log.store import EvalRow
+from kestrel_lab.evals.trial import Ask, Identity, after, run_trial
+from kestrel_lab.log.store import EvalRow, SessionStore
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
+Turn = tuple[Ask, tuple[EvalRow, ...]]
+"""A trial to be made, and the attempts at it that broke."""
+
+
+class MakeTrials(Protocol):
+    """Makes trials somewhere and stores each as it ends."""
+
+    async def __call__(
+        self,
+        session: Session,
+        ready: Prepared,
+        asks: Sequence[Ask],
+        *,
+        on_row: Callable[[EvalRow], None],
+        keep_in: Path | None,
+        sitting: Sitting | None,
+        progress: EvalProgress | None,
+    ) -> list[EvalRow]:
+        """As `run_trials`."""
+        ...
 
 
 async def run_suite(
@@ -37,6 +62,9 @@ async def run_suite(
     concurrency: int | None = None,
     reuse: bool = False,
     keep: bool = False,
+    resume: bool = False,
+    retry_errors: int | None = None,
+    make: MakeTrials | None = None,
 ) -> EvalResult:
     """Try every scenario with every configuration and return one row per trial.
 
@@ -50,23 +78,63 @@ async def run_suite(
         reuse: Take trials that were made before with equal scenario, configuration and code instead of
             making them again; trials that broke are made again in any case.
         keep: Leave the trials' folders in `trials` under the session's home.
+        resume: Go on with the last run of this suite: its trials are taken as they are, those that are missing, or
+            whose scenario, configuration or code changed, are made. Begins one where there is none.
+        retry_errors: How often a trial that broke is made again, in place of the suite's number.
+        make: Makes the trials; `run_trials` by default, in this process. `kestrel_lab.evals.cluster` has another.
 
     Raises `UsageError` before the first trial for anything the suite names that is not there.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen, models = choose_configs(loaded, configs)
     chosen = chosen.select(epochs=epochs)
-    if concurrency is not None:
-        chosen = replace(chosen, concurrency=concurrency)
+    chosen = replace(
+        chosen,
+        concurrency=chosen.concurrency if concurrency is None else concurrency,
+        retry_errors=chosen.retry_errors if retry_errors is None else retry_errors,
+    )
     ready = prepare(session, chosen, models=models)
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
-    found = look_up(session.store, chosen, asks) if reuse and not models else Reuse()
+    found, sitting, notice = begin(session.store, chosen, asks, reuse=reuse and not models, resume=resume)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
-    keep_in = session.home / "trials" if keep else None
-    made = await run_trials(session, ready, todo, on_row=count_rows(reporter, len(asks), rows), keep_in=keep_in)
-    return EvalResult(suite=chosen, rows=in_order(asks, [*rows, *made]), store=session.store, reused=len(rows), why=found.why)
+    before = refusals(session.supervisor)
+    progress = EvalProgress(reporter, len(asks), rows, notice=notice, supervisor=session.supervisor)
+    with sitting.at_work():
+        async with progress.ticking():
+            keep_in = session.home / "trials" if keep else None
+            made = await (make or run_trials)(
+                session, ready, todo, on_row=progress.count, keep_in=keep_in, sitting=sitting, progress=progress
+            )
+    again = sum("attempts" in row.result for row in made)
+    notes = [notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
+    notes += slowed_since(session.supervisor, before)
+    return EvalResult(
+        suite=chosen,
+        rows=in_order(asks, [*rows, *made]),
+        store=session.store,
+        reused=len(rows),
+        why=found.why,
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, Sitting, str]:
+    """What need not be made, the sitting that the rest belongs to, and what a person should know before it begins."""
+    found = look_up(store, suite, asks) if reuse else Reuse()
+    earlier = last_sitting(store, suite)
+    if not resume or earlier is None:
+        made = sum(ask.identity.key not in found.rows for ask in asks)
+        notice = "" if earlier is None or found.rows else earlier.notice
+        return found, Sitting.new(store, made), notice
+    taken = gone_on_with(store, suite, earlier, asks)
+    rows = found.rows | taken
+    left = len(asks) - len(rows)
+    own = sum(sitting_of(row) == earlier.sitting.id for row in taken.values())
+    sitting = replace(Sitting.new(store, own + left), id=earlier.sitting.id, also=earlier.all[1:])
+    told = f"going on with the last run: {len(taken):,} trials of it are there, {left:,} are left"
+    return Reuse(rows=rows, why=found.why), sitting, told
 
 
 def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
@@ -99,39 +167,47 @@ async def run_trials(
     on_row: Callable[[EvalRow], None],
     keep_in: Path | None = None,
     store: bool = True,
+    sitting: Sitting | None = None,
+    progress: EvalProgress | None = None,
 ) -> list[EvalRow]:
     """Make the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
 
-    The first error that is not a trial's own stops the others and is raised.
+    `on_row` is told of each when it is on disk. One that broke is made again at the end of the line, as often as the
+    suite says. The first error that is not a trial's own stops the others and is raised.
     """
-    waiting = {config.name: deque(ask for ask in asks if ask.config.name == config.name) for config in ready.suite.configs}
+    waiting: dict[str, deque[Turn]] = {
+        config.name: deque((ask, ()) for ask in asks if ask.config.name == config.name) for config in ready.suite.configs
+    }
     free = asyncio.Semaphore(ready.suite.concurrency)
-    made: list[EvalRow] = []
-    storing = []
+    keeper = Keeper(session.store if store else None, on_row, sitting)
 
-    async def work(queue: deque[Ask]) -> None:
+    async def work(queue: deque[Turn]) -> None:
         while queue:
             async with free:
                 if not queue:
                     return
-                row = await run_trial(session, ready, queue.popleft(), keep_in=keep_in)
-            if store:
-                storing.append(session.store.add_eval_run(row))
-            made.append(row)
-            on_row(row)
+                ask, earlier = queue.popleft()
+                with under_way(progress):
+                    row = await run_trial(session, ready, ask, keep_in=keep_in)
+            if row.result["outcome"] == "error" and len(earlier) < ready.suite.retry_errors:
+                queue.append((ask, (*earlier, row)))
+            else:
+                keeper.keep(after(earlier, row))
 
     try:
-        async with asyncio.TaskGroup() as group:
+        with ExitStack() as bounds:
             for config in ready.suite.configs:
-                queue = waiting[config.name]
-                for _ in range(min(len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency)):
-                    group.create_task(work(queue), name=f"kestrel eval {config.name}")
+                most = min(config.concurrency or ready.suite.concurrency, ready.suite.concurrency)
+                bounds.enter_context(bounded(ready.models[config.name], session.supervisor, most))
+            async with asyncio.TaskGroup() as group:
+                for config in ready.suite.configs:
+                    queue = waiting[config.name]
+                    for _ in range(min(len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency)):
+                        group.create_task(work(queue), name=f"kestrel eval {config.name}")
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    if storing:
-        session.store.hurry()
-        await asyncio.gather(*(asyncio.wrap_future(done) for done in storing))
-    return made
+    await keeper.finish()
+    return keeper.rows
 
 
 def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[str, Model]]:
@@ -163,15 +239,17 @@ def in_order(asks: Sequence[Ask], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...
 
 def count_rows(reporter: Reporter | None, total: int, reused: Sequence[EvalRow]) -> Callable[[EvalRow], None]:
     """A function that counts outcomes and tells the reporter of each."""
-    counts = Counter(str(row.result["outcome"]) for row in reused)
-    words = {"pass": "passed", "fail": "failed", "error": "broke"}
+    return EvalProgress(reporter, total, reused).count
 
-    def on_row(row: EvalRow) -> None:
-        counts[str(row.result["outcome"])] += 1
-        if reporter is not None:
-            note = ", ".join(f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome])
-            reporter(counts.total(), total, note)
 
-    if reporter is not None:
-        reporter(len(reused), total, f"{len(reused)} taken from earlier runs" if reused else "")
-    return on_row
+@contextmanager
+def under_way(progress: EvalProgress | None) -> Iterator[None]:
+    """Count a trial as running."""
+    if progress is None:
+        yield
+        return
+    progress.running += 1
+    try:
+        yield
+    finally:
+        progress.running -= 1

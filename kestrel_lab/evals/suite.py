@@ -58,7 +58,7 @@ class Scenario:
     tools: tuple[str, ...] | None = None
     """Names of the tools offered; `None` for the native tools that only read."""
     limits: dict[str, int | float | None] = field(default_factory=dict)
-    """Any of `cycles`, `cost_usd`, `seconds` and `tokens`; the others as for any run."""
+    """Any of `cycles`, `cost_usd`, `seconds`, `wall_seconds`, `tokens` and `messages`; the others as for any run."""
     approve: str = ""
     """Approval policy. Where empty: `auto` in a throw-away folder, `deny` in an installed package."""
     expected: Json = None
@@ -130,7 +130,9 @@ class Suite:
     configs: tuple[Config, ...] = (Config(name="default"),)
     epochs: int = 1
     concurrency: int = 4
-    """Trials at once, over all configurations."""
+    """Trials at once, over all configurations; the most calls at once that any endpoint gets. Fewer while it asks to slow down."""
+    retry_errors: int = 0
+    """How often a trial that broke is made again; one that failed is not."""
     count_errors: CountErrors = "fail"
     """Whether a trial that broke counts as failed or is left out of rates; its number is shown either way."""
     instructions: str = ""
@@ -156,6 +158,9 @@ class Suite:
             raise UsageError(msg)
         if self.epochs < 1 or self.concurrency < 1:
             msg = f"suite {self.name!r}: epochs and concurrency are at least 1, not {self.epochs} and {self.concurrency}"
+            raise UsageError(msg)
+        if self.retry_errors < 0:
+            msg = f"suite {self.name!r}: retry_errors is at least 0, not {self.retry_errors}"
             raise UsageError(msg)
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:

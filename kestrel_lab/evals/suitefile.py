@@ -34,6 +34,8 @@ class LimitsEntry(Entry):
     cost_usd: float | None = None
     seconds: float | None = None
     tokens: int | None = None
+    wall_seconds: float | None = None
+    messages: int | None = None
 
 
 class WorkspaceEntry(Entry):
@@ -108,6 +110,7 @@ class SuiteEntry(Entry):
     epochs: Positive = 1
     concurrency: Positive = 4
     count_errors: Literal["fail", "exclude"] = "fail"
+    retry_errors: Annotated[int, Field(ge=0)] = 0
     instructions: str = ""
     instructions_from: str = ""
     tools_from: list[str] = Field(default_factory=list)
@@ -155,6 +158,7 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
             epochs=entry.epochs,
             concurrency=entry.concurrency,
             count_errors=entry.count_errors,
+            retry_errors=entry.retry_errors,
             instructions=entry.instructions,
             instructions_from=entry.instructions_from,
             tools_from=tuple(entry.tools_from),

@@ -15,7 +15,7 @@ from kestrel_lab.log.store import EvalRow
 COLUMNS: Final = (
     *("suite", "scenario", "family", "config", "model", "model_kind", "epoch", "outcome", "success", "score"),
     *METRICS,
-    *("grading_cost", "reason", "run", "git_sha", "weight"),
+    *("grading_cost", "reason", "attempts", "run", "git_sha", "weight"),
 )
 """What a trial's record holds, in order."""
 
@@ -42,6 +42,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         **{name: row.metrics.get(name, math.nan) for name in METRICS},
         **score_metrics(result["scores"]),
         "reason": result["reason"],
+        "attempts": 1 + len(result.get("attempts", ())),
         "run": result["run"],
         "git_sha": row.git_sha,
         "weight": result["weight"],

@@ -15,6 +15,7 @@ from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.text import head_tail
+from kestrel_lab.engine.guard import guarded
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.metrics import measure
@@ -110,7 +111,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
         records = tuple(session.store.records(run.id))
         judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
             goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
-            grader=ready.graders.__getitem__, function=ready.functions.__getitem__,
+            grader=lambda name: guarded(ready.graders[name], session.supervisor, _unheard), function=ready.functions.__getitem__,
         ))  # fmt: skip
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",
@@ -126,6 +127,18 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
         epoch=ask.epoch,
         key=ask.identity.key,
     )
+
+
+def after(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
+    """`row` as the last attempt of a trial that broke before; each of those attempts is told in it, and has its run in the log."""
+    if not earlier:
+        return row
+    told: Json = [{"reason": one.result["reason"], "run": one.result["run"], "metrics": one.metrics} for one in earlier]
+    return replace(row, result={**row.result, "attempts": told})
+
+
+def _unheard(_: object) -> None:
+    """What a grader waits for is in no run's log."""
 
 
 async def _finish(run: Run) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.durations import idle_before
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events import (
     ApprovalAsked,
@@ -129,12 +130,21 @@ class RunState:
     usage: Usage = Usage()
     waiting_s: float = 0.0
     """Seconds spent waiting for a person."""
+    idle_s: float = 0.0
+    """Seconds in which calls waited for their turn or between attempts."""
+    idle_until: float = 0.0
+    """The time up to which that is counted; in the future while a step waits for its next attempt."""
     working_s: float = 0.0
     """Seconds spent on anything else, the time between sessions left out."""
     answer: str = ""
     finished: RunFinished | None = None
     last_at: float | None = None
     events: int = 0
+
+    @property
+    def open_s(self) -> float:
+        """Seconds in which a session had the run open."""
+        return self.working_s + self.waiting_s + self.idle_s
 
     @property
     def planned(self) -> Plan:
@@ -168,6 +178,7 @@ class RunState:
                 conversation.cycles += 1
                 conversation.asked = True
             case ModelAnswered():
+                self._idled(event, at)
                 self._model_answered(event)
             case ToolCalled():
                 self.begun[event.call] = event
@@ -204,6 +215,7 @@ class RunState:
                 self._prompted(event)
             case StepRetried():
                 self._retried(event)
+                self.idle_until = max(self.idle_until, at + event.wait_s)
             case StepFinished():
                 self._step_finished(event)
             case RunFinished():
@@ -215,10 +227,22 @@ class RunState:
         since = at if self.last_at is None or isinstance(event, RunResumed | RunForked) else self.last_at
         self.last_at = max(since, at)  # a decision is taken in once it is on disk, maybe after later events
         passed = self.last_at - since
+        if isinstance(event, RunResumed | RunForked):
+            self.idle_until = self.last_at
         if self.status is RunStatus.WAITING_APPROVAL:
             self.waiting_s += passed
-        else:
-            self.working_s += passed
+            return
+        paused = max(0.0, min(self.last_at, self.idle_until) - since)
+        self.idle_s += paused
+        self.working_s += passed - paused
+
+    def _idled(self, event: ModelAnswered, at: float) -> None:
+        """Take what a call waited out of the working time; calls that waited together did so once."""
+        idle = min(idle_before(event, at, self.idle_until), self.working_s)
+        if idle > 0:
+            self.working_s -= idle
+            self.idle_s += idle
+            self.idle_until = max(self.idle_until, at)
 
     def _joined_by(self, model_kind: str) -> None:
         self.model_kind = self.model_kind if model_kind == "real" else model_kind

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from functools import cache
 
 from kestrel_lab.log.connection import process_name
 
@@ -24,9 +26,7 @@ class Owner:
     @classmethod
     def here(cls, session: str) -> Owner:
         """The session of that name in this process."""
-        import psutil  # not needed to read a log
-
-        return cls(process=process_name(), began=psutil.Process().create_time(), session=session)
+        return cls(process=process_name(), began=_began(os.getpid()), session=session)
 
     @classmethod
     def parse(cls, text: str) -> Owner:
@@ -52,6 +52,15 @@ class Owner:
         """Whether its process is there on this machine; of other machines nothing is known."""
         host, _, pid = self.process.rpartition(":")
         return pid.isdecimal() and host == process_name().rpartition(":")[0] and _there(int(pid), self.began)
+
+
+@cache
+def _began(pid: int) -> float:
+    """When this process, of that number, was started; asked once, since every run names its owner."""
+    import psutil  # not needed to read a log
+
+    began: float = psutil.Process(pid).create_time()
+    return began
 
 
 def _there(pid: int, began: float | None) -> bool:

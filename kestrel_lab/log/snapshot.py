@@ -19,7 +19,7 @@ from kestrel_lab.core.jsontypes import Json, content_key, dumps
 from kestrel_lab.core.version import __version__
 from kestrel_lab.log.fold import RunState
 
-MEANING = 1
+MEANING = 2
 """To be raised when `RunState.apply` makes another state of the same events than before."""
 _LEVEL = 3
 _MOST_BYTES = 1 << 30

@@ -104,12 +104,12 @@ class SessionStore:
         """Of the runs that belong to this store, or did."""
         self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
 
-    def create_run(self, run_id: str, started: RunStarted) -> float:
+    def create_run(self, run_id: str, started: RunStarted, *, at: float | None = None) -> float:
         """Queue a run in state PLANNING with `started` as its first event, in one transaction.
 
-        Returns the event's time.
+        Returns the event's time: `at`, if it was begun elsewhere.
         """
-        now = time.time()
+        now = time.time() if at is None else at
         columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
         row = (run_id, *map(_encodable, columns), self._owner, now)
         event = (run_id, self._new_eid(), now, started.type, dumps(to_json(started)))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import DependencyError, ModelError
 from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
+from kestrel_lab.core.idle import Idle
 from kestrel_lab.core.messages import Tried
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.text import head_tail
@@ -105,6 +106,8 @@ class RecordModel:
 
     emit: Emit
     cycle: int
+    idle: Idle = field(default_factory=Idle)
+    """What the call waited, as far as whoever makes it says so."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Record the question, proceed, record the answer."""
@@ -120,7 +123,8 @@ class RecordModel:
             self._tried(call, () if isinstance(error, asyncio.CancelledError) else error.tried)
             problem = Problem(kind=kind, message=text).as_json()
             seconds = time.perf_counter() - began
-            self.emit(ModelAnswered(call=call.id, step=call.step, model=call.target, error=problem, seconds=seconds))
+            failed = ModelAnswered(call=call.id, step=call.step, model=call.target, error=problem, seconds=seconds)
+            self.emit(replace(failed, queued=self.idle.queued, backoff=self.idle.backoff))
             raise
         answer = result.answer
         if answer is not None:
@@ -137,6 +141,8 @@ class RecordModel:
                     tokens_out=usage.tokens_out,
                     cost_usd=None if usage.unpriced else usage.cost_usd,
                     seconds=time.perf_counter() - began,
+                    queued=self.idle.queued,
+                    backoff=self.idle.backoff,
                     finish=answer.finish,
                     cached=result.cached,
                     routed=answer.routed,

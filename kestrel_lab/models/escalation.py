@@ -120,4 +120,11 @@ def _with(error: ModelError | DependencyError, tried: list[Tried]) -> ModelError
     message = f"{error} (asked before: {before})"
     if isinstance(error, DependencyError):
         return DependencyError(error.dependency, error.state, message, retry_in_s=error.retry_in_s, tried=(*tried,))
-    return ModelError(message, transient=error.transient, retry_after_s=error.retry_after_s, caller=error.caller, tried=(*tried,))
+    return ModelError(
+        message,
+        transient=error.transient,
+        retry_after_s=error.retry_after_s,
+        caller=error.caller,
+        rate_limited=error.rate_limited,
+        tried=(*tried,),
+    )

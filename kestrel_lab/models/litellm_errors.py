@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ModelError
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 _CALLER = frozenset({400, 401, 402, 403, 404, 413, 422})
 """The caller has to change something."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_RATE_LIMITS = frozenset({429, 529})
+"""The provider is there and wants fewer calls."""
 
 
 def model_error(error: Exception, *, model: str, api_base: str | None, key_name: str) -> ModelError:
@@ -30,6 +35,8 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
         return ModelError(f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel models)", caller=True)
     if "LLM Provider NOT provided" in str(error):
         return ModelError(f"litellm knows no provider for {model!r}: write it as provider/name, e.g. openai/{model}", caller=True)
+    if status == 429 and "insufficient_quota" in (getattr(error, "code", None), getattr(error, "type", None)):
+        status = 402  # said with the status of a rate limit, and does not pass
     advice = {
         400: "The request was refused; a shorter conversation or another model may help.",
         401: f"Check the key in {key_name}.",
@@ -41,7 +48,13 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     }.get(status if isinstance(status, int) else 0, "")
     kind = f"{status} " if isinstance(status, int) else ""
     message = f"{model}: {kind}from {where}: {said}" + (f". {advice}" if advice else "")
-    return ModelError(message, transient=status in _PASSING, retry_after_s=_retry_after(error), caller=status in _CALLER)
+    return ModelError(
+        message,
+        transient=status in _PASSING,
+        retry_after_s=_retry_after(error),
+        caller=status in _CALLER,
+        rate_limited=status in _RATE_LIMITS,
+    )
 
 
 def _without_wrapping(text: str) -> str:
@@ -75,9 +88,26 @@ def _dropped(error: Exception) -> bool:
 
 def _retry_after(error: Exception) -> float | None:
     headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return max(milliseconds / 1000, 0.0)
+    said = headers.get("retry-after")
+    seconds = _number(said)
+    return _until(said) if seconds is None else max(seconds, 0.0)
+
+
+def _number(text: str | None) -> float | None:
     try:
-        seconds = float(headers.get("retry-after", ""))
+        number = float(text or "")
     except ValueError:
-        # The header may also hold a date; then the usual pauses apply.
         return None
-    return max(seconds, 0.0)
+    return number if math.isfinite(number) else None
+
+
+def _until(date: str | None) -> float | None:
+    """Seconds until a date as HTTP writes it."""
+    try:
+        when = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return max((when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)

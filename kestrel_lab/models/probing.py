@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.models.litellm_model import LiteLLMModel
 from kestrel_lab.models.local import NAME, LocalModel, local_extra_missing
-from kestrel_lab.models.retry import RetryingModel
-from kestrel_lab.models.textloop import TextToolModel
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model
 
 _OLLAMA = "ollama_chat/"
-_AROUND = (RetryingModel, TextToolModel)
 
 
 def endpoint_of(model: Model) -> str:
@@ -41,9 +38,15 @@ def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
 
 
 def _leaf(model: Model) -> Model:
-    while isinstance(model, _AROUND):
-        model = model.model
+    while (inner := wrapped(model)) is not None:
+        model = inner
     return model
+
+
+def wrapped(model: Model) -> Model | None:
+    """The model inside one that adds something to it, retries or settings for example; such a one calls it `model`."""
+    inner: Model | None = getattr(model, "model", None)
+    return inner if callable(inner) else None
 
 
 async def _local() -> None:

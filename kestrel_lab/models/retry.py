@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.idle import Idle
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
@@ -27,6 +29,8 @@ class RetryingModel:
     model: Model
     attempts: int = 3
     first_wait_s: float = 0.5
+    idle: Idle | None = None
+    """Told of the pauses."""
 
     @property
     def name(self) -> str:
@@ -61,9 +65,16 @@ class RetryingModel:
             wait_max=LONGEST_WAIT_S / 4,
             wait_jitter=self.first_wait_s,
         )
-        async for attempt in attempts:
-            with attempt:
-                return await self.model(request, passed_on)
+        idle = self.idle or Idle()
+        with ExitStack() as pause:
+            async for attempt in attempts:
+                pause.close()
+                with attempt:
+                    try:
+                        return await self.model(request, passed_on)
+                    except Exception:
+                        pause.enter_context(idle.backing_off())
+                        raise
         msg = f"{self.name} was not asked: attempts must be at least 1, not {self.attempts}"
         raise ModelError(msg)
 

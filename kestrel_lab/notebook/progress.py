@@ -41,7 +41,7 @@ class Bar:
     """One state of a job, for display."""
 
     def __init__(self, done: int, total: int, note: str) -> None:
-        self.text = f"{done:,} of {total:,}{f' · {one_line(note)}' if note else ''}"
+        self.text = f"{done:,} of {total:,}{f' · {one_line(note, 300)}' if note else ''}"
         self.html = (
             f'<div {AS_TEXT}><progress value="{done}" max="{max(total, 1)}" aria-label="progress"></progress> {escape(self.text)}</div>'
         )

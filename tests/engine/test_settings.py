@@ -23,6 +23,8 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "cost_usd": 1.0,
         "seconds": 300.0,
         "tokens": None,
+        "wall_seconds": None,
+        "messages": None,
         "checkpoint_every": 10,
     }
     assert {item.source for item in settings} == {"default"}

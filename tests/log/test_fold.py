@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.durations import idle_time, working_time
 from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -19,6 +20,7 @@ from kestrel_lab.core.events import (
     RunStarted,
     StateTransition,
     StepFinished,
+    StepRetried,
     StepStarted,
     ToolAnswered,
     ToolCalled,
@@ -39,6 +41,10 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(PlanProposed, plan=st.just({"steps": []})),
     st.builds(StepStarted, step=names, goal=names),
     st.builds(StepFinished, step=names, ok=st.booleans()),
+    st.builds(StepRetried, step=names, attempt=st.just(2), error_class=names, reason=names, wait_s=st.floats(0, 50)),
+    st.builds(
+        ModelAnswered, call=names, step=names, model=names, seconds=st.floats(0, 100), queued=st.floats(0, 60), backoff=st.floats(0, 60)
+    ),
     st.builds(ModelCalled, call=names, step=names, model=names, cycle=st.just(1), messages=st.just(1)),
     st.builds(
         ModelAnswered,
@@ -109,8 +115,9 @@ def test_time_is_either_worked_or_waited(records: list[Record]) -> None:
         begin = record.at if last is None or isinstance(record.event, RunResumed | RunForked) else last
         last = max(begin, record.at)
         passed += last - begin
-    assert abs(state.working_s + state.waiting_s - passed) < 1e-6
-    assert state.working_s >= 0
+    assert abs(state.working_s + state.waiting_s + state.idle_s - passed) < 1e-6
+    assert state.working_s >= -1e-9
+    assert state.idle_s >= 0
     assert state.waiting_s >= 0
 
 
@@ -159,3 +166,25 @@ def test_waiting_is_not_working() -> None:
     ]
     state = fold(recorded(history))
     assert (state.working_s, state.waiting_s, state.answer) == (6.0, 100.0, "42")
+
+
+def test_waiting_for_a_turn_or_an_attempt_is_not_working() -> None:
+    """What calls waited is taken out once, also where two waited together; so is the pause before a step's next attempt."""
+
+    def answered(call: str, seconds: float, queued: float, backoff: float) -> ModelAnswered:
+        return ModelAnswered(call=call, step="s", model="m", seconds=seconds, queued=queued, backoff=backoff)
+
+    history: list[tuple[Event, float]] = [
+        (RunStarted(goal="g", workspace="/w", model="m"), 100.0),
+        (ModelCalled(call="a", step="s", model="m", cycle=1, messages=1), 101.0),
+        (ModelCalled(call="b", step="t", model="m", cycle=1, messages=1), 101.0),
+        (answered("a", 10.0, 2.0, 6.0), 111.0),
+        (answered("b", 11.0, 2.0, 6.0), 112.0),
+        (StepRetried(step="s", attempt=2, error_class="transient", reason="r", wait_s=5.0), 113.0),
+        (StepFinished(step="t", ok=True), 116.0),
+        (RunFinished(outcome="complete", answer="42"), 120.0),
+    ]
+    records = recorded(history)
+    state = fold(records)
+    assert (state.working_s, state.idle_s, state.open_s) == (6.0, 14.0, 20.0)  # 8 for a, 1 more for b, 5 of the pause
+    assert (working_time(records), idle_time(records)) == (6.0, 14.0)
