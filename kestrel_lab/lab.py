@@ -74,6 +74,11 @@ class Lab(Session):
         epochs: int | None = None,
         reporter: Reporter | None = None,
         reuse: bool = False,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
+        cassette: str | None = None,
+        cassettes: str | Path | None = None,
     ) -> EvalResult:
         """Run a suite of scenarios over its model configurations.
 
@@ -83,13 +88,31 @@ class Lab(Session):
             epochs: How often each scenario is repeated; the suite's number by default.
             reporter: Told of progress.
             reuse: Take trials that were made before with equal scenario, configuration and code.
+            scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
+            families: Only those of these families.
+            tags: Only those with one of these tags.
+            cassette: `record` the answers of real models, as far as they are missing, `replay` them and never ask
+                a model, `refresh` all of them, or `off`; the suite says it by default.
+            cassettes: The folder of the recordings; by default `cassettes` beside the suite, in it one of the suite's name.
 
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
         """
         from kestrel_lab.evals.runner import run_suite
 
-        return await run_suite(self, suite, configs=configs, epochs=epochs, reporter=reporter, reuse=reuse)
+        return await run_suite(
+            self,
+            suite,
+            configs=configs,
+            epochs=epochs,
+            reporter=reporter,
+            reuse=reuse,
+            scenarios=scenarios,
+            families=families,
+            tags=tags,
+            cassette=cassette,
+            cassettes=cassettes,
+        )
 
     async def compare(
         self,

@@ -29,6 +29,18 @@ Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XM
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")]
 Link = Annotated[str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")]
 Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")]
+Scenarios = Annotated[
+    list[str] | None, typer.Option("--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated.")
+]
+Families = Annotated[list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")]
+Cassette = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="record (missing answers of models are recorded), replay (models are never asked), refresh or off."),
+]
+Cassettes = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite.")
+]
 Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
@@ -45,13 +57,29 @@ def run_suite(
     markdown: Markdown = None,
     link: Link = "",
     reuse: Reuse = False,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+    cassette: Cassette = None,
+    cassettes: Cassettes = None,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says."""
     face: Face = ctx.find_root().obj
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+        result = await lab.eval(
+            suite,
+            configs=config,
+            epochs=epochs,
+            reporter=reporter,
+            reuse=reuse,
+            scenarios=scenario,
+            families=family,
+            tags=tag,
+            cassette=cassette,
+            cassettes=cassettes,
+        )
         _write(result, report, junit, markdown, link)
         if csv is not None:
             csv.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +133,11 @@ def decide_gates(
     link: Link = "",
     margin: Margin = 0.05,
     reuse: Reuse = False,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+    cassette: Cassette = None,
+    cassettes: Cassettes = None,
 ) -> Any:
     """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not sure; 3: not decided, something is broken.
 
@@ -114,7 +147,11 @@ def decide_gates(
     from kestrel_lab.evals.suitefile import load_suite  # loads pydantic
 
     face: Face = ctx.find_root().obj
-    if not against and not load_suite(suite).select(configs=config).gates:
+    chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes}
+    if against and any(value is not None for value in chosen.values()):
+        msg = "with --against whole suites are compared, as they say themselves: leave out --scenario, --family, --tag and --cassette"
+        raise UsageError(msg)
+    if not against and not load_suite(suite).select(configs=config, scenarios=scenario, families=family, tags=tag).gates:
         msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
         raise UsageError(msg)
     lab = face.lab()
@@ -124,7 +161,7 @@ def decide_gates(
         if against:
             measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
         else:
-            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, **chosen)
         _write(measured, report, junit, markdown, link)
         return measured.gates()
 

@@ -63,6 +63,8 @@ class ModelAnswered:
     error: dict[str, Json] | None = None
     given: bool = False
     """Written by whoever forked the run; no model said it."""
+    replayed: bool = False
+    """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

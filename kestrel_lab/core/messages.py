@@ -92,3 +92,5 @@ class ModelAnswer:
     """`stop`, `tool_calls`, `length` (cut off) or a provider's own word."""
     tried: tuple[Tried, ...] = ()
     """Who was asked before; what they used is not in `usage`."""
+    replayed: bool = False
+    """Whether it comes from a recording; usage and cost are what they were then, and nothing is spent."""

@@ -8,7 +8,7 @@ from typing import Any
 from kestrel_lab.evals.gating import GateReport
 from kestrel_lab.evals.markdown import SHOWN, code, joined, linked, table
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, summarise, summary_cells
+from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, not_real, summarise, summary_cells
 from kestrel_lab.log.store import EvalRow
 
 _TEXTS = frozenset({"configuration", "model"})
@@ -21,12 +21,11 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
         [code(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(SUMMARY_HEADINGS, summary_cells(summary), strict=True)]
         for summary in summaries
     ]
-    made_up = ", ".join(code(labelled(s["config"], s["model_kind"])) for s in summaries if s["model_kind"] != "real")
     return joined(
         [
             f"### Suite {code(suite.name)}",
             linked(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
-            f"**No real model answered for: {made_up}.**" if made_up else "",
+            " ".join(f"**{told}**" for told in not_real(summaries, code)),
             gates.markdown().rstrip("\n") if gates else "",
             table(SUMMARY_HEADINGS, cells),
             *_not_passed(rows, report),

@@ -10,7 +10,7 @@ from kestrel_lab.core.drawing.figure import png_uri
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.evals.plots import configs_figure
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, percent, success_interval, summarise, summary_cells, trial_record
+from kestrel_lab.evals.table import SUMMARY_HEADINGS, labelled, not_real, percent, success_interval, summarise, summary_cells, trial_record
 from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import run_html, table_html
 from kestrel_lab.views.page import page
@@ -41,8 +41,7 @@ def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore) -> s
 
 
 def _made_up(summaries: Iterable[dict[str, Any]]) -> str:
-    names = [labelled(s["config"], s["model_kind"]) for s in summaries if s["model_kind"] != "real"]
-    return f"<p><b>No real model answered for: {_text(', '.join(names))}.</b></p>" if names else ""
+    return "".join(f"<p><b>{_text(told)}</b></p>" for told in not_real(summaries))
 
 
 def _scenarios(suite: Suite, rows: Sequence[EvalRow]) -> str:

@@ -22,6 +22,7 @@ from kestrel_lab.evals.table import (
     cost_text,
     grading_cost,
     labelled,
+    not_real,
     rate_text,
     summarise,
     summary_cells,
@@ -146,20 +147,24 @@ class EvalResult:
             lines.append(
                 f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_time']:.2f} s, {s['token_usage']:.0f} tokens, {cost_text(s)}"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._replays()])
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What IPython shows in a terminal."""
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(self.headline)}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}"
+        notes = "".join(f"<p>{escape(told)}</p>" for told in self._replays())
+        return f"<p><b>{escape(self.headline)}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}{notes}"
 
     @property
     def headline(self) -> str:
         """What was run, in one line."""
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
+
+    def _replays(self) -> list[str]:
+        return not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay")
 
     def _summaries(self) -> list[dict[str, Any]]:
         return summarise(self.rows, self.suite.count_errors)

@@ -16,6 +16,7 @@ from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.prepare import Prepared, prepare
+from kestrel_lab.evals.recordings import with_cassette
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.evals.reuse import Reuse, look_up
 from kestrel_lab.evals.suite import Config, Suite
@@ -37,6 +38,11 @@ async def run_suite(
     concurrency: int | None = None,
     reuse: bool = False,
     keep: bool = False,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+    cassette: str | None = None,
+    cassettes: str | Path | None = None,
 ) -> EvalResult:
     """Try every scenario with every configuration and return one row per trial.
 
@@ -50,12 +56,17 @@ async def run_suite(
         reuse: Take trials that were made before with equal scenario, configuration and code instead of
             making them again; trials that broke are made again in any case.
         keep: Leave the trials' folders in `trials` under the session's home.
+        scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
+        families: Only those of these families.
+        tags: Only those with one of these tags.
+        cassette: `record`, `replay`, `refresh` or `off`, in place of what the suite says of recordings.
+        cassettes: The folder of the recordings, in place of the suite's.
 
     Raises `UsageError` before the first trial for anything the suite names that is not there.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen, models = choose_configs(loaded, configs)
-    chosen = chosen.select(epochs=epochs)
+    chosen = with_cassette(chosen, cassette, cassettes).select(epochs=epochs, scenarios=scenarios, families=families, tags=tags)
     if concurrency is not None:
         chosen = replace(chosen, concurrency=concurrency)
     ready = prepare(session, chosen, models=models)

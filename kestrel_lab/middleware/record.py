@@ -139,6 +139,7 @@ class RecordModel:
                     seconds=time.perf_counter() - began,
                     finish=answer.finish,
                     cached=result.cached,
+                    replayed=answer.replayed,
                 )
             )
         return result

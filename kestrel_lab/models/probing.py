@@ -10,13 +10,14 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.models.litellm_model import LiteLLMModel
 from kestrel_lab.models.local import NAME, LocalModel, local_extra_missing
 from kestrel_lab.models.retry import RetryingModel
+from kestrel_lab.models.taped import TapedModel
 from kestrel_lab.models.textloop import TextToolModel
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model
 
 _OLLAMA = "ollama_chat/"
-_AROUND = (RetryingModel, TextToolModel)
+_AROUND = (RetryingModel, TapedModel, TextToolModel)
 
 
 def endpoint_of(model: Model) -> str:

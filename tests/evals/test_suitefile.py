@@ -1,5 +1,6 @@
 """Suite files: what they say, and what a reader is told who made a mistake."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.schemas import schema_text
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Scenario, Suite
-from kestrel_lab.evals.suitefile import load_suite, suite_schema
+from kestrel_lab.evals.suitefile import load_suite
 
 FULL = """\
 name: smoke
@@ -137,17 +139,17 @@ SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_cont
         ("count_errors: ignore\n" + SCENARIO, "smoke.yaml:1: count_errors: must be 'fail' or 'exclude', not 'ignore'"),
         ("configs: [{name: a, temprature: 1}]\n" + SCENARIO, "smoke.yaml:1: configs[0].temprature: unknown key; did you mean 'temperature'?"),
         ("configs: local\n" + SCENARIO, "smoke.yaml:1: configs: must be a list, not 'local'"),
-        ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configuration names used twice: a"),
+        ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configs[1]: the configuration name 'a' is used already at smoke.yaml:1: configs[0]"),
         (SCENARIO + "    limits: {cycle: 3}\n", "smoke.yaml:6: scenarios[0].limits.cycle: unknown key; did you mean 'cycles'?"),
         (SCENARIO + "    limits: {cycles: -3}\n", "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive whole number or None, not -3"),
         (SCENARIO + "      - answer_contian: c\n", "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is no check; did you mean 'answer_contains'?"),
         (SCENARIO + "    workspace: {folder: a, package: b}\n",
-         "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder and package, not folder and package"),
+         "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder, package, and repository with commit, not folder and package"),
         (SCENARIO + "    workspace: {files: {../x: y}}\n", "smoke.yaml:6: scenarios[0].workspace: the file '../x' must be a relative path without '..'"),
         (SCENARIO + "    approve: ask\n",
          "smoke.yaml:6: scenarios[0].approve: nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"),
         (SCENARIO + "    approve: never\n", "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny"),
-        (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:1: scenario names used twice: a"),
+        (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:6: scenarios[1]: the scenario name 'a' is used already at smoke.yaml:2: scenarios[0]"),
         ("scenarios: []\n", "smoke.yaml:1: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"),
         ("- a\n", "smoke.yaml:1: must be a mapping of keys to values, not ['a']"),
         ("", "smoke.yaml:1: must be a mapping of keys to values, not nothing"),
@@ -159,9 +161,9 @@ def test_mistakes_are_told_with_their_place(tmp_path, monkeypatch, text, message
 
 
 def test_many_mistakes_are_told_at_once(tmp_path, monkeypatch):
-    """Up to ten lines, then how many more there are."""
-    message = refusal(tmp_path, monkeypatch, "scenarios:\n" + "- {}\n" * 5)
-    assert message.count("\n") == 10
+    """Up to forty lines, then how many more there are."""
+    message = refusal(tmp_path, monkeypatch, "scenarios:\n" + "- {}\n" * 15)
+    assert message.count("\n") == 40
     assert message.endswith("… and 5 more")
 
 
@@ -214,7 +216,7 @@ def test_definitions_leave_out_what_changes_nothing(tmp_path):
 
 def test_the_schema_is_for_editors():
     """Editors get a JSON Schema that refuses unknown keys."""
-    schema = suite_schema()
+    schema = json.loads(schema_text("suite"))
     assert schema["additionalProperties"] is False
     assert {"scenarios", "scenarios_from", "configs"} <= set(schema["properties"])
 
