@@ -49,6 +49,8 @@ class Recorded:
     answer: dict[str, Json]
     spelled: str = ""
     """How whoever asked had named the model, where that is not its name."""
+    unanswered: str = ""
+    """Why there was no answer. Such a call is kept to tell of it; it never stands for an answer."""
 
     @property
     def key(self) -> str:
@@ -193,8 +195,9 @@ class Cassette:
                 "settings": dict(call.get("settings", {})),
             }
             recorded = Recorded(
-                take=_take(line), repeat=int(line["repeat"]), request=request, answer=dict(line["answer"]),
+                take=_take(line), repeat=int(line["repeat"]), request=request, answer=dict(line.get("answer", {})),
                 spelled=str(call.get("spelled", call["model"])),
+                unanswered=str(line.get("unanswered", "")),
             )  # fmt: skip
             self._calls[recorded.key, recorded.take, recorded.repeat] = recorded
         else:
@@ -251,8 +254,8 @@ def _lines(recorded: Recorded) -> list[dict[str, Json]]:
     if recorded.spelled != request["model"]:
         call["spelled"] = recorded.spelled
     take = recorded.take
-    last: dict[str, Json] = {"config": take.config, "epoch": take.epoch, "repeat": recorded.repeat, "call": call, "answer": recorded.answer}
-    return [*lines, last]
+    said: dict[str, Json] = {"unanswered": recorded.unanswered} if recorded.unanswered else {"answer": recorded.answer}
+    return [*lines, {"config": take.config, "epoch": take.epoch, "repeat": recorded.repeat, "call": call, **said}]
 
 
 def _clock_line(take: Take, clock: str) -> dict[str, Json]:

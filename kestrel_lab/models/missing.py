@@ -29,7 +29,10 @@ def explained(cassette: Cassette, wanted: Recorded, key: str, repeat: int) -> st
     if not known:
         there = "is not there" if not cassette.path.exists() else "holds no calls"
         return f"not recorded: the file {there} ({where}). {again}"
-    if same := [one for one in known if one.key == key]:
+    same = [one for one in known if one.key == key]
+    if failed := [one for one in same if one.unanswered and (one.take.epoch, one.repeat) == (wanted.take.epoch, repeat)]:
+        return f"not recorded: when it was, this call failed: {failed[0].unanswered} ({where}). {again}"
+    if same:
         return f"not recorded: {_other_tries(same, wanted, repeat)} ({where}). {again}"
     nearest = max(known, key=lambda one: _alikeness(one, wanted))
     lines = list(_differences(cast("_Request", nearest.request), cast("_Request", wanted.request)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, Tried
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.core.text import one_line
 from kestrel_lab.models.cassette import Cassette, Mode, Recorded, Take
 from kestrel_lab.models.missing import explained
 from kestrel_lab.models.scrubbing import Scrubber, folder_hidden, folder_shown, mapped
@@ -68,21 +69,26 @@ class Tape:
         return self._clock
 
     async def ask(self, model: TapedModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """The recorded answer, or the model's; raises what the model raises, which is never recorded, and `ModelError` for a miss."""
-        said = cast("dict[str, Json]", mapped(request_content(model.name, request), self._hide))
+        """The recorded answer, or the model's; raises what the model raises, which never becomes an answer, and `ModelError` for a miss."""
+        said = self._content(model.name, request)
         wanted = Recorded(take=self._take, repeat=0, request=said, answer={}, spelled=model.spelled)
         key = wanted.key
         repeat = self._number(key)
-        if (found := self._found(key, repeat)) is not None:
+        found = self._found(key, repeat)
+        if found is not None and not found.unanswered:
             self.replayed += 1
             return self._said(found, on_delta)
         if self.replays:
             raise ModelError(explained(self._cassette, wanted, key, repeat), caller=True)
         try:
             answer = await model.model(request, on_delta)
-        except BaseException:
+        except (Exception, asyncio.CancelledError) as error:
             self._failed = True
             self._taken[key].discard(repeat)  # whoever tries again asks for this one
+            before = self._cassette.find(key, self._take, repeat)
+            if before is None or before.unanswered:  # an answer that there was stays
+                why = "it was stopped before it was answered" if isinstance(error, asyncio.CancelledError) else self._hide(str(error))
+                self._cassette.add(replace(wanted, repeat=repeat, unanswered=one_line(why, 300)))
             raise
         kept = cast("dict[str, Json]", mapped(answer_content(answer), self._hide))
         recorded = Recorded(take=self._take, repeat=repeat, request=said, answer=kept, spelled=model.spelled)
@@ -98,6 +104,10 @@ class Tape:
         if self._mode in ("record", "refresh"):
             whole = self._mode == "refresh" and kind is None and not self._failed
             self._cassette.end(self._take if whole else None)
+
+    def _content(self, name: str, request: ModelRequest) -> dict[str, Json]:
+        """What the request is known by."""
+        return cast("dict[str, Json]", mapped(request_content(name, request), self._hide))
 
     def _found(self, key: str, repeat: int) -> Recorded | None:
         if self.replays:
