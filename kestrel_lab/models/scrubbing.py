@@ -33,6 +33,10 @@ _KEYS: Final = re.compile(
 )
 
 
+_TOOK: Final = re.compile(r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$")
+"""How long a command took, as the tool `bash` says it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scrubber:
     """Replaces secrets and what is declared to be volatile."""
@@ -56,11 +60,15 @@ class Scrubber:
         )
 
     def __call__(self, text: str) -> str:
-        """`text` without them; what was replaced already stays as it is."""
+        """A text of a request without either; what was replaced already stays as it is."""
+        text = _TOOK.sub(VOLATILE, self.without_secrets(text))
+        return text if self.volatile is None else self.volatile.sub(VOLATILE, text)
+
+    def without_secrets(self, text: str) -> str:
+        """A text of an answer: what it says is kept whole but for secrets."""
         if self.secrets is not None:
             text = self.secrets.sub(SECRET, text)
-        text = _KEYS.sub(SECRET, text)
-        return text if self.volatile is None else self.volatile.sub(VOLATILE, text)
+        return _KEYS.sub(SECRET, text)
 
 
 def check_pattern(pattern: str) -> None:

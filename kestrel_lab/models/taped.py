@@ -39,6 +39,7 @@ class Tape:
         hide = folder_hidden(workspace)
         # A conversation is sent whole at every turn, and its messages are the same texts each time.
         self._hide: Callable[[str], str] = lru_cache(2048)(lambda text: scrub(hide(text)))
+        self._guard: Callable[[str], str] = lambda text: scrub.without_secrets(hide(text))
         self._show = folder_shown(workspace)
         self._taken: dict[str, set[int]] = {}
         self._failed = False
@@ -87,10 +88,10 @@ class Tape:
             self._taken[key].discard(repeat)  # whoever tries again asks for this one
             before = self._cassette.find(key, self._take, repeat)
             if before is None or before.unanswered:  # an answer that there was stays
-                why = "it was stopped before it was answered" if isinstance(error, asyncio.CancelledError) else self._hide(str(error))
+                why = "it was stopped before it was answered" if isinstance(error, asyncio.CancelledError) else self._guard(str(error))
                 self._cassette.add(replace(wanted, repeat=repeat, unanswered=one_line(why, 300)))
             raise
-        kept = cast("dict[str, Json]", mapped(answer_content(answer), self._hide))
+        kept = cast("dict[str, Json]", mapped(answer_content(answer), self._guard))
         recorded = Recorded(take=self._take, repeat=repeat, request=said, answer=kept, spelled=model.spelled)
         await asyncio.to_thread(self._cassette.add, recorded)
         return answer

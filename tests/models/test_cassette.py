@@ -266,7 +266,7 @@ def test_a_miss_tells_of_epochs_and_repeats(tmp_path):
     deck.play("record", says("a"))
     with pytest.raises(ModelError, match="recorded in epoch 1, and this is epoch 2, which needs an answer of its own"):
         deck.play("replay", says("a"), take=Take(epoch=2))
-    with pytest.raises(ModelError, match="recorded 1 times in this trial, and is now made for the 2. time"):
+    with pytest.raises(ModelError, match=r"recorded 1 times in this trial, and is now made for the 2. time"):
         deck.play("replay", says("a"), says("a"))
 
 
@@ -439,7 +439,9 @@ def test_what_is_declared_volatile_is_no_difference(tmp_path):
     deck.play("record", says("took 12 ms"))
     with pytest.raises(ModelError):
         deck.play("replay", says("took 99 ms"))
-    assert deck.play("replay", says("took 99 ms"), scrub=Scrubber.of({}, [r"\d+ ms"])) == ["answer 1"]
+    assert deck.play("replay", says("took 99 ms"), scrub=Scrubber.of({}, [r"\d+ ms", "answer"])) == ["answer 1"]
+    deck.play("record", says("exit_code: 0\nseconds: 0.02\nstdout: 3"))
+    assert deck.play("replay", says("exit_code: 0\nseconds: 11\nstdout: 3")) == ["answer 2"]
     for pattern, why in (("(", "not a regular expression"), ("x*", "fits an empty text")):
         with pytest.raises(UsageError, match=why):
             Scrubber.of({}, [pattern])
