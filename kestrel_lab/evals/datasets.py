@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -168,6 +169,9 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
+    if not any(names):
+        msg = f"{path}: the first line names no columns"
+        raise UsageError(msg)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         msg = f"{path}: the first line names columns, and {', '.join(map(repr, twice))} is there twice"
         raise UsageError(msg)
@@ -190,9 +194,18 @@ def _parquet(path: Path) -> Iterator[Row]:
         msg = f"{path}: cannot be read: {one_line(str(error), 200)}"
         raise UsageError(msg) from error
     for number, values in enumerate(found, 1):
-        # Dates and decimals become texts, as they would be in a file of text.
-        plain = cast("dict[str, Json]", json.loads(json.dumps(values, default=str).replace("NaN", "null")))
-        yield Row(place=f"row {number}", number=number, values=plain)
+        yield Row(place=f"row {number}", number=number, values=cast("dict[str, Json]", _plain(values)))
+
+
+def _plain(value: Any) -> Json:
+    """Dates and decimals become texts, as they would be in a file of text; what is no number becomes null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {

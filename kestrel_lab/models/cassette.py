@@ -100,9 +100,9 @@ class Cassette:
         return min(others, key=lambda one: one.take.config, default=None)
 
     def clock(self, take: Take) -> str | None:
-        """The time that the take was told, or one of another configuration."""
-        others = sorted((of.config, at) for of, at in self.clocks.items() if of.epoch == take.epoch)
-        return self.clocks.get(take) or (others[0][1] if others else None)
+        """The time that the take was told, else that of another one: of its epoch, if there is one."""
+        nearest = sorted(self.clocks, key=lambda of: (of != take, of.epoch != take.epoch, of.epoch, of.config))
+        return self.clocks[nearest[0]] if nearest else None
 
     def name_of(self, spelled: str, take: Take) -> str:
         """The model that was meant by `spelled` when the calls were recorded; itself where that is not known."""

@@ -33,8 +33,8 @@ _KEYS: Final = re.compile(
 )
 
 
-_TOOK: Final = re.compile(r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$")
-"""How long a command took, as the tool `bash` says it."""
+_OWN: Final = re.compile(r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$|(?:(?<=^--- begin )|(?<=^--- end ))(artifact '.*') [0-9a-f]{12}(?= ---$)")
+"""What this package itself puts into requests: how long a command took, and a hash of an artifact, a path in it included."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class Scrubber:
 
     def __call__(self, text: str) -> str:
         """A text of a request without either; what was replaced already stays as it is."""
-        text = _TOOK.sub(VOLATILE, self.without_secrets(text))
+        text = _OWN.sub(lambda match: f"{match[1]} {VOLATILE}" if match[1] else VOLATILE, self.without_secrets(text))
         return text if self.volatile is None else self.volatile.sub(VOLATILE, text)
 
     def without_secrets(self, text: str) -> str:

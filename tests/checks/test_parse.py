@@ -12,6 +12,7 @@ from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
 from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check, parse_checks
+from kestrel_lab.checks.recall import RecallAtK
 from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError
@@ -33,6 +34,10 @@ WRITTEN = [
     ({"graded": "names the cause"}, ModelGraded(rubric="names the cause")),
     ({"graded": {"rubric": "r", "at_least": 0.8, "model": "m"}}, ModelGraded(rubric="r", at_least=0.8, model="m")),
     ({"python_check": "checks:sorted_rows"}, PythonCheck(function="checks:sorted_rows")),
+    (
+        {"recall_at_k": {"relevant": ["a.py", "b.py"], "k": 5, "of": "files", "at_least": 0.5}},
+        RecallAtK(relevant=("a.py", "b.py"), k=5, of="files", at_least=0.5),
+    ),
     ({"seconds_at_most": 30}, SecondsAtMost(seconds=30)),
     ({"tokens_at_most": 5000}, TokensAtMost(n=5000)),
     ({"tool_at_most": {"name": "grep", "n": 3}}, ToolAtMost(name="grep", n=3)),

@@ -442,6 +442,9 @@ def test_what_is_declared_volatile_is_no_difference(tmp_path):
     assert deck.play("replay", says("took 99 ms"), scrub=Scrubber.of({}, [r"\d+ ms", "answer"])) == ["answer 1"]
     deck.play("record", says("exit_code: 0\nseconds: 0.02\nstdout: 3"))
     assert deck.play("replay", says("exit_code: 0\nseconds: 11\nstdout: 3")) == ["answer 2"]
+    fenced = "--- begin artifact 'a' {0} ---\n{1}/x\n--- end artifact 'a' {0} ---"
+    deck.play("record", says(fenced.format("0123456789ab", "/work/here")))
+    assert deck.play("replay", says(fenced.format("ba9876543210", "/work/there")), workspace=Path("/work/there")) == ["answer 3"]
     for pattern, why in (("(", "not a regular expression"), ("x*", "fits an empty text")):
         with pytest.raises(UsageError, match=why):
             Scrubber.of({}, [pattern])

@@ -180,7 +180,7 @@ def test_a_suite_says_it_itself(elsewhere):
     use = load_suite(suite).cassette
     assert (use.mode, use.folder, use.volatile) == ("replay", elsewhere / "taped", ("x+y",))
     assert load_suite(suite).definition()["cassette"] == "replay"
-    with pytest.raises(UsageError, match="needs a key"):
+    with pytest.raises(UsageError, match="no provider is known for the model"):
         measured(elsewhere, "off")
 
 
