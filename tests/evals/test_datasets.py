@@ -1,7 +1,9 @@
 """Tables as scenarios: each format, templates, samples, and mistakes told with file and row."""
 
 import json
+import sys
 from decimal import Decimal
+from importlib.util import find_spec
 
 import pandas as pd
 import pytest
@@ -51,7 +53,10 @@ def refusal(folder, source):
     return str(caught.value).replace(f"{folder}/", "")
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.jsonl", "a.ndjson", "a.parquet"])
+NEEDS_PYARROW = pytest.mark.skipif(find_spec("pyarrow") is None, reason="an extra that makes pandas larger by half, so CI is without it")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json", "a.jsonl", "a.ndjson", pytest.param("a.parquet", marks=NEEDS_PYARROW)])
 def test_each_format_gives_the_same_scenarios(tmp_path, name):
     """Ids, goals, expected answers and checks are filled from columns; what a cell says is not read as a template again."""
     write(tmp_path, name)
@@ -84,6 +89,7 @@ def test_values_keep_their_type_where_there_is_one(tmp_path):
     assert (only.id, only.goal, only.expected, only.checks) == ("a-1", "6 × 7?", [42, "b", None], (AnswerContains(texts=("42",)),))
 
 
+@NEEDS_PYARROW
 def test_rows_of_parquet_become_json(tmp_path):
     """Dates and decimals are texts, what is missing is null."""
     frame = pd.DataFrame(
@@ -126,8 +132,6 @@ def test_rows_of_parquet_become_json(tmp_path):
          "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): weight: must be a number, not 'heavy'"),
         ("a.csv", "q\nx\n", '{file: a.csv, goal: "{{q}}", checks: [{answer_contain: x}]}',
          "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): checks[0]: 'answer_contain' is no check; did you mean 'answer_contains'?"),
-        ("a.parquet", "no", '{file: a.parquet, goal: "{{q}}", checks: [{answer_contains: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.parquet: cannot be read: "),
     ],
 )  # fmt: skip
 def test_mistakes_name_file_and_row(tmp_path, monkeypatch, name, content, source, told):
@@ -135,6 +139,23 @@ def test_mistakes_name_file_and_row(tmp_path, monkeypatch, name, content, source
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text(content)
     assert refusal(tmp_path, source).startswith(told)
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    """Who needs it is told what to install; nobody else loads it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "a.parquet").write_text("no")
+    with pytest.raises(UsageError, match=r"a.parquet: Parquet files need pyarrow: pip install 'kestrel-lab\[parquet\]'"):
+        read_rows(tmp_path / "a.parquet")
+
+
+@NEEDS_PYARROW
+def test_a_file_that_is_no_parquet(tmp_path):
+    """What pyarrow says of it, with its name."""
+    (tmp_path / "a.parquet").write_text("no")
+    with pytest.raises(UsageError, match=r"a.parquet: cannot be read: .*Parquet file size is 2 bytes"):
+        read_rows(tmp_path / "a.parquet")
 
 
 def test_of_many_wrong_rows_a_few_are_told(tmp_path, monkeypatch):

@@ -162,7 +162,7 @@ def test_only_what_is_there_is_replayed(elsewhere):
     result, *_ = measured(elsewhere, "replay", epochs=3, configs=["flow"], tags=["quick"])
     assert [(row.epoch, row.result["outcome"]) for row in result.rows] == [(1, "pass"), (2, "pass"), (3, "error")]
     assert "this is epoch 3, which needs an answer of its own" in str(result.rows[2].result["reason"])
-    with pytest.raises(UsageError, match="there are no recordings in .*nowhere"):
+    with pytest.raises(UsageError, match=r"there are no recordings in .*nowhere"):
         measured(elsewhere, "replay", cassettes=elsewhere / "nowhere")
     with pytest.raises(UsageError, match="not 'repaly'; did you mean 'replay'"):
         measured(elsewhere, "repaly")
