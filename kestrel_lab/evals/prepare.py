@@ -11,6 +11,7 @@ from typing import Any
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.entries import joined
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
@@ -128,7 +129,7 @@ class TunedModel:
 def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:
     """Choose, load and find everything the suite names; `models` are objects to use for configurations, by name.
 
-    Raises `UsageError` for anything that is not there. With `skip_missing`, scenarios whose workspace, tools
+    Raises `UsageError` that tells of all that is not there. With `skip_missing`, scenarios whose workspace, tools
     or checks are not there are put in `skipped` instead: an older commit need not have them.
     """
     given = models or {}
@@ -139,6 +140,7 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
     functions: dict[str, Callable[..., Any]] = {}
     sources: dict[str, Path | None] = {}
     skipped: dict[str, str] = {}
+    problems: list[str] = []
     for scenario in suite.scenarios:
         try:
             toolboxes[scenario.id] = _toolbox(session, own, scenario)
@@ -149,17 +151,23 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
                 elif isinstance(check, PythonCheck) and check.function not in functions:
                     functions[check.function] = load_check(check.function, suite.path.parent if suite.path else None, suite.root)
         except UsageError as error:
-            if not skip_missing:
-                raise
-            skipped[scenario.id] = str(error)
-    instructions = suite.instructions
-    if suite.instructions_from:
-        instructions += suite.resolve(suite.instructions_from).read_text(encoding="utf-8")
+            if skip_missing:
+                skipped[scenario.id] = str(error)
+            else:
+                problems.append(str(error))
+    ways: dict[str, tuple[Model, str | Path | None]] = {}
+    for config in suite.configs:
+        try:
+            ways[config.name] = given.get(config.name) or _chosen(session, suite, config.model, replay=replay), _plan(suite, config)
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(joined(dict.fromkeys(problems)))
     return Prepared(
         suite=suite,
-        instructions=instructions,
-        models={config.name: given.get(config.name) or _chosen(session, suite, config.model, replay=replay) for config in suite.configs},
-        plans={config.name: _plan(suite, config) for config in suite.configs},
+        instructions=suite.instructions + _instructions(suite),
+        models={name: model for name, (model, _) in ways.items()},
+        plans={name: plan for name, (_, plan) in ways.items()},
         toolboxes=toolboxes,
         sources=sources,
         skipped=skipped,
@@ -167,6 +175,10 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
         functions=functions,
         recordings=Recordings.of(suite, session.env),
     )
+
+
+def _instructions(suite: Suite) -> str:
+    return suite.resolve(suite.instructions_from).read_text(encoding="utf-8") if suite.instructions_from else ""
 
 
 def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
