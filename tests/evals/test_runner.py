@@ -439,7 +439,7 @@ def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
     """Tools, folders, models and plans that are not there: one line each, before the first trial."""
     path = tmp_path / "s.yaml"
     path.write_text(
-        "configs: [{name: a, model: nobody/x}, {name: b, model: 'scripted:none.yaml'}, {name: c, model: local, plan: nowhere}]\n"
+        "configs: [{name: a, model: nobodys-model}, {name: b, model: 'scripted:none.yaml'}, {name: c, model: local, plan: nowhere}]\n"
         "scenarios:\n"
         "  - {id: a, goal: g, tools: [grpe], checks: [{answer_contains: x}]}\n"
         "  - {id: b, goal: g, workspace: {folder: gone}, checks: [{answer_contains: x}]}\n"
@@ -447,5 +447,5 @@ def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
     )
     with pytest.raises(UsageError) as caught:
         prepare(lab, load_suite(path))
-    told = ["grpe", "gone", "no_such_package", "nobody", "none.yaml", "nowhere"]
+    told = ["grpe", "gone", "no_such_package", "nobodys-model", "none.yaml", "nowhere"]
     assert [word in line for word, line in zip(told, str(caught.value).splitlines(), strict=True)] == [True] * 6

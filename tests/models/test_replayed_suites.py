@@ -16,6 +16,8 @@ from kestrel_lab.evals.runner import run_suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.views.runview import view_of
 
+# litellm quiets this itself when it is loaded; a test that loaded it before has taken that back.
+pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict")
 KEY = "sk-test-abcdefghijklmnopqrstuvwxyz"
 SUITE = """\
 name: s
