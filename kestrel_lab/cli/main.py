@@ -160,12 +160,15 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
                 )
             )
         case Path() | str():
-            console.print(Text(str(result)))
+            # Not broken at the width of the terminal: it may be JSON or YAML on its way to a file.
+            console.print(Text(str(result)), soft_wrap=True)
         case Plan():
             console.print(_table(*result.table()))
         case EvalResult():
             console.print(Text(result.headline))
             console.print(_narrow(*result.table()))
+            for note in result.notes():
+                console.print(Text(note), soft_wrap=True)
         case GateReport():
             console.print(Text(result.headline))
             console.print(_table(*result.table()))

@@ -173,7 +173,9 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
         skipped=skipped,
         graders=graders,
         functions=functions,
-        recordings=Recordings.of(suite, session.env),
+        recordings=Recordings.of(
+            suite, session.env, needed=any(model.kind == "real" for model in (*graders.values(), *(model for model, _ in ways.values())))
+        ),
     )
 
 

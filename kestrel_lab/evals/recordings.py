@@ -57,16 +57,16 @@ class Recordings:
     _lock: threading.Lock
 
     @classmethod
-    def of(cls, suite: Suite, env: Mapping[str, str]) -> Recordings | None:
+    def of(cls, suite: Suite, env: Mapping[str, str], *, needed: bool = True) -> Recordings | None:
         """Those that the suite uses, if it uses any; secrets in `env` and in this process's environment are left out of them.
 
-        Raises `UsageError` when there is nothing to replay.
+        Raises `UsageError` when there is nothing to replay, if it is `needed`: a script plays without.
         """
         use = suite.cassette
         if use.mode == "off":
             return None
         folder = use.folder if use.folder is not None else default_folder(suite.path or Path("suite.yaml"), suite.name)
-        if use.mode == "replay" and not folder.is_dir():
+        if use.mode == "replay" and needed and not folder.is_dir():
             msg = f"there are no recordings in {folder}: make them with --cassette record, or name their folder with --cassettes"
             raise UsageError(msg)
         return cls(folder, use.mode, Scrubber.of({**os.environ, **env}, use.volatile), WeakValueDictionary(), threading.Lock())

@@ -147,14 +147,14 @@ class EvalResult:
             lines.append(
                 f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_time']:.2f} s, {s['token_usage']:.0f} tokens, {cost_text(s)}"
             )
-        return "\n".join([*lines, *self._replays()])
+        return "\n".join([*lines, *self.notes()])
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What IPython shows in a terminal."""
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<p>{escape(told)}</p>" for told in self._replays())
+        notes = "".join(f"<p>{escape(told)}</p>" for told in self.notes())
         return f"<p><b>{escape(self.headline)}</b></p>{table_html(SUMMARY_HEADINGS, map(summary_cells, self._summaries()))}{notes}"
 
     @property
@@ -163,7 +163,8 @@ class EvalResult:
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 
-    def _replays(self) -> list[str]:
+    def notes(self) -> list[str]:
+        """What a reader of `summary` has to know: which answers were replayed, and what their numbers mean."""
         return not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay")
 
     def _summaries(self) -> list[dict[str, Any]]:

@@ -133,8 +133,12 @@ class Cassette:
             if take is not None:
                 self._renewed.add(take)
             self._open -= 1
-            if not self._open and (self._fresh or self._renewed):
+            if not self._open and (self._fresh or self._stale()):
                 self._settle()
+
+    def _stale(self) -> bool:
+        """Whether something is there that a trial that was recorded anew did not ask for."""
+        return any(place[1] in self._renewed and place not in self._fresh for place in self._calls)
 
     def _note(self, recorded: Recorded) -> None:
         place = (recorded.key, recorded.take, recorded.repeat)

@@ -10,6 +10,7 @@ import pytest
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.schemas import schema_text
 from kestrel_lab.evals.suitefile import load_suite
 
 SUITE = """\
@@ -52,6 +53,7 @@ def test_a_replay_in_a_terminal(folder):
     done = kestrel(folder, "run", "demo.yaml", "--cassette", "replay", "--cassettes", "taped", "--tag", "quick", "--csv", "out.csv")
     assert (done.returncode, done.stderr.count("error")) == (0, 0)
     assert "one (replay)" in done.stdout
+    assert "Replayed from recordings: one (replay). Tokens and cost are those of the recording, times those of the replay." in done.stdout
     assert [line.split(",")[1] for line in (folder / "out.csv").read_text().splitlines()[1:]] == ["b"]
 
 
@@ -62,3 +64,10 @@ def test_a_gate_on_a_replay(folder):
     done = kestrel(folder, "gate", "demo.yaml", "--cassette", "replay", "--cassettes", "taped", "--markdown", "m.md")
     assert done.returncode == 3
     assert "message 2 (user) changed" in (folder / "m.md").read_text()
+
+
+def test_a_schema_is_json_as_it_is_printed(tmp_path):
+    """Long lines are not broken at some width, so that the output can go to a file."""
+    command = [sys.executable, "-m", "kestrel_lab", "schema", "suite"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == schema_text("suite")

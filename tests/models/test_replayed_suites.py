@@ -186,6 +186,18 @@ def test_a_suite_says_it_itself(elsewhere):
         measured(elsewhere, "off")
 
 
+def test_a_script_needs_no_recordings(tmp_path):
+    """A suite without a real model runs in every mode, and nothing is written."""
+    (tmp_path / "script.yaml").write_text("rules: [{when: '.', turns: [hello]}]\n")
+    (tmp_path / "s.yaml").write_text(
+        "configs: ['scripted:script.yaml']\nscenarios: [{id: a, goal: g, checks: [{answer_contains: hello}]}]\n"
+    )
+    for mode in ("record", "replay", "refresh"):
+        result, *_ = measured(tmp_path, mode)
+        assert [(row.result["outcome"], row.result["model_kind"]) for row in result.rows] == [("pass", "scripted")]
+    assert not (tmp_path / "cassettes").exists()
+
+
 def test_shipped_recordings_replay(tmp_path):
     """The calls of the smoke suite's local model, as they are kept in the repository, are all that CI needs for it."""
     lab = Session(tmp_path / "home", env={})
