@@ -80,6 +80,11 @@ class Lab(Session):
         resume: bool = False,
         retry_errors: int | None = None,
         cluster: str | None = None,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
+        cassette: str | None = None,
+        cassettes: str | Path | None = None,
     ) -> EvalResult:
         """Run a suite of scenarios over its model configurations.
 
@@ -92,6 +97,12 @@ class Lab(Session):
             resume: Go on with the last run of this suite where it was cut off.
             retry_errors: How often a trial that broke is made again; the suite's number by default.
             cluster: Address of a Dask scheduler whose workers make the trials; see `kestrel_lab.evals.cluster`.
+            scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
+            families: Only those of these families.
+            tags: Only those with one of these tags.
+            cassette: `record` the answers of real models, as far as they are missing, `replay` them and never ask
+                a model, `refresh` all of them, or `off`; the suite says it by default.
+            cassettes: The folder of the recordings; by default `cassettes` beside the suite, in it one of the suite's name.
 
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
@@ -110,6 +121,11 @@ class Lab(Session):
             resume=resume,
             retry_errors=retry_errors,
             make=make,
+            scenarios=scenarios,
+            families=families,
+            tags=tags,
+            cassette=cassette,
+            cassettes=cassettes,
         )
 
     async def compare(

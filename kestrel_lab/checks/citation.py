@@ -43,7 +43,7 @@ class AnswerCites:
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the sources are cited; `value` is the share of them that is."""
-        missing = [source for source in self.sources if not _names(trial.answer, source)]
+        missing = [source for source in self.sources if not named_in(trial.answer, source)]
         unseen = [source for source in self.sources if source not in missing and not _told_of(trial, source)] if self.seen else []
         found = len(self.sources) - len(missing) - len(unseen)
         passed = found > 0 if self.mode == "any" else found == len(self.sources)
@@ -53,7 +53,7 @@ class AnswerCites:
         return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line("; ".join(told), 200))
 
 
-def _names(text: str, source: str) -> bool:
+def named_in(text: str, source: str) -> bool:
     """Whether `source` stands in `text` as a whole; a full stop behind it may end the sentence."""
     return re.search(rf"(?<![\w./-]){re.escape(source)}(?![\w/-]|\.\w)", text) is not None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
 from kestrel_lab.checks.abstention import AnswerAbstains
 from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
@@ -60,7 +60,7 @@ def parse_checks(items: Sequence[Json]) -> tuple[Check, ...]:
     return tuple(parse_check(item) for item in items)
 
 
-def parse_check(item: Json) -> Check:
+def parse_check(item: Json, *, loosely: bool = False) -> Check:
     """The check that `item` describes.
 
     `{"tool_used": "grep"}` gives the check's first field its value, a list where that field holds several;
@@ -76,7 +76,7 @@ def parse_check(item: Json) -> Check:
         raise UsageError(msg)
     kind = CHECKS[name]
     given = value if isinstance(value, dict) else {fields(kind)[0].name: value}
-    check: Check = kind(**_arguments(name, kind, given))
+    check: Check = kind(**_arguments(name, kind, given, loosely=loosely))
     return check
 
 
@@ -116,7 +116,7 @@ def _field_schema(kind: Any) -> dict[str, Json]:
     return {} if kind is Any else {"type": _JSON_TYPES[get_origin(kind) or kind]}
 
 
-def _arguments(name: str, kind: Any, given: Mapping[str, Json]) -> dict[str, object]:
+def _arguments(name: str, kind: Any, given: Mapping[str, Json], *, loosely: bool) -> dict[str, object]:
     known = {field.name: field for field in fields(kind)}
     types = get_type_hints(kind)
     found: dict[str, object] = {}
@@ -124,29 +124,43 @@ def _arguments(name: str, kind: Any, given: Mapping[str, Json]) -> dict[str, obj
         if key not in known:
             msg = f"{name} has no {key!r}; {nearest(key, known)}"
             raise UsageError(msg)
-        found[key] = _typed(f"{name}.{key}", types[key], value)
+        found[key] = _typed(f"{name}.{key}", types[key], value, loosely=loosely)
     if missing := [key for key, field in known.items() if key not in found and field.default is MISSING]:
         msg = f"{name} needs {' and '.join(missing)}: write {name}: {{{', '.join(f'{key}: …' for key in missing)}}}"
         raise UsageError(msg)
     return found
 
 
-def _typed(place: str, kind: Any, value: Json) -> object:
+def _typed(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
     """`value` as a field of type `kind` wants it: text, a number, a mapping, one of several words, or a tuple of such."""
     if kind is Any:
         return value
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list) else [value]
-        return tuple(_typed(place, get_args(kind)[0], item) for item in items)
+        return tuple(_typed(place, get_args(kind)[0], item, loosely=loosely) for item in items)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             msg = f"{place} is {' or '.join(get_args(kind))}, not {value!r}"
             raise UsageError(msg)
         return value
     kind = get_origin(kind) or kind
+    if loosely and (read := _read_as(kind, value)) is not None:
+        return read
     fits = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
     if not fits:
         hint = "; put it in quotes" if kind is str and isinstance(value, bool | int | float) else ""
         msg = f"{place} is {_WORDS[kind]}, not {one_line(repr(value))}{hint}"
         raise UsageError(msg)
     return value
+
+
+def _read_as(kind: Any, value: Json) -> object | None:
+    """A number where text is wanted, or a text that is the number wanted, as tables have them; `None` for anything else."""
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if kind in (int, float) and isinstance(value, str):
+        try:
+            return cast("object", kind(value))
+        except ValueError:
+            return None
+    return None

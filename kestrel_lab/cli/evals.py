@@ -40,6 +40,18 @@ RetryErrors = Annotated[
 Cluster = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Let the workers of this Dask scheduler make the trials, e.g. tcp://host:8786.")
 ]
+Scenarios = Annotated[
+    list[str] | None, typer.Option("--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated.")
+]
+Families = Annotated[list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")]
+Cassette = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="record (missing answers of models are recorded), replay (models are never asked), refresh or off."),
+]
+Cassettes = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite.")
+]
 Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
@@ -63,6 +75,11 @@ def run_suite(
     resume: Resume = False,
     retry_errors: RetryErrors = None,
     cluster: Cluster = None,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+    cassette: Cassette = None,
+    cassettes: Cassettes = None,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says.
 
@@ -72,8 +89,8 @@ def run_suite(
     face: Face = ctx.find_root().obj
     lab = face.lab()
     _refuse_mixture(commits, junit, markdown, every, last, suite_at_commit=suite_at_commit)
-    if commits and (resume or cluster or retry_errors is not None):
-        msg = "--resume, --retry-errors and --cluster are about one run of a suite; --commits goes on by itself with what is missing"
+    if commits and (resume or cluster or retry_errors is not None or scenario or family or tag or cassette or cassettes):
+        msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
         raise UsageError(msg)
 
     async def work(reporter: Any) -> Any:
@@ -94,6 +111,11 @@ def run_suite(
                 resume=resume,
                 retry_errors=retry_errors,
                 cluster=cluster,
+                scenarios=scenario,
+                families=family,
+                tags=tag,
+                cassette=cassette,
+                cassettes=cassettes,
             )
             _write(result, report, junit, markdown, link)
         if csv is not None:
@@ -158,6 +180,11 @@ def decide_gates(
     link: Link = "",
     margin: Margin = 0.05,
     reuse: Reuse = False,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+    cassette: Cassette = None,
+    cassettes: Cassettes = None,
 ) -> Any:
     """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not sure; 3: not decided, something is broken.
 
@@ -167,7 +194,11 @@ def decide_gates(
     from kestrel_lab.evals.suitefile import load_suite  # loads pydantic
 
     face: Face = ctx.find_root().obj
-    if not against and not load_suite(suite).select(configs=config).gates:
+    chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes}
+    if against and any(value is not None for value in chosen.values()):
+        msg = "with --against whole suites are compared, as they say themselves: leave out --scenario, --family, --tag and --cassette"
+        raise UsageError(msg)
+    if not against and not load_suite(suite).select(configs=config, scenarios=scenario, families=family, tags=tag).gates:
         msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
         raise UsageError(msg)
     lab = face.lab()
@@ -177,7 +208,7 @@ def decide_gates(
         if against:
             measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
         else:
-            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, **chosen)
         _write(measured, report, junit, markdown, link)
         return measured.gates()
 

@@ -166,11 +166,12 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
                 )
             )
         case Path() | str():
-            console.print(Text(str(result)))
+            # Not broken at the width of the terminal: it may be JSON or YAML on its way to a file.
+            console.print(Text(str(result)), soft_wrap=True)
         case Plan():
             console.print(_table(*result.table()))
         case EvalResult():
-            console.print(Text("\n".join((result.headline, *result.notes))))
+            console.print(Text("\n".join((result.headline, *result.told()))))
             console.print(_narrow(*result.table()))
         case GateReport():
             console.print(Text(result.headline))

@@ -51,9 +51,9 @@ def plan(
 
 
 @workflows.command()
-def schema(_: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="workflow or agent.")]) -> Any:
-    """Print the JSON Schema of workflow files or agent files, for editors."""
-    from kestrel_lab.engine.schemas import schema_text  # loads pydantic
+def schema(_: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="workflow, agent, suite or scenario.")]) -> Any:
+    """Print the JSON Schema of workflow, agent, suite or scenario files, for editors."""
+    from kestrel_lab.evals.schemas import schema_text  # loads pydantic
 
     return schema_text(name).rstrip("\n")
 

@@ -70,6 +70,8 @@ class ModelAnswered:
     """Written by whoever forked the run; no model said it."""
     routed: str = ""
     """The kind of work for which this model was chosen among several, and how it was told."""
+    replayed: bool = False
+    """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import one_line
 from kestrel_lab.core.yamlfile import Where, YamlFile
 
-MAX_REPORTED: Final = 10
+MAX_REPORTED: Final = 40
 """Mistakes told at once."""
 
 _T = TypeVar("_T")
@@ -34,6 +36,53 @@ def checked(document: YamlFile, kind: type[_Entry]) -> _Entry:
         raise UsageError(joined(f"{document.place(detail['loc'])}: {_explained(kind, detail)}" for detail in details)) from error
 
 
+def salvaged(document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]) -> _Entry | None:
+    """The document as a `kind`; its mistakes become problems, and what is right of it is returned for further looks.
+
+    Keys that are wrong are left out, and where one that is needed is missing the one of `stand_ins` takes its place,
+    so that everything keeps the place it is written at. `None` when that is of no use.
+    """
+    value = copy.deepcopy(document.value)
+    for again in range(_ROUNDS):
+        try:
+            return kind.model_validate(value)
+        except ValidationError as error:
+            details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
+        if not again:  # what is found later is only wrong with what was left out or put in
+            problems += [f"{document.place(detail['loc'])}: {_explained(kind, detail)}" for detail in details]
+        if not isinstance(value, dict):
+            value = {}
+        for detail in reversed(details):
+            _mend(value, detail["loc"], detail["type"], stand_ins)
+    return None
+
+
+_ROUNDS: Final = 6
+
+
+def _mend(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> None:
+    """Take the value at `loc` away, or put something in where one is missing."""
+    within: list[tuple[Any, Any]] = []
+    inside: Any = value
+    part: Any
+    for part in loc:
+        if (isinstance(inside, dict) and part in inside) or (isinstance(inside, list) and isinstance(part, int) and part < len(inside)):
+            within.append((inside, part))
+            inside = inside[part]
+        elif isinstance(inside, dict) and error == "missing":
+            inside[str(part)] = copy.deepcopy(stand_ins.get(str(part)))
+            return
+    if within and error in _NOT_A_MAPPING:
+        holder, part = within[-1]
+        holder[part] = {}
+        return
+    while within:
+        holder, part = within.pop()
+        if isinstance(holder, dict):
+            holder.pop(part, None)
+            return
+
+
 def attempt(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
     """What `make` returns; a `UsageError` of it becomes one more problem, with its place."""
     try:
@@ -50,6 +99,7 @@ def joined(problems: Iterable[str]) -> str:
     return "\n".join(lines[:MAX_REPORTED] + more)
 
 
+_NOT_A_MAPPING: Final = ("model_type", "dict_type", "model_attributes_type")
 _TYPES: Final = {"int_type": "a whole number", "float_type": "a number", "list_type": "a list", "bool_type": "true or false"}
 
 
@@ -59,7 +109,7 @@ def _explained(kind: type[BaseModel], detail: ErrorDetails) -> str:
         return f"unknown key; {nearest(str(detail['loc'][-1]), _keys(kind, detail['loc'][:-1]))}"
     if error == "missing":
         return "is missing"
-    if error in ("model_type", "dict_type", "model_attributes_type"):
+    if error in _NOT_A_MAPPING:
         return f"must be a mapping of keys to values, not {_quoted(value)}"
     if error == "string_type":
         hint = "; put it in quotes" if isinstance(value, int | float) else ""

@@ -94,3 +94,5 @@ class ModelAnswer:
     """Who was asked before; what they used is not in `usage`."""
     routed: str = ""
     """Why this model was chosen among several, where one was."""
+    replayed: bool = False
+    """Whether it comes from a recording; usage and cost are what they were then, and nothing is spent."""

@@ -25,7 +25,12 @@ def schema_text(name: str) -> str:
     if name not in _KINDS:
         msg = f"there is no schema {name!r}; {nearest(name, _KINDS)}"
         raise UsageError(msg)
-    found = TypeAdapter(_KINDS[name]).json_schema(by_alias=True)
+    return written(name, _KINDS[name])
+
+
+def written(name: str, kind: Any) -> str:
+    """The JSON Schema of the pydantic type `kind`, called `name`, as it is kept in a file."""
+    found = TypeAdapter(kind).json_schema(by_alias=True)
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"kestrel_lab {name}", **_bare(found)}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -129,6 +129,8 @@ class Session(Archive):
         scenario: str = "",
         plan: Plan | MakesPlan | str | Path | None = None,
         inputs: Mapping[str, Json] | None = None,
+        resolve: Callable[[str], Model] | None = None,
+        ports: Ports | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -149,6 +151,8 @@ class Session(Archive):
                 such as an `LLMAgent`. Without it one agent works on the goal. All steps share the limits. The
                 run's answer is what the steps answer that no other step waits for.
             inputs: Values for the inputs that a workflow declares.
+            resolve: Finds the models that single steps name; `resolve_model` by default.
+            ports: Memory, search, clock and patience of this run; the session's by default.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
@@ -164,7 +168,7 @@ class Session(Archive):
         toolbox = offer_macros(self.resolve_tools(tools), self.store, place)
         planned = plan_for(plan, goal, inputs)
         if planned is not None:
-            check_steps(foreseen(planned.steps), toolbox, OPERATIONS, self.resolve_model)
+            check_steps(foreseen(planned.steps), toolbox, OPERATIONS, resolve or self.resolve_model)
         run_id = new_run_id()
         met = handshake(self.ports.now())
         started = RunStarted(
@@ -184,7 +188,16 @@ class Session(Archive):
         )
         state = RunState()
         state.apply(started, self.store.create_run(run_id, started))
-        setup = Setup(model=chosen, toolbox=toolbox, workspace=place, limits=bounds, policy=policy, approver=approver)
+        setup = Setup(
+            model=chosen,
+            toolbox=toolbox,
+            workspace=place,
+            limits=bounds,
+            policy=policy,
+            approver=approver,
+            resolve=resolve or self.resolve_model,
+            ports=ports or self.ports,
+        )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
     async def run(self, goal: str, **options: Unpack[RunOptions]) -> Run:
@@ -261,6 +274,11 @@ class Session(Archive):
             )
         return self._models[key]
 
+    def given_model(self, model: str | None) -> Model | None:
+        """The model object that the name stands for already, the session's own where it is `None`; chooses none."""
+        wanted = model if model is not None else self.model
+        return wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
+
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
         """The toolbox that `tools` describe; raises `UsageError` for an unknown name."""
         return chosen_tools(self.toolbox, tools)
@@ -288,6 +306,8 @@ class Session(Archive):
             limits=limits or Limits(**cast("dict[str, Any]", began.limits)),
             policy=Policy.parse(given.get("approve") or began.policy),
             approver=given.get("approver"),
+            resolve=self.resolve_model,
+            ports=self.ports,
         )
 
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
@@ -318,10 +338,10 @@ class Session(Archive):
             limits=setup.limits,
             policy=setup.policy,
             approver=setup.approver,
-            resolve=self.resolve_model,
+            resolve=setup.resolve,
             cache=self._cache,
             middleware=self.middleware,
-            ports=self.ports,
+            ports=setup.ports,
             supervisor=self.supervisor,
             checkpoint_every=self.checkpoint_every,
         )

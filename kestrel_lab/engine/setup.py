@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver, Model
+from kestrel_lab.engine.ports import Ports
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.workspace import Workspace
@@ -21,3 +23,6 @@ class Setup:
     limits: Limits
     policy: Policy
     approver: Approver | None
+    resolve: Callable[[str], Model]
+    """The model of a name, for steps that have one of their own."""
+    ports: Ports

@@ -13,12 +13,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.suite import FolderCopy, InlineFiles, PackageSource, Scenario, Suite
+from kestrel_lab.evals.checkouts import checkout, located
+from kestrel_lab.evals.suite import FolderCopy, GitCheckout, InlineFiles, PackageSource, Scenario, Suite
 from kestrel_lab.tools.workspace import Workspace
 
 
-def locate(suite: Suite, scenario: Scenario) -> Path | None:
-    """The folder that the scenario's place is made from, `None` for inline files; raises `UsageError` if it is not there."""
+def locate(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
+    """The folder that the scenario's place is made from, `None` for inline files; raises `UsageError` if it is not there.
+
+    For a commit of a repository it is one under `home`, which is made when it is first needed.
+    """
     match scenario.place:
         case FolderCopy(folder=folder):
             found = suite.resolve(folder)
@@ -28,6 +32,8 @@ def locate(suite: Suite, scenario: Scenario) -> Path | None:
             return found
         case PackageSource(package=package):
             return _package_folder(package, scenario)
+        case GitCheckout():
+            return located(suite, scenario.place, home)
     return None
 
 
@@ -47,18 +53,22 @@ async def opened(
     if only_pure and scenario.place == InlineFiles() and keep_in is None:
         yield Workspace(_empty_folder(), read_only=True)
         return
+    if isinstance(scenario.place, GitCheckout) and source is not None:
+        await checkout(scenario.place, source)
     folder = _fresh(keep_in)
     try:
         if isinstance(scenario.place, InlineFiles):
             _write(folder, scenario.place.files)
         elif source is not None:
-            await asyncio.to_thread(
-                shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git")
-            )
+            await asyncio.to_thread(shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=_left_out(scenario))
         yield Workspace(folder)
     finally:
         if keep_in is None:
             shutil.rmtree(folder, onerror=_make_writable)
+
+
+def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]] | None:
+    return None if isinstance(scenario.place, GitCheckout) else shutil.ignore_patterns(".git")
 
 
 @cache

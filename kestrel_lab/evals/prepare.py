@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,20 @@ from typing import Any
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.entries import joined
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.engine.plans import plan_for
+from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.places import locate
+from kestrel_lab.evals.recordings import Recordings
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.toolfiles import load_check, load_function, load_tools
 from kestrel_lab.models.routing import ROUTE, read_routes, routed
+from kestrel_lab.models.taped import AbsentModel, Tape
 from kestrel_lab.testing import ScriptedModel, load_script
 from kestrel_lab.tools.registry import Tool, Toolbox
 
@@ -47,6 +52,8 @@ class Prepared:
     """Models that judge, by the name that `graded` checks have for them; empty for the suite's."""
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     """What `python_check`s name."""
+    recordings: Recordings | None = None
+    """Where model calls are recorded or replayed from, if they are."""
 
     config_tools: Mapping[str, Toolbox] = field(default_factory=dict)
     """By configuration, for those that bring tools of their own."""
@@ -55,9 +62,27 @@ class Prepared:
         """The tools of a trial: the configuration's, if it has any, else the scenario's."""
         return self.config_tools.get(config.name) or self.toolboxes[scenario.id]
 
-    def model(self, config: Config, epoch: int) -> Model:
-        """The model as `config` sets it for `epoch`."""
-        model = self.models[config.name]
+    @asynccontextmanager
+    async def models_for(
+        self, session: Session, scenario: Scenario, config: Config, epoch: int, workspace: Path
+    ) -> AsyncIterator[TrialModels]:
+        """The models of one trial in `workspace`, on its tape where calls are recorded or replayed."""
+        if self.recordings is None:
+            model = self.model(config, epoch, self.models[config.name])
+            yield TrialModels(model=model, resolve=session.resolve_model, grader=self.graders.__getitem__, ports=session.ports)
+            return
+        by_default = session.model if isinstance(session.model, str) else session.model.name if session.model is not None else ""
+        with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
+            yield TrialModels(
+                model=self.model(config, epoch, tape.around(self.models[config.name], config.model or by_default)),
+                resolve=lambda name: tape.around(_named(session, name, replay=tape.replays), name),
+                grader=lambda name: tape.around(self.graders[name], name or self.suite.grader or by_default),
+                ports=replace(session.ports, now=tape.now),
+                tape=tape,
+            )
+
+    def model(self, config: Config, epoch: int, model: Model) -> Model:
+        """`model` as `config` sets it for `epoch`."""
         if config.temperature is None and config.seed is None:
             return model
         return TunedModel(model=model, temperature=config.temperature, seed=None if config.seed is None else config.seed + epoch - 1)
@@ -66,6 +91,23 @@ class Prepared:
         """The bounds of a trial: the configuration's, then the scenario's, then `otherwise`."""
         given = {**scenario.limits, **config.limits}
         return replace(otherwise, **given) if given else otherwise  # type: ignore[arg-type]  # the suite file's types were checked
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialModels:
+    """Everything that answers in one trial."""
+
+    model: Model
+    resolve: Callable[[str], Model]
+    """For steps that name a model."""
+    grader: Callable[[str], Model]
+    ports: Ports
+    tape: Tape | None = None
+
+    @property
+    def kind(self) -> ModelKind:
+        """What answered, at the end of the trial: `replay` as soon as one answer came from a recording."""
+        return "replay" if self.tape is not None and self.tape.replayed else self.model.kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,48 +138,63 @@ class TunedModel:
 def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:
     """Choose, load and find everything the suite names; `models` are objects to use for configurations, by name.
 
-    Raises `UsageError` for anything that is not there. With `skip_missing`, scenarios whose workspace, tools
+    Raises `UsageError` that tells of all that is not there. With `skip_missing`, scenarios whose workspace, tools
     or checks are not there are put in `skipped` instead: an older commit need not have them.
     """
     given = models or {}
+    replay = suite.cassette.mode == "replay"
     own = {tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)}
     toolboxes: dict[str, Toolbox] = {}
     graders: dict[str, Model] = {}
     functions: dict[str, Callable[..., Any]] = {}
     sources: dict[str, Path | None] = {}
     skipped: dict[str, str] = {}
+    problems: list[str] = []
     for scenario in suite.scenarios:
         try:
             toolboxes[scenario.id] = _toolbox(session, own, scenario)
-            sources[scenario.id] = locate(suite, scenario)
+            sources[scenario.id] = locate(suite, scenario, session.home)
             for check in scenario.checks:
                 if isinstance(check, ModelGraded) and check.model not in graders:
-                    graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True)
+                    graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True, replay=replay)
                 elif isinstance(check, PythonCheck) and check.function not in functions:
                     functions[check.function] = load_check(check.function, suite.path.parent if suite.path else None, suite.root)
         except UsageError as error:
-            if not skip_missing:
-                raise
-            skipped[scenario.id] = str(error)
-    instructions = suite.instructions
-    if suite.instructions_from:
-        instructions += suite.resolve(suite.instructions_from).read_text(encoding="utf-8")
+            if skip_missing:
+                skipped[scenario.id] = str(error)
+            else:
+                problems.append(str(error))
+    ways: dict[str, tuple[Model, str | Path | None]] = {}
+    for config in suite.configs:
+        try:
+            ways[config.name] = given.get(config.name) or _configured(session, suite, config, replay=replay), _plan(suite, config)
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(joined(dict.fromkeys(problems)))
     return Prepared(
         suite=suite,
-        instructions=instructions,
-        models={config.name: given.get(config.name) or _configured(session, suite, config) for config in suite.configs},
-        plans={config.name: _plan(suite, config) for config in suite.configs},
+        instructions=suite.instructions + _instructions(suite),
+        models={name: model for name, (model, _) in ways.items()},
+        plans={name: plan for name, (_, plan) in ways.items()},
         toolboxes=toolboxes,
         sources=sources,
         skipped=skipped,
         graders=graders,
         functions=functions,
         config_tools={
-            config.name: _named(own, session, config.tools, f"configuration {config.name!r}")
+            config.name: _tools_named(own, session, config.tools, f"configuration {config.name!r}")
             for config in suite.configs
             if config.tools is not None
         },
+        recordings=Recordings.of(
+            suite, session.env, needed=any(model.kind == "real" for model in (*graders.values(), *(model for model, _ in ways.values())))
+        ),
     )
+
+
+def _instructions(suite: Suite) -> str:
+    return suite.resolve(suite.instructions_from).read_text(encoding="utf-8") if suite.instructions_from else ""
 
 
 def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
@@ -145,10 +202,10 @@ def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Tool
         native = {tool.name: tool for tool in session.toolbox}
         reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure"}
         return Toolbox((reading | own).values())
-    return _named(own, session, scenario.tools, f"scenario {scenario.id!r}")
+    return _tools_named(own, session, scenario.tools, f"scenario {scenario.id!r}")
 
 
-def _named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
+def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
     known = {tool.name: tool for tool in session.toolbox} | own
     for name in names:
         if name not in known:
@@ -164,12 +221,13 @@ def _plan(suite: Suite, config: Config) -> str | Path | None:
     return path
 
 
-def _configured(session: Session, suite: Suite, config: Config) -> Model:
+def _configured(session: Session, suite: Suite, config: Config, *, replay: bool) -> Model:
     """The configuration's model, or one that routes to several."""
-    return routed(config.routes, partial(_chosen, session, suite)) if config.routes else _chosen(session, suite, config.model)
+    choose = partial(_chosen, session, suite, replay=replay)
+    return routed(config.routes, choose) if config.routes else choose(config.model)
 
 
-def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False) -> Model:
+def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False) -> Model:
     """The model; a script is named by its whole path, by which its runs find it again, or `as_written` in the suite."""
     if model.startswith(_SCRIPTED):
         # Read afresh each time: the session keeps the models it chose before.
@@ -178,5 +236,12 @@ def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = Fa
             return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=model)
         return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
     if model.startswith(f"{ROUTE}:"):
-        return read_routes(suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite))
-    return session.resolve_model(model or None)
+        return read_routes(suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite, replay=replay))
+    return _named(session, model, replay=replay)
+
+
+def _named(session: Session, name: str, *, replay: bool) -> Model:
+    """The model of that name; in a replay only what is at hand is taken, for a key or an extra need not be there."""
+    if not replay or name.startswith(_SCRIPTED):
+        return session.resolve_model(name or None)
+    return session.given_model(name or None) or AbsentModel(name=name)

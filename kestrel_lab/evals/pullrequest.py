@@ -8,7 +8,7 @@ from typing import Any
 from kestrel_lab.evals.gating import GateReport
 from kestrel_lab.evals.markdown import SHOWN, code, joined, linked, table
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import labelled, summarise, summary_table
+from kestrel_lab.evals.table import labelled, not_real, summarise, summary_table
 from kestrel_lab.log.store import EvalRow
 
 _TEXTS = frozenset({"configuration", "model"})
@@ -19,12 +19,11 @@ def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | N
     summaries = summarise(rows, suite.count_errors)
     headings, found = summary_table(summaries)
     cells = [[code(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(headings, row, strict=True)] for row in found]
-    made_up = ", ".join(code(labelled(s["config"], s["model_kind"])) for s in summaries if s["model_kind"] != "real")
     return joined(
         [
             f"### Suite {code(suite.name)}",
             linked(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
-            f"**No real model answered for: {made_up}.**" if made_up else "",
+            " ".join(f"**{told}**" for told in not_real(summaries, code)),
             gates.markdown().rstrip("\n") if gates else "",
             table(headings, cells),
             *_not_passed(rows, report),

@@ -12,7 +12,7 @@ from kestrel_lab.evals.gating import GateReport
 from kestrel_lab.evals.plots import configs_figure, families_figure
 from kestrel_lab.evals.reducer import reduced
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import labelled, percent, summary_table
+from kestrel_lab.evals.table import labelled, not_real, percent, summary_table
 from kestrel_lab.evals.transcripts import Transcripts
 from kestrel_lab.log.store import EvalRow, SessionStore
 from kestrel_lab.views.html import table_html
@@ -55,8 +55,7 @@ def wide(table: str) -> str:
 
 
 def _made_up(summaries: Iterable[dict[str, Any]]) -> str:
-    names = [labelled(s["config"], s["model_kind"]) for s in summaries if s["model_kind"] != "real"]
-    return f"<p><b>No real model answered for: {_text(', '.join(names))}.</b></p>" if names else ""
+    return "".join(f"<p><b>{_text(told)}</b></p>" for told in not_real(summaries))
 
 
 def _families(records: Sequence[dict[str, Any]]) -> Iterable[str]:

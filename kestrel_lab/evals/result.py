@@ -25,6 +25,7 @@ from kestrel_lab.evals.table import (
     cost_text,
     grading_cost,
     labelled,
+    not_real,
     rate_text,
     summarise,
     summary_table,
@@ -170,7 +171,7 @@ class EvalResult:
         return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
 
     def __str__(self) -> str:
-        lines = [self.headline, *(f"  {note}" for note in self.notes)]
+        lines = [self.headline, *(f"  {note}" for note in self.told())]
         for s in self._summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
@@ -184,7 +185,7 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        notes = "".join(paragraph_html(note) for note in self.notes)
+        notes = "".join(paragraph_html(note) for note in self.told())
         return f"{headline_html(self.headline)}{notes}{table_html(*summary_table(self._summaries()))}"
 
     @property
@@ -192,6 +193,10 @@ class EvalResult:
         """What was run, in one line."""
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
+
+    def told(self) -> list[str]:
+        """What a reader of `summary` has to know: `notes`, and which answers were replayed and what their numbers mean."""
+        return [*self.notes, *not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay")]
 
     def _summaries(self) -> list[dict[str, Any]]:
         return summarise(self.rows, self.suite.count_errors)

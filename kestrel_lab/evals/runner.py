@@ -20,6 +20,7 @@ from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.keeping import Keeper
 from kestrel_lab.evals.prepare import Prepared, prepare
 from kestrel_lab.evals.progress import EvalProgress, refusals, slowed_since
+from kestrel_lab.evals.recordings import with_cassette
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.evals.reuse import Reuse, look_up
 from kestrel_lab.evals.sitting import Sitting, gone_on_with, last_sitting, sitting_of
@@ -65,6 +66,11 @@ async def run_suite(
     resume: bool = False,
     retry_errors: int | None = None,
     make: MakeTrials | None = None,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+    cassette: str | None = None,
+    cassettes: str | Path | None = None,
 ) -> EvalResult:
     """Try every scenario with every configuration and return one row per trial.
 
@@ -82,12 +88,17 @@ async def run_suite(
             whose scenario, configuration or code changed, are made. Begins one where there is none.
         retry_errors: How often a trial that broke is made again, in place of the suite's number.
         make: Makes the trials; `run_trials` by default, in this process. `kestrel_lab.evals.cluster` has another.
+        scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
+        families: Only those of these families.
+        tags: Only those with one of these tags.
+        cassette: `record`, `replay`, `refresh` or `off`, in place of what the suite says of recordings.
+        cassettes: The folder of the recordings, in place of the suite's.
 
     Raises `UsageError` before the first trial for anything the suite names that is not there.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen, models = choose_configs(loaded, configs)
-    chosen = chosen.select(epochs=epochs)
+    chosen = with_cassette(chosen, cassette, cassettes).select(epochs=epochs, scenarios=scenarios, families=families, tags=tags)
     chosen = replace(
         chosen,
         concurrency=chosen.concurrency if concurrency is None else concurrency,

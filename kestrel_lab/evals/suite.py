@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,8 @@ from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.evals.gate import Gate
 
+CassetteMode = Literal["off", "record", "replay", "refresh"]
+"""`record` asks a model only for what is missing, `replay` never, `refresh` for everything."""
 CountErrors = Literal["fail", "exclude"]
 _T = TypeVar("_T")
 
@@ -41,7 +44,20 @@ class PackageSource:
     package: str
 
 
-Place = InlineFiles | FolderCopy | PackageSource
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GitCheckout:
+    """A fresh checkout of one commit, for each trial, with a repository that knows this commit only.
+
+    What came before and, above all, what came after, the solution perhaps, is not in it.
+    """
+
+    repository: str
+    """A folder, as `Suite.resolve` finds it, or an address that git can fetch from."""
+    commit: str
+    """Its hash: at least seven digits, all forty for an address."""
+
+
+Place = InlineFiles | FolderCopy | PackageSource | GitCheckout
 """Where a trial works."""
 
 
@@ -122,6 +138,17 @@ class Config:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CassetteUse:
+    """Whether answers of real models are recorded, or come from recordings."""
+
+    mode: CassetteMode = "off"
+    folder: Path | None = None
+    """Where they are; by default in `cassettes` beside the suite file, in a folder of the suite's name."""
+    volatile: tuple[str, ...] = ()
+    """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is no difference."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
     """Scenarios × configurations × epochs. `kestrel_lab.evals.suitefile.load_suite` reads one from YAML."""
 
@@ -145,6 +172,7 @@ class Suite:
     """The model that judges for `graded` checks, as for a configuration; empty for the one a run gets when none is named."""
     gates: tuple[Gate, ...] = ()
     """Bounds that `kestrel eval gate` decides; no trial's outcome depends on them."""
+    cassette: CassetteUse = CassetteUse()
     path: Path | None = None
     """The suite file; what the suite names is looked for beside it."""
     root: Path | None = None
@@ -171,15 +199,41 @@ class Suite:
         lines += [f"  {one.id}: {one_line(one.goal, 100)}" for one in self.scenarios]
         printer.text(plain("\n".join(lines)))
 
-    def select(self, *, configs: Iterable[str] | None = None, scenarios: Iterable[str] | None = None, epochs: int | None = None) -> Suite:
-        """The suite cut down to the named parts, without gates for configurations left out; raises `UsageError` for a name it does not have."""
+    def select(
+        self,
+        *,
+        configs: Iterable[str] | None = None,
+        scenarios: Iterable[str] | None = None,
+        families: Iterable[str] | None = None,
+        tags: Iterable[str] | None = None,
+        epochs: int | None = None,
+    ) -> Suite:
+        """The suite cut down to the named parts, without gates for configurations and families left out.
+
+        A scenario has to be among those named, of one of the families and have one of the tags, as far as each is
+        given; `*` and `?` in a name stand for any signs and any sign. Raises `UsageError` for a name that fits nothing
+        the suite has, and when no scenario is left.
+        """
         chosen = self
         if configs is not None:
             picked = tuple(_pick("configuration", configs, {c.name: c for c in self.configs}))
             left_out = {config.name for config in self.configs} - {config.name for config in picked}
             chosen = replace(chosen, configs=picked, gates=tuple(gate for gate in self.gates if gate.config not in left_out))
-        if scenarios is not None:
-            chosen = replace(chosen, scenarios=tuple(_pick("scenario", scenarios, {s.id: s for s in self.scenarios})))
+        named = _named("scenario", scenarios, {scenario.id for scenario in self.scenarios})
+        related = _named("family", families, {scenario.family for scenario in self.scenarios} - {""})
+        tagged = _named("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
+        if not named is related is tagged is None:
+            left = tuple(
+                scenario for scenario in self.scenarios
+                if (named is None or scenario.id in named)
+                and (related is None or scenario.family in related)
+                and (tagged is None or tagged.intersection(scenario.tags))
+            )  # fmt: skip
+            if not left:
+                msg = f"no scenario of suite {self.name!r} is all of what was asked for: its names, families and tags leave none"
+                raise UsageError(msg)
+            kept = {scenario.family for scenario in left}
+            chosen = replace(chosen, scenarios=left, gates=tuple(g for g in chosen.gates if not g.family or g.family in kept))
         if epochs is not None:
             chosen = replace(chosen, epochs=epochs)
         return chosen
@@ -211,7 +265,9 @@ class Suite:
             "instructions": self.instructions, "instructions_from": self.instructions_from, "tools_from": list(self.tools_from)
         }  # fmt: skip
         # Left out where not used, so that results stored before there were graders still stand.
-        return own | ({"grader": self.grader} if self.grader else {})
+        # A trial that may have been replayed never stands for one that was not, nor the other way round.
+        taped: dict[str, Json] = {"cassette": self.cassette.mode} if self.cassette.mode in ("record", "replay") else {}
+        return own | ({"grader": self.grader} if self.grader else {}) | taped
 
 
 def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:
@@ -220,6 +276,20 @@ def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]
             msg = f"the suite has no {what} {name!r}; {nearest(name, known)}"
             raise UsageError(msg)
         yield known[name]
+
+
+def _named(what: str, asked: Iterable[str] | None, known: set[str]) -> set[str] | None:
+    """Those of `known` that are asked for; `None` when none are."""
+    if asked is None:
+        return None
+    found: set[str] = set()
+    for name in [asked] if isinstance(asked, str) else asked:
+        fits = {name} & known or {one for one in known if fnmatchcase(one, name)}
+        if not fits:
+            msg = f"the suite has no {what} {name!r}; {nearest(name, known)}"
+            raise UsageError(msg)
+        found |= fits
+    return found
 
 
 def _require_unique(what: str, names: list[str]) -> None:

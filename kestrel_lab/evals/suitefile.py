@@ -2,179 +2,143 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BaseModel, ValidationError
 
-from kestrel_lab.checks.parse import checks_schema, parse_check
-from kestrel_lab.core.entries import Entry, attempt, checked, joined
+from kestrel_lab.checks.parse import parse_check
+from kestrel_lab.core.entries import attempt, checked, joined, salvaged
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Check
-from kestrel_lab.core.text import shown_path
-from kestrel_lab.core.yamlfile import Where, YamlFile, read_yaml
+from kestrel_lab.core.text import one_line, shown_path
+from kestrel_lab.core.yamlfile import Where, YamlFile, dotted, read_yaml
+from kestrel_lab.engine.artifacts import as_text
+from kestrel_lab.evals.checkouts import check_place
+from kestrel_lab.evals.datasets import TABLES, Row, check_columns, filled, picked, read_rows, rows_of
 from kestrel_lab.evals.gate import Gate
 from kestrel_lab.evals.matrix import expanded
-from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
+from kestrel_lab.evals.recordings import default_folder
+from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
+from kestrel_lab.evals.suiteentries import (
+    BoundEntry,
+    CassetteEntry,
+    ConfigEntry,
+    DefaultsEntry,
+    LimitsEntry,
+    ScenarioEntry,
+    ScenarioFileEntry,
+    SourceEntry,
+    SuiteEntry,
+    WorkspaceEntry,
+)
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.models.scrubbing import check_pattern
 
-Positive = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(min_length=1, max_length=100)]
-CheckItem = Annotated[Any, WithJsonSchema(checks_schema())]
-"""Read by `parse_check`."""
+if TYPE_CHECKING:
+    import pandas as pd
 
-
-class LimitsEntry(Entry):
-    """How far a run may go; `null` for no bound."""
-
-    cycles: int | None = None
-    cost_usd: float | None = None
-    seconds: float | None = None
-    tokens: int | None = None
-    wall_seconds: float | None = None
-    messages: int | None = None
+MAX_ROWS_TOLD: Final = 5
+"""Mistakes in rows of one table that are told."""
+_T = TypeVar("_T")
 
 
-class WorkspaceEntry(Entry):
-    """One of three: files written here, a folder to copy, the source of an installed package."""
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A scenario, and where it is written."""
 
-    files: dict[str, str] | None = None
-    folder: str | None = None
-    package: str | None = None
-
-
-class DefaultsEntry(Entry):
-    """What scenarios have that do not say otherwise; limits are merged one by one."""
-
-    family: str = ""
-    workspace: WorkspaceEntry | None = None
-    tools: list[str] | None = None
-    limits: LimitsEntry = LimitsEntry()
-    approve: str = ""
-    tags: list[str] = Field(default_factory=list)
-
-
-class ScenarioEntry(DefaultsEntry):
-    """A task with checks."""
-
-    id: Name
-    goal: Annotated[str, Field(min_length=1)]
-    expected: Any = None
-    checks: Annotated[list[CheckItem], Field(min_length=1)]
-    weight: Annotated[float, Field(gt=0)] = 1.0
-
-
-class ScenarioFileEntry(Entry):
-    """A file of scenarios that suites take in by `scenarios_from`."""
-
-    defaults: DefaultsEntry = DefaultsEntry()
-    scenarios: Annotated[list[ScenarioEntry], Field(min_length=1)]
-
-
-class ConfigEntry(Entry):
-    """One way to run the scenarios. A text alone is the name of a model."""
-
-    name: Name
-    model: str = ""
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    seed: int | None = None
-    concurrency: Positive | None = None
-    limits: LimitsEntry = LimitsEntry()
-    plan: str = ""
-    inputs: dict[str, Any] = Field(default_factory=dict)
-    routes: dict[str, Any] = Field(default_factory=dict)
-    tools: list[str] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: object) -> object:
-        return {"name": value, "model": value} if isinstance(value, str) else value
-
-
-class BoundEntry(Entry):
-    """The bound of a gate, and what it is for; all configurations, each on its own, and all families by default."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-    config: str = ""
-    family: str = ""
-
-
-class SuiteEntry(Entry):
-    """A whole suite file."""
-
-    name: str = ""
-    epochs: Positive = 1
-    concurrency: Positive = 4
-    count_errors: Literal["fail", "exclude"] = "fail"
-    retry_errors: Annotated[int, Field(ge=0)] = 0
-    instructions: str = ""
-    instructions_from: str = ""
-    tools_from: list[str] = Field(default_factory=list)
-    grader: str = ""
-    defaults: DefaultsEntry = DefaultsEntry()
-    configs: Annotated[list[ConfigEntry], Field(min_length=1)] = Field(default_factory=list)
-    matrix: dict[str, list[Any] | dict[str, Any]] = Field(default_factory=dict)
-    gates: list[dict[str, BoundEntry]] = Field(default_factory=list)
-    scenarios: list[ScenarioEntry] = Field(default_factory=list)
-    scenarios_from: list[str] = Field(default_factory=list)
+    scenario: Scenario
+    at: str
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
     """The suite in the YAML file at `path`.
 
     What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
-    another checkout, when given. Raises `UsageError`, one line for each mistake: file, line, key, what is
-    wrong and the nearest right spelling.
+    another checkout, when given. Raises `UsageError`, one line for each mistake of it and of the files it takes
+    scenarios from: file, line, key, what is wrong and the nearest right spelling.
     """
     path = Path(path)
     place = Path(at) if at is not None else path
-    document, entry = _read(path, SuiteEntry)
     problems: list[str] = []
-    scenarios = [_scenario(entry, index, document, problems) for index in range(len(entry.scenarios))]
-    for number, name in enumerate(entry.scenarios_from):
-        found = attempt(document, ("scenarios_from", number), problems, partial(_beside, path, name))
-        if found is not None:
-            scenarios += _scenarios_of(found, entry.defaults, problems)
-    if not scenarios and not problems:
+    document, entry = _read(path, SuiteEntry, problems)
+    placed = _scenarios(entry, document, problems)
+    for number, source in enumerate(entry.scenarios_from):
+        if source.file:
+            placed += (
+                attempt(document, ("scenarios_from", number), problems, partial(_from, path, source, document, number, entry, problems))
+                or []
+            )
+    if not placed and not problems:
         problems.append(
             f"{document.place()}: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"
         )
     configs = [_config(one, document, ("configs", index), problems) for index, one in enumerate(entry.configs)]
+    places = [document.place(("configs", index)) for index in range(len(configs))]
     made = attempt(document, ("matrix",), problems, lambda: [_made(one) for one in expanded(entry.matrix)]) if entry.matrix else []
     configs += [_config(one, document, ("matrix",), problems) for one in made or ()]
+    places += [document.place(("matrix",))] * (len(configs) - len(places))
     configs = configs or [Config(name="default")]
-    gates = _gates(entry, document, problems, configs, scenarios)
+    _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
+    _refuse_twice("configuration", list(zip((one.name for one in configs), places, strict=False)), problems)
+    gates = _gates(entry, document, problems, configs, [one.scenario for one in placed])
+    cassette = _cassette(entry.cassette, path, entry.name or path.stem, document, problems)
+    if problems:
+        raise UsageError(joined(_in_order(problems)))
+    return Suite(
+        name=entry.name or path.stem,
+        scenarios=tuple(one.scenario for one in placed),
+        configs=tuple(configs),
+        epochs=entry.epochs,
+        concurrency=entry.concurrency,
+        count_errors=entry.count_errors,
+        retry_errors=entry.retry_errors,
+        instructions=entry.instructions,
+        instructions_from=entry.instructions_from,
+        tools_from=tuple(entry.tools_from),
+        grader=entry.grader,
+        gates=tuple(gates),
+        cassette=cassette,
+        path=place.absolute(),
+        root=repository_of(place.absolute().parent),
+    )
+
+
+def suite_from_frame(
+    frame: pd.DataFrame | Iterable[Mapping[str, Any]],
+    template: Mapping[str, Any],
+    *,
+    name: str = "frame",
+    configs: Sequence[str | Config] = (),
+    epochs: int = 1,
+    limit: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+) -> Suite:
+    """A suite with a scenario for each row of a data frame, or of a list of mappings.
+
+    `template` is a scenario as it is written in a file, `goal` and `checks` at least, in which `{{column}}` stands for
+    what a row has in that column; without an `id`, scenarios are called by `name` and the number of their row.
+    `configs` are names of models, or configurations. Of the first `limit` rows `sample` are drawn at random, the same
+    ones for the same `seed`. What the suite names is looked for from the current folder. Raises `UsageError` that names
+    the row.
+    """
+    document = YamlFile(name="template", value={**template, "file": name}, lines={})
+    entry = checked(document, SourceEntry)
+    problems: list[str] = []
+    rows = picked(rows_of(frame), limit=limit, sample=sample, seed=seed)
+    placed = _rows(entry, DefaultsEntry(), rows, name, "template", problems)
+    _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
     if problems:
         raise UsageError(joined(problems))
-    try:
-        return Suite(
-            name=entry.name or path.stem,
-            scenarios=tuple(scenarios),
-            configs=tuple(configs),
-            epochs=entry.epochs,
-            concurrency=entry.concurrency,
-            count_errors=entry.count_errors,
-            retry_errors=entry.retry_errors,
-            instructions=entry.instructions,
-            instructions_from=entry.instructions_from,
-            tools_from=tuple(entry.tools_from),
-            grader=entry.grader,
-            gates=tuple(gates),
-            path=place.absolute(),
-            root=repository_of(place.absolute().parent),
-        )
-    except UsageError as error:
-        msg = f"{document.place()}: {error}"
-        raise UsageError(msg) from error
-
-
-def suite_schema() -> dict[str, Json]:
-    """JSON Schema of suite files, for editors."""
-    return cast("dict[str, Json]", SuiteEntry.model_json_schema())
+    chosen = tuple(one if isinstance(one, Config) else Config(name=one, model=one) for one in configs) or (Config(name="default"),)
+    return Suite(name=name, scenarios=tuple(one.scenario for one in placed), configs=chosen, epochs=epochs)
 
 
 def repository_of(folder: Path) -> Path | None:
@@ -183,11 +147,36 @@ def repository_of(folder: Path) -> Path | None:
 
 
 _Entry = TypeVar("_Entry", bound=BaseModel)
+_STAND_INS: Final[dict[str, Json]] = {
+    "id": "?", "name": "?", "goal": "?", "checks": [{"turns_at_most": 1}], "file": "", "scenarios": [{"id": "?", "goal": "?", "checks": [{"turns_at_most": 1}]}],
+}  # fmt: skip
+"""What takes the place of a key that is missing, so that the rest of the file is looked at too."""
 
 
-def _read(path: Path, kind: type[_Entry]) -> tuple[YamlFile, _Entry]:
+def _read(path: Path, kind: type[_Entry], problems: list[str]) -> tuple[YamlFile, _Entry]:
+    """The file; its mistakes of form become problems. Raises `UsageError` for one that cannot be read at all."""
     document = read_yaml(path, shown_path(path))
-    return document, checked(document, kind)
+    entry = salvaged(document, kind, problems, _STAND_INS) if isinstance(document.value, dict) else None
+    return document, entry if entry is not None else checked(document, kind)
+
+
+def _in_order(problems: list[str]) -> list[str]:
+    """File by file, and in each from top to bottom."""
+    found = [(match[1], int(match[2])) if (match := _PLACE.match(text)) else ("", 0) for text in problems]
+    files = list(dict.fromkeys(file for file, _ in found))
+    order = sorted(range(len(problems)), key=lambda at: (files.index(found[at][0]), found[at][1]))
+    return [problems[at] for at in order]
+
+
+_PLACE: Final = re.compile(r"(.+?):(\d+): ")
+
+
+def _refuse_twice(what: str, named: Iterable[tuple[str, str]], problems: list[str]) -> None:
+    first: dict[str, str] = {}
+    for name, at in named:
+        if name in first and name != "?":
+            problems.append(f"{at}: the {what} name {name!r} is used already at {first[name]}")
+        first.setdefault(name, at)
 
 
 def _beside(suite: Path, name: str) -> Path:
@@ -200,26 +189,108 @@ def _beside(suite: Path, name: str) -> Path:
     raise UsageError(msg)
 
 
-def _scenarios_of(path: Path, defaults: DefaultsEntry, problems: list[str]) -> list[Scenario]:
-    """The scenarios of a file; its defaults go before those of the suite."""
-    document, entry = _read(path, ScenarioFileEntry)
-    merged = defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
-    whole = entry.model_copy(update={"defaults": merged})
-    return [_scenario(whole, index, document, problems) for index in range(len(whole.scenarios))]
+def _from(path: Path, source: SourceEntry, document: YamlFile, number: int, suite: SuiteEntry, problems: list[str]) -> list[_Placed]:
+    """The scenarios of a file of scenarios or of a table; defaults of a file go before those of the suite."""
+    found = _beside(path, source.file)
+    if found.suffix.lower() in TABLES:
+        rows = picked(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
+        at = document.place(("scenarios_from", number))
+        return _rows(source, suite.defaults, rows, found.name, f"{at}: {source.file}", problems)
+    if more := sorted(source.model_fields_set - {"file"}):
+        msg = f"{source.file} is a file of scenarios, which has no use for {', '.join(more)}; a table ends in {', '.join(TABLES)}"
+        raise UsageError(msg)
+    inner, entry = _read(found, ScenarioFileEntry, problems)
+    merged = suite.defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
+    return _scenarios(entry.model_copy(update={"defaults": merged}), inner, problems)
 
 
-def _scenario(suite: SuiteEntry | ScenarioFileEntry, index: int, document: YamlFile, problems: list[str]) -> Scenario:
-    entry, defaults = suite.scenarios[index], suite.defaults
-    where: Where = ("scenarios", index)
-    limits = _limits(document, (*where, "limits"), problems, defaults.limits, entry.limits)
+def _scenarios(suite: SuiteEntry | ScenarioFileEntry, document: YamlFile, problems: list[str]) -> list[_Placed]:
+    found = []
+    for index, entry in enumerate(suite.scenarios):
+        tell = partial(_told_at, document, ("scenarios", index))
+        found.append(_Placed(_scenario(entry, suite.defaults, tell, problems), document.place(("scenarios", index))))
+    return found
+
+
+def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], name: str, at: str, problems: list[str]) -> list[_Placed]:
+    """A scenario for each row; of rows that give none only the first few are told of."""
+    if not source.goal or not source.checks:
+        msg = "a table needs a template for its rows: goal and checks, in which {{column}} stands for a value"
+        raise UsageError(msg)
+    kept = source.model_dump(exclude_unset=True, exclude={"file", "limit", "sample", "seed"})
+    template: dict[str, Json] = {"id": f"{PurePosixPath(name).stem}-{{{{row_number}}}}", **kept}
+    check_columns(template, rows)
+    placed: list[_Placed] = []
+    wrong: list[str] = []
+    for row in rows:
+        before = len(wrong)
+        try:
+            entry = _row_entry(filled(template, row))
+            scenario = _scenario(entry, defaults, partial(_in_row, f"{at} {row.place}"), wrong, loosely=True)
+        except UsageError as error:
+            wrong.append(str(error) if str(error).startswith(at) else f"{at} {row.place}: {error}")
+        if len(wrong) == before:
+            placed.append(_Placed(scenario, f"{at} {row.place}"))
+    problems += wrong[:MAX_ROWS_TOLD]
+    if len(wrong) > MAX_ROWS_TOLD:
+        problems.append(f"{at}: … and {len(wrong) - MAX_ROWS_TOLD} more mistakes in its rows")
+    return placed
+
+
+def _in_row(row: str, where: Where) -> str:
+    return f"{row}: {dotted(where)}"
+
+
+def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
+    """The scenario that a row gives; what has to be text and is a number is written out."""
+    for key in ("id", "goal", "family", "approve"):
+        if key in values and not isinstance(values[key], str):
+            values[key] = as_text(values[key])
+    if isinstance(weight := values.get("weight"), str):
+        try:
+            values["weight"] = float(weight)
+        except ValueError as error:
+            msg = f"weight: must be a number, not {one_line(repr(weight), 60)}"
+            raise UsageError(msg) from error
+    if not str(values["goal"]).strip():
+        msg = "goal: is empty"
+        raise UsageError(msg)
+    tags = values.get("tags", [])
+    values["tags"] = [as_text(tag) for tag in tags] if isinstance(tags, list) else [as_text(tags)]
+    try:
+        return ScenarioEntry.model_validate(values)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        msg = f"{dotted(detail['loc'])}: {detail['msg'].replace('Input should', 'must')}, not {one_line(repr(detail['input']), 60)}"
+        raise UsageError(msg) from error
+
+
+Tell = Callable[[Where], str]
+"""Where a key of a scenario is, for a message."""
+
+
+def _told_at(document: YamlFile, start: Where, where: Where) -> str:
+    return document.place((*start, *where))
+
+
+def _tried(tell: Tell, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
+    try:
+        return make()
+    except UsageError as error:
+        problems.append(f"{tell(where)}: {error}")
+        return None
+
+
+def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problems: list[str], *, loosely: bool = False) -> Scenario:
+    limits = _limits(partial(_tried, tell, ("limits",), problems), defaults.limits, entry.limits)
     approve = entry.approve or defaults.approve
     if approve:
-        attempt(document, (*where, "approve"), problems, lambda: _refuse_asking(approve))
+        _tried(tell, ("approve",), problems, lambda: _refuse_asking(approve))
     checks: list[Check] = []
     for number, item in enumerate(entry.checks):
-        if check := attempt(document, (*where, "checks", number), problems, partial(parse_check, item)):
+        if check := _tried(tell, ("checks", number), problems, partial(parse_check, item, loosely=loosely)):
             checks.append(check)
-    place = attempt(document, (*where, "workspace"), problems, lambda: _place(entry.workspace or defaults.workspace))
+    place = _tried(tell, ("workspace",), problems, lambda: _place(entry.workspace or defaults.workspace))
     return Scenario(
         id=entry.id,
         goal=entry.goal,
@@ -254,7 +325,7 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
         temperature=entry.temperature,
         seed=entry.seed,
         concurrency=entry.concurrency,
-        limits=_limits(document, (*where, "limits"), problems, entry.limits),
+        limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
         plan=entry.plan,
         inputs=entry.inputs,
         routes=entry.routes,
@@ -284,18 +355,32 @@ def _tools(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def _limits(document: YamlFile, where: Where, problems: list[str], *entries: LimitsEntry) -> dict[str, int | float | None]:
+def _limits(tried: Callable[[Callable[[], Limits]], Limits | None], *entries: LimitsEntry) -> dict[str, int | float | None]:
     merged = {key: value for entry in entries for key, value in entry.model_dump(exclude_unset=True).items()}
-    attempt(document, where, problems, lambda: Limits(**merged))
+    tried(lambda: Limits(**merged))
     return merged
+
+
+def _cassette(entry: CassetteEntry, path: Path, name: str, document: YamlFile, problems: list[str]) -> CassetteUse:
+    for number, pattern in enumerate(entry.volatile):
+        attempt(document, ("cassette", "volatile", number), problems, partial(check_pattern, pattern))
+    if entry.mode == "off" and not entry.folder:
+        return CassetteUse(volatile=tuple(entry.volatile))
+    # Beside the file itself, also where the suite is read for another checkout: that is thrown away.
+    folder = path.absolute().parent / entry.folder if entry.folder else default_folder(path, name)
+    return CassetteUse(mode=entry.mode, folder=folder, volatile=tuple(entry.volatile))
 
 
 def _place(entry: WorkspaceEntry | None) -> Place:
     if entry is None:
         return InlineFiles()
     given = entry.model_dump(exclude_none=True)
-    if len(given) != 1:
-        msg = f"a workspace is one of files, folder and package, not {' and '.join(given) or 'nothing'}"
+    if set(given) == {"repository", "commit"}:
+        checkout = GitCheckout(repository=given["repository"], commit=given["commit"])
+        check_place(checkout)
+        return checkout
+    if len(given) != 1 or not {"files", "folder", "package"} & set(given):
+        msg = f"a workspace is one of files, folder, package, and repository with commit, not {' and '.join(given) or 'nothing'}"
         raise UsageError(msg)
     if entry.folder is not None:
         return FolderCopy(folder=entry.folder)

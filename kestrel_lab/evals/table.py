@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from kestrel_lab.evals.metrics import METRICS
@@ -73,6 +73,22 @@ def summarise(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[s
 def labelled(name: str, kind: str) -> str:
     """`name`, with what it is when no real model answered: a made-up result is never shown without it."""
     return name if kind == "real" else f"{name} ({kind})"
+
+
+def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str] = str) -> list[str]:
+    """Sentences that say of which configurations no real model answered, and what that means for their numbers."""
+    kinds: dict[str, list[str]] = {}
+    for summary in summaries:
+        kinds.setdefault(summary["model_kind"], []).append(shown(labelled(summary["config"], summary["model_kind"])))
+    replayed = kinds.pop("replay", [])
+    kinds.pop("real", None)
+    made_up = [name for names in kinds.values() for name in names]
+    told = [f"No real model answered for: {', '.join(made_up)}."] if made_up else []
+    if replayed:
+        told.append(
+            f"Replayed from recordings: {', '.join(replayed)}. Tokens and cost are those of the recording, times those of the replay."
+        )
+    return told
 
 
 def percent(value: float) -> str:

@@ -89,13 +89,15 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     must change, and the store's errors.
     """
     scenario, config = ask.scenario, ask.config
-    model = ready.model(config, ask.epoch)
     toolbox = ready.toolbox(scenario, config)
     only_pure = all(tool.effect == "pure" for tool in toolbox)
-    async with opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace:
+    async with (
+        opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace,
+        ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
+    ):
         run = session.start(
             scenario.goal,
-            model=model,
+            model=models.model,
             tools=toolbox,
             limits=ready.limits(scenario, config, session.limits),
             workspace=workspace,
@@ -105,19 +107,25 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
             scenario=scenario.id,
             plan=ready.plans[config.name],
             inputs=config.inputs,
+            resolve=models.resolve,
+            ports=models.ports,
         )
         broke = await _finish(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
         records = tuple(session.store.records(run.id))
         judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
             goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
-            grader=lambda name: guarded(ready.graders[name], session.supervisor, _unheard), function=ready.functions.__getitem__,
+            grader=lambda name: guarded(models.grader(name), session.supervisor, _unheard), function=ready.functions.__getitem__,
         ))  # fmt: skip
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",
         scenario=scenario.id,
         result=_result(
-            ask, run, judged, model_name=model.name if model.kind == "real" else config.model or model.name, model_kind=model.kind
+            ask,
+            run,
+            judged,
+            model_name=config.model or models.model.name if models.model.kind == "scripted" else models.model.name,
+            model_kind=models.kind,
         ),
         metrics=cast("dict[str, Json]", measure(records)),
         git_sha=ask.git_sha,

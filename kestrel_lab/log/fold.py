@@ -305,6 +305,8 @@ class RunState:
             unpriced=int(event.cost_usd is None and event.error is None),
             model_calls=int(not event.given),
         )
+        if event.replayed:
+            self._joined_by("replay")
         conversation = self.conversation(event.step)
         conversation.asked = False
         if event.error is not None:

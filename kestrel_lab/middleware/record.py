@@ -146,6 +146,7 @@ class RecordModel:
                     finish=answer.finish,
                     cached=result.cached,
                     routed=answer.routed,
+                    replayed=answer.replayed,
                 )
             )
         return result

@@ -243,7 +243,7 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     if event.error:
         text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
-    took = "cached" if event.cached else duration(event.seconds)
+    took = "cached" if event.cached else "replayed" if event.replayed else duration(event.seconds)
     model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
     cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
     note = _GIVEN if event.given else f"{model} · {event.tokens_in + event.tokens_out:,} tokens{cost} · {took}"
@@ -257,6 +257,8 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
         model_calls=int(not event.given),
     )
     changes = [settled if known else row.whole(), view.head.change(usage=usage_line(view.usage))]
+    if event.replayed and view.head.model_kind != "replay":
+        changes.append(_joined_by(view, "", "replay"))
     return changes + [_requested(view, event.step, call) for call in event.calls]
 
 

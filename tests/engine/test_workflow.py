@@ -21,11 +21,12 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.yamlfile import read_yaml
 from kestrel_lab.engine.agentfile import SHIPPED_AGENTS, load_agent
 from kestrel_lab.engine.operations import OPERATIONS
-from kestrel_lab.engine.schemas import FOLDER, NAMES, schema_text
+from kestrel_lab.engine.schemas import FOLDER
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.workflow import SHIPPED, load_plan
 from kestrel_lab.engine.workflow_entries import StepEntry
+from kestrel_lab.evals.schemas import NAMES, schema_text
 from kestrel_lab.testing import ScriptedModel
 
 EXAMPLES = Path(__file__).parents[2] / "scenarios" / "workflows"

@@ -9,7 +9,8 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.runner import run_suite
-from kestrel_lab.evals.suitefile import load_suite, suite_schema
+from kestrel_lab.evals.schemas import schema_text
+from kestrel_lab.evals.suitefile import load_suite
 
 SUITE = """
 grader: scripted:grader.yaml
@@ -118,6 +119,6 @@ def test_another_grader_makes_results_stale(suite):
 
 def test_editors_know_the_checks():
     """The schema of suite files names every check with its fields."""
-    text = json.dumps(suite_schema())
+    text = schema_text("suite")
     assert '"trajectory_match"' in text
     assert '"at_least"' in text

@@ -435,3 +435,19 @@ def test_a_result_that_is_not_good_enough_is_a_failure_not_an_error(tmp_path):
     assert row.result["outcome"] == "fail"
     assert "the answer does not meet its criteria after 0 repairs" in row.result["reason"]
     session.close()
+
+
+def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
+    """Tools, folders, models and plans that are not there: one line each, before the first trial."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "configs: [{name: a, model: nobodys-model}, {name: b, model: 'scripted:none.yaml'}, {name: c, model: local, plan: nowhere}]\n"
+        "scenarios:\n"
+        "  - {id: a, goal: g, tools: [grpe], checks: [{answer_contains: x}]}\n"
+        "  - {id: b, goal: g, workspace: {folder: gone}, checks: [{answer_contains: x}]}\n"
+        "  - {id: c, goal: g, workspace: {package: no_such_package}, checks: [{answer_contains: x}]}\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        prepare(lab, load_suite(path))
+    told = ["grpe", "gone", "no_such_package", "nobodys-model", "none.yaml", "nowhere"]
+    assert [word in line for word, line in zip(told, str(caught.value).splitlines(), strict=True)] == [True] * 6

@@ -1,14 +1,18 @@
 """Suite files: what they say, and what a reader is told who made a mistake."""
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.yamlfile import parse_yaml, read_yaml
+from kestrel_lab.evals.schemas import schema_text
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Scenario, Suite
-from kestrel_lab.evals.suitefile import load_suite, suite_schema
+from kestrel_lab.evals.suitefile import load_suite
 
 FULL = """\
 name: smoke
@@ -137,17 +141,17 @@ SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_cont
         ("count_errors: ignore\n" + SCENARIO, "smoke.yaml:1: count_errors: must be 'fail' or 'exclude', not 'ignore'"),
         ("configs: [{name: a, temprature: 1}]\n" + SCENARIO, "smoke.yaml:1: configs[0].temprature: unknown key; did you mean 'temperature'?"),
         ("configs: local\n" + SCENARIO, "smoke.yaml:1: configs: must be a list, not 'local'"),
-        ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configuration names used twice: a"),
+        ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configs[1]: the configuration name 'a' is used already at smoke.yaml:1: configs[0]"),
         (SCENARIO + "    limits: {cycle: 3}\n", "smoke.yaml:6: scenarios[0].limits.cycle: unknown key; did you mean 'cycles'?"),
         (SCENARIO + "    limits: {cycles: -3}\n", "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive whole number or None, not -3"),
         (SCENARIO + "      - answer_contian: c\n", "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is no check; did you mean 'answer_contains'?"),
         (SCENARIO + "    workspace: {folder: a, package: b}\n",
-         "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder and package, not folder and package"),
+         "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder, package, and repository with commit, not folder and package"),
         (SCENARIO + "    workspace: {files: {../x: y}}\n", "smoke.yaml:6: scenarios[0].workspace: the file '../x' must be a relative path without '..'"),
         (SCENARIO + "    approve: ask\n",
          "smoke.yaml:6: scenarios[0].approve: nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"),
         (SCENARIO + "    approve: never\n", "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny"),
-        (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:1: scenario names used twice: a"),
+        (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:6: scenarios[1]: the scenario name 'a' is used already at smoke.yaml:2: scenarios[0]"),
         ("scenarios: []\n", "smoke.yaml:1: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"),
         ("- a\n", "smoke.yaml:1: must be a mapping of keys to values, not ['a']"),
         ("", "smoke.yaml:1: must be a mapping of keys to values, not nothing"),
@@ -159,10 +163,87 @@ def test_mistakes_are_told_with_their_place(tmp_path, monkeypatch, text, message
 
 
 def test_many_mistakes_are_told_at_once(tmp_path, monkeypatch):
-    """Up to ten lines, then how many more there are."""
-    message = refusal(tmp_path, monkeypatch, "scenarios:\n" + "- {}\n" * 5)
-    assert message.count("\n") == 10
+    """Up to forty lines, then how many more there are."""
+    message = refusal(tmp_path, monkeypatch, "scenarios:\n" + "- {}\n" * 15)
+    assert message.count("\n") == 40
     assert message.endswith("… and 5 more")
+
+
+def test_all_mistakes_of_a_file_are_told_in_one_round(tmp_path, monkeypatch):
+    """Wrong keys and wrong values, scenarios, gates, configurations and files taken in, from top to bottom; what follows from a mistake is not told."""
+    (tmp_path / "more.yaml").write_text("scenarios:\n  - {id: a, goal: 1, checks: [{tool_used: 3}]}\n  - oh\n")
+    text = """\
+epochs: two
+configs: [{name: a, temprature: 1}, {name: a, limits: {cycles: -1}}]
+cassette: {mode: repaly, volatile: ['(']}
+gates:
+  - success_rat: {at_least: 0.5}
+  - success_rate: {at_leest: 0.5}
+  - success_rate: {at_least: 0.5, family: far}
+scenarios:
+  - id: a
+    gaol: x
+    family: far
+    checks: [{answer_contian: c}, {answer_matches: '('}]
+  - id: b
+    goal: x
+    tags: [1]
+    workspace: {repository: ., commit: main}
+    checks: [{recall_at_k: {relevant: [a], k: 0}}]
+  - id: b
+    goal: y
+    checks: []
+scenarios_from: [none.yaml, more.yaml]
+"""
+    lines = refusal(tmp_path, monkeypatch, text).splitlines()
+    assert [line.rpartition("; ")[0] or line for line in lines] == [
+        "smoke.yaml:1: epochs: must be a whole number, not 'two'",
+        "smoke.yaml:2: configs[0].temprature: unknown key",
+        "smoke.yaml:2: configs[1].limits: limit 'cycles' must be a positive whole number or None, not -1",
+        "smoke.yaml:2: configs[1]: the configuration name 'a' is used already at smoke.yaml:2: configs[0]",
+        "smoke.yaml:3: cassette.mode: must be 'off', 'record', 'replay' or 'refresh', not 'repaly'",
+        "smoke.yaml:3: cassette.volatile[0]: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+        "smoke.yaml:5: gates[0]: there is no metric 'success_rat' to set a bound for",
+        "smoke.yaml:6: gates[1].success_rate.at_leest: unknown key",
+        "smoke.yaml:6: gates[1]: a gate has one bound, at_least or at_most, not none",
+        "smoke.yaml:9: scenarios[0].goal: is missing",
+        "smoke.yaml:10: scenarios[0].gaol: unknown key",
+        "smoke.yaml:12: scenarios[0].checks[0]: 'answer_contian' is no check",
+        "smoke.yaml:12: scenarios[0].checks[1]: answer_matches: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+        "smoke.yaml:15: scenarios[1].tags[0]: must be text, not 1",
+        "smoke.yaml:16: scenarios[1].workspace: commit is a hash of 7 to 40 digits, which always means the same, not 'main': git rev-parse says it",
+        "smoke.yaml:17: scenarios[1].checks[0]: recall_at_k needs k of at least 1 and at_least above 0 up to 1, not 0 and 1.0",
+        "smoke.yaml:18: scenarios[2]: the scenario name 'b' is used already at smoke.yaml:13: scenarios[1]",
+        "smoke.yaml:20: scenarios[2].checks: must not be empty",
+        "smoke.yaml:21: scenarios_from[0]: there is no scenario file 'none.yaml', neither beside the suite nor at the top of its repository",
+        "more.yaml:2: scenarios[0].goal: must be text, not 1",
+        "more.yaml:2: scenarios[0].checks[0]: tool_used.name is text, not 3",
+        "more.yaml:2: scenarios[0]: the scenario name 'a' is used already at smoke.yaml:9: scenarios[0]",
+        "more.yaml:3: scenarios[1]: must be a mapping of keys to values, not 'oh'",
+    ]
+
+
+def test_scenarios_are_selected_by_name_family_and_tag(tmp_path):
+    """Within one of them any will do, of several all must hold; what fits nothing is answered with the nearest."""
+    suite = load_suite(written(tmp_path, FULL + "gates: [{success_rate: {at_least: 0.5, family: files}}]\n"))
+
+    def ids(**wanted):
+        cut = suite.select(**wanted)
+        return [scenario.id for scenario in cut.scenarios], len(cut.gates)
+
+    assert ids(families=["files"]) == (["copy"], 1)
+    assert ids(families=["questions"]) == (["capital", "source", "folder"], 0)
+    assert ids(tags=["quick"]) == (["copy"], 1)
+    assert ids(scenarios=["c*", "folder"]) == (["capital", "copy", "folder"], 1)
+    assert ids(scenarios=["c*"], families=["questions"]) == (["capital"], 0)
+    for wanted, why in (
+        ({"families": ["file"]}, "the suite has no family 'file'; did you mean 'files'"),
+        ({"tags": ["slow"]}, "the suite has no tag 'slow'; known: quick"),
+        ({"scenarios": ["x*"]}, r"the suite has no scenario 'x\*'"),
+        ({"scenarios": ["capital"], "tags": ["quick"]}, "its names, families and tags leave none"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            suite.select(**wanted)
 
 
 def test_names_are_found_beside_the_file_or_at_the_top(tmp_path):
@@ -212,11 +293,19 @@ def test_definitions_leave_out_what_changes_nothing(tmp_path):
     assert suite.scenarios[1].definition() == heavy.definition() != other.definition()
 
 
-def test_the_schema_is_for_editors():
-    """Editors get a JSON Schema that refuses unknown keys."""
-    schema = suite_schema()
-    assert schema["additionalProperties"] is False
-    assert {"scenarios", "scenarios_from", "configs"} <= set(schema["properties"])
+@pytest.mark.parametrize(("kind", "files"), [("suite", ["evals"]), ("scenario", ["scenarios"])])
+def test_the_schema_is_for_editors(kind, files):
+    """An editor finds no fault with the suites and scenarios that come with the project, and finds one with a misspelt key."""
+    validator = jsonschema.Draft202012Validator(json.loads(schema_text(kind)))
+    root = Path(__file__).parents[2]
+    paths = [path for folder in files for path in sorted((root / folder).glob("*.yaml"))]
+    assert paths
+    for path in paths:
+        value = read_yaml(path).value
+        assert [error.message for error in validator.iter_errors(value)] == [], path
+        assert list(validator.iter_errors({**value, "scenarois": []}))
+    assert kind == "scenario" or list(validator.iter_errors(parse_yaml(FULL, "full").value)) == []
+    assert list(validator.iter_errors({"scenarios": [{"id": "a", "goal": "b", "checks": [{"answer_contian": "c"}]}]}))
 
 
 def test_scenarios_come_from_files_too(tmp_path: Path) -> None:
