@@ -87,7 +87,7 @@ _TOKEN = re.compile(r"`[^`]+`|\"[^\"]+\"|[\w./:@%+-]*\w|[^\w\s]")
 
 def _one_value_differs(new: str, old: str) -> bool:
     """Whether both are the same sentence with another value in one place."""
-    ours, theirs = ([token.lower() for token in _TOKEN.findall(text) if token not in ".!,;"] for text in (new, old))
+    ours, theirs = ([found.lower() for found in _TOKEN.findall(text) if found not in ".!,;"] for text in (new, old))
     if min(len(ours), len(theirs)) < 3:
         return False
     changes = [
