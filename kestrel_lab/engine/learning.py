@@ -19,7 +19,7 @@ MOST_PITFALLS = 3
 _NO_LESSON = frozenset({"denied", "cancelled", "limit", "timeout"})
 """Failures that say nothing about the arguments."""
 _FOR_GOOD = re.compile(
-    r"(?i)\b(?:always|never|from now on|in future|I(?: would)? prefer|we prefer|I(?:'d)? like|I (?:do not|don't) want)\b"
+    r"(?i)^(?:(?:please|and|also|but)\s+)?(?:always|never|from now on|in future)\b|\b(?:I|we)(?: would|'d)? (?:always )?prefer\b"
 )
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?!\s|$)[^.!?\n]*)*")
 _EXIT_CODE = re.compile(r"(?m)^(?:exit_code: |\{?\s*\"exit_code\": )(\d+)")
@@ -71,7 +71,7 @@ def preferences(goal: str, run: str, at: float) -> Iterator[Note]:
     """What the user said in the goal that is to hold for good, in the user's own words."""
     for place, match in enumerate(_SENTENCE.finditer(goal)):
         text = " ".join(match[0].split())
-        if _FOR_GOOD.search(text) and 10 <= len(text) <= 300:
+        if _FOR_GOOD.search(text) and 10 <= len(text) <= 300 and goal[match.end() : match.end() + 1] != "?":
             note_id = f"n{content_key(run, 'preference', place)[:10]}"
             yield Note(id=note_id, text=text, kind="preference", evidence=text, run=run, at=at, stated=True, confidence=0.9)
 

@@ -210,8 +210,10 @@ CREATE TABLE note_links(
   relation TEXT NOT NULL,
   PRIMARY KEY(source, target, relation)
 ) WITHOUT ROWID;
-CREATE TABLE note_vectors(number INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL, at REAL NOT NULL);
+CREATE TABLE note_vectors(number INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL);
 CREATE TABLE note_sources(number INTEGER NOT NULL, source TEXT NOT NULL, PRIMARY KEY(number, source)) WITHOUT ROWID;
+CREATE TABLE notes_version(value INTEGER NOT NULL);
+INSERT INTO notes_version VALUES (1);
 CREATE TABLE notes_forgotten(id TEXT PRIMARY KEY NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 
 INSERT OR IGNORE INTO notes(id, workspace, same, kind, text, evidence, confidence, taint, run, event, at)

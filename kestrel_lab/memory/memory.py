@@ -51,12 +51,18 @@ class NoteMemory:
     """A `Memory` in the database of a log; also what people list, edit and forget with. Notes belong to a workspace each."""
 
     def __init__(
-        self, store: SessionStore, *, embedder: Callable[[], Embedder] | None = None, now: Callable[[], float] = time.time
+        self,
+        store: SessionStore,
+        *,
+        embedder: Callable[[], Callable[[], Embedder] | None] = default_embedder,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        """Prepare; nothing is read. `embedder` says what makes vectors of notes, `None` for no such thing: see the extra `semantic`."""
         self.table = NoteTable(store)
         self._now = now
-        embedder = embedder or default_embedder()
-        self.engine = MemoryQueryEngine(self.table, vectors=None if embedder is None else VectorIndex(store, embedder))
+        self._words = MemoryQueryEngine(self.table)
+        load = embedder()
+        self.engine = MemoryQueryEngine(self.table, vectors=None if load is None else VectorIndex(store, load))
 
     async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
         """Notes that have to do with `query`, the most useful first; with all of `tags`; of `run` also the short-lived ones."""
@@ -177,7 +183,7 @@ class NoteMemory:
             return self.table.notes(workspace, "kind = 'fingerprint' AND replaced_by = ''")
         if note.kind in _NEVER_ALIKE or note.term == "short":
             return []
-        found = self.engine.rank(note.text, workspace, _COMPARED)
+        found = self._words.rank(note.text, workspace, _COMPARED)
         return [other for other in found if other.kind not in _NEVER_ALIKE and other.term == "long"]
 
     def _merged(self, known: Note, note: Note, workspace: str) -> Note:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kestrel_lab.core.jsontypes import dumps
@@ -17,6 +17,11 @@ from kestrel_lab.memory.words import content_words, parts
 CANDIDATES = 200
 """Notes that full-text search may give; more cost time and none of them has ever been the answer."""
 _MOST_TERMS = 48
+_NEAREST = 20
+_VISIBLE = (
+    f"workspace = ? AND replaced_by = '' AND owner IN ('', ?) AND {LIVE} AND (SELECT count(*) FROM json_each(?) WHERE value NOT IN"
+    " (SELECT name FROM note_names WHERE number = notes.number AND kind = 'tag')) = 0"
+)
 _VAGUE = frozenset({"name", "number"})
 """What a note is found by as well as by any other word, but not told from others by."""
 
@@ -36,8 +41,8 @@ class Weights:
     """What belongs to it: the mean of the best three episodes of its run."""
     entities: float = 0.2
     """The share of what the query names that the note names too, rare names more."""
-    semantic: float = 0.3
-    """How alike the meanings are, where meanings are known."""
+    akin: float = 0.35
+    """From which likeness of meaning on a note fills a place that words leave empty, where meanings are known."""
     trust: float = 0.1
     """Confidence."""
 
@@ -60,15 +65,16 @@ class MemoryQueryEngine:
         named = self.extract_entities(query, context)
         terms = _terms(query, named)
         found = self._lexical(terms, workspace, tags, run)
-        if not found:
-            return []
+        ranked = self._weighed(found, named) if found else []
+        if self._vectors is not None and len(ranked) < top_k:
+            ranked += self._akin(query, workspace, tags, run, without={note.id for note in ranked})
+        return ranked[:top_k]
+
+    def _weighed(self, found: dict[int, tuple[float, Note]], named: Sequence[Entity]) -> list[Note]:
+        """What full-text search found, with all other signs taken into account."""
         weights = self._weights
         scores = _spread({number: score for number, (score, _) in found.items()})
         notes = {number: note for number, (_, note) in found.items()}
-        if self._vectors is not None and weights.semantic:
-            near = self._vectors.similar(query, workspace, list(notes))
-            for number, score in _spread(near).items() if near else ():
-                scores[number] += weights.semantic * score
         for number, share in self._sharing(named, list(notes)).items():
             scores[number] += weights.entities * share
         people = {word for entity in named if entity.kind == "name" for word in entity.name.split()}
@@ -79,7 +85,16 @@ class MemoryQueryEngine:
         if weights.session:
             _lift(scores, notes, weights.session)
         best = sorted(scores, key=lambda number: (-scores[number], -notes[number].at, number))
-        return [notes[number] for number in best[:top_k]]
+        return [notes[number] for number in best]
+
+    def _akin(self, query: str, workspace: str, tags: Sequence[str], run: str, without: Collection[str]) -> list[Note]:
+        """Notes of a like meaning that share no word with the query."""
+        assert self._vectors is not None
+        near = {number: score for number, score in self._vectors.nearest(query, workspace, _NEAREST).items() if score >= self._weights.akin}
+        sql = f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND {_VISIBLE}"
+        rows = self._table.store.query(sql, (dumps(list(near)), workspace, run or "-", time.time(), _wanted(tags)))
+        notes = {int(row[0]): read(row[1:]) for row in rows}
+        return [notes[number] for number in near if number in notes and notes[number].id not in without]
 
     def _lexical(self, terms: Sequence[str], workspace: str, tags: Sequence[str], run: str) -> dict[int, tuple[float, Note]]:
         """Candidates with the score of their words, by number."""
@@ -91,13 +106,9 @@ class MemoryQueryEngine:
         columns = ", ".join(f"notes.{name.strip()}" for name in COLUMNS.split(","))
         sql = (
             f"SELECT notes.number, -{score} AS score, {columns} FROM notes_text JOIN notes ON notes.number = notes_text.rowid"
-            f" WHERE notes_text MATCH ? AND workspace = ? AND replaced_by = '' AND owner IN ('', ?) AND {LIVE}"
-            " AND (SELECT count(*) FROM json_each(?) WHERE value NOT IN (SELECT name FROM note_names"
-            " WHERE number = notes.number AND kind = 'tag')) = 0"
-            f" ORDER BY score DESC LIMIT {CANDIDATES}"
+            f" WHERE notes_text MATCH ? AND {_VISIBLE} ORDER BY score DESC LIMIT {CANDIDATES}"
         )
-        wanted = dumps([tag.lower() for tag in tags])
-        rows = self._table.store.query(sql, (match, workspace, run or "-", time.time(), wanted))
+        rows = self._table.store.query(sql, (match, workspace, run or "-", time.time(), _wanted(tags)))
         return {int(row[0]): (float(row[1]), read(row[2:])) for row in rows}
 
     def _sharing(self, named: Sequence[Entity], numbers: Sequence[int]) -> dict[int, float]:
@@ -120,6 +131,10 @@ class MemoryQueryEngine:
             for number in found:
                 shares[number] += rarity[name] / total
         return shares
+
+
+def _wanted(tags: Sequence[str]) -> str:
+    return dumps([tag.lower() for tag in tags])
 
 
 def _terms(query: str, named: Sequence[Entity]) -> list[str]:

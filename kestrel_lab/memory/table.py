@@ -22,6 +22,8 @@ _NEIGHBOUR = "SELECT {} FROM notes AS other WHERE other.workspace = notes.worksp
 _BEFORE = _NEIGHBOUR.format("max(other.number)") + " AND other.number < notes.number AND notes.kind = 'episode'"
 _AFTER = _NEIGHBOUR.format("min(other.number)") + " AND other.number > notes.number AND notes.kind = 'episode'"
 
+_CHANGED = "UPDATE notes_version SET value = value + 1"
+
 _INSERT = f"""
 INSERT OR IGNORE INTO notes({COLUMNS}, workspace, same)
   SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM notes_forgotten WHERE id = ?);
@@ -31,7 +33,8 @@ INSERT OR IGNORE INTO note_sources SELECT number, ? FROM notes WHERE id = ?;
 UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
 INSERT INTO notes_text(rowid, text, names, before, after)
   SELECT number, text, ?, coalesce((SELECT text FROM notes AS other WHERE number = ({_BEFORE})), ''), '' FROM notes
-  WHERE id = ? AND NOT EXISTS (SELECT 1 FROM notes_text WHERE rowid = notes.number)
+  WHERE id = ? AND NOT EXISTS (SELECT 1 FROM notes_text WHERE rowid = notes.number);
+{_CHANGED}
 """
 _REWRITE = f"""
 DELETE FROM note_names WHERE number = (SELECT number FROM notes WHERE id = ?);
@@ -40,7 +43,8 @@ INSERT OR IGNORE INTO note_names(number, kind, name) SELECT notes.number, item.v
   FROM notes, json_each(?) AS item WHERE notes.id = ?;
 UPDATE notes_text SET text = ?, names = ? WHERE rowid = (SELECT number FROM notes WHERE id = ?);
 UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
-UPDATE notes_text SET before = ? WHERE rowid = (SELECT ({_AFTER}) FROM notes WHERE id = ?)
+UPDATE notes_text SET before = ? WHERE rowid = (SELECT ({_AFTER}) FROM notes WHERE id = ?);
+{_CHANGED}
 """
 
 
@@ -116,7 +120,8 @@ class NoteTable:
             DELETE FROM note_links WHERE source = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_links WHERE target = (SELECT number FROM notes WHERE id = ?);
             UPDATE notes SET replaced_by = '' WHERE replaced_by = ?;
-            DELETE FROM notes WHERE id = ?
+            DELETE FROM notes WHERE id = ?;
+            {_CHANGED}
             """
             self.store.execute(sql, (note.id, time.time(), *(note.id,) * 10), f"note {note.id}").result()
 

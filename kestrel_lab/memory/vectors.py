@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -59,41 +58,35 @@ class VectorIndex:
 
     def __init__(self, store: SessionStore, embedder: Callable[[], Embedder]) -> None:
         self._store, self._load = store, embedder
-        self._held: dict[str, tuple[object, dict[int, int], Vectors]] = {}
-
-    def similar(self, query: str, workspace: str, numbers: Sequence[int]) -> dict[int, float]:
-        """How alike the query and each of these notes are, from -1 to 1."""
-        place, matrix = self._matrix(workspace)
-        wanted = [number for number in numbers if number in place]
-        if not wanted:
-            return {}
-        found = matrix[[place[number] for number in wanted]] @ self._load()([query])[0]
-        return dict(zip(wanted, map(float, found), strict=True))
+        self._held: dict[str, tuple[object, list[int], Vectors]] = {}
 
     def nearest(self, query: str, workspace: str, top_k: int) -> dict[int, float]:
         """The notes most like the query, best first, with how alike they are."""
         import numpy as np
 
-        place, matrix = self._matrix(workspace)
-        if not place or top_k < 1:
+        numbers, matrix = self._matrix(workspace)
+        if not numbers or top_k < 1:
             return {}
         scores = matrix @ self._load()([query])[0]
         best = np.argpartition(-scores, min(top_k, len(scores)) - 1)[:top_k]
-        numbers = list(place)
         return {numbers[int(at)]: float(scores[at]) for at in sorted(best, key=lambda at: -scores[at])}
 
-    def _matrix(self, workspace: str) -> tuple[dict[int, int], Vectors]:
-        """The row of each note, and the rows; read again only when a note came, changed or went."""
+    def _matrix(self, workspace: str) -> tuple[list[int], Vectors]:
+        """The notes that have vectors, and these; read again only when a note came, changed or went."""
         import numpy as np
 
-        self._fill(workspace)
-        model, joined = self._load().name, "note_vectors JOIN notes USING (number) WHERE workspace = ? AND model = ?"
-        state = self._store.query(f"SELECT count(*), max(number), max(note_vectors.at) FROM {joined}", (workspace, model))[0]
+        version = self._store.query("SELECT value FROM notes_version")[0][0]
         held = self._held.get(workspace)
-        if held is None or held[0] != state:
-            rows = self._store.query(f"SELECT number, vector FROM {joined} ORDER BY number", (workspace, model))
-            matrix: np.ndarray[Any, Any] = np.frombuffer(b"".join(vector for _, vector in rows), dtype="<f4").reshape(len(rows), -1)
-            held = (state, {int(number): at for at, (number, _) in enumerate(rows)}, matrix)
+        if held is None or held[0] != version:
+            self._fill(workspace)
+            rows = self._store.query(
+                "SELECT number, vector FROM note_vectors JOIN notes USING (number) WHERE workspace = ? AND model = ? ORDER BY number",
+                (workspace, self._load().name),
+            )
+            matrix: np.ndarray[Any, Any] = np.frombuffer(b"".join(vector for _, vector in rows), dtype="<f4").reshape(
+                len(rows), -1 if rows else 0
+            )
+            held = (version, [int(number) for number, _ in rows], matrix)
             self._held = {workspace: held}
         return held[1], held[2]
 
@@ -108,10 +101,7 @@ class VectorIndex:
         if not missing:
             return
         made = embed([text for _, text in missing]).astype("<f4")
-        sql = (
-            "INSERT OR REPLACE INTO note_vectors(number, model, vector, at) SELECT number, ?, ?, ? FROM notes WHERE number = ? AND text = ?"
-        )
-        now = time.time()
+        sql = "INSERT OR REPLACE INTO note_vectors(number, model, vector) SELECT number, ?, ? FROM notes WHERE number = ? AND text = ?"
         for (number, text), vector in zip(missing, made, strict=True):
-            done = self._store.execute(sql, (embed.name, vector.tobytes(), now, number, text), f"the vector of note {number}")
+            done = self._store.execute(sql, (embed.name, vector.tobytes(), number, text), f"the vector of note {number}")
         done.result()

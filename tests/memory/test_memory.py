@@ -30,7 +30,7 @@ HERE = "/here"
 def memory(tmp_path: Path) -> Iterator[NoteMemory]:
     """An empty memory."""
     store = SessionStore(tmp_path / "kestrel.db")
-    yield NoteMemory(store)
+    yield NoteMemory(store, embedder=lambda: None)
     store.close()
 
 
@@ -71,7 +71,7 @@ NOTES = st.builds(
 def test_again_is_the_same_as_once(tmp_path: Path, notes: list[Note]) -> None:
     """Whatever was kept before: keeping the last note once more changes nothing."""
     store = SessionStore(tmp_path / f"{secrets.token_hex(4)}.db")
-    memory = NoteMemory(store)
+    memory = NoteMemory(store, embedder=lambda: None)
     for note in notes:
         memory.keep(note, HERE)
     before = content(memory)
@@ -140,7 +140,7 @@ def test_a_note_is_told_until_it_expires(tmp_path: Path, ttl: float, later: floa
     """Recalled before its time is over, never after; the next note that is kept takes it out of the database."""
     store = SessionStore(tmp_path / f"{secrets.token_hex(4)}.db")
     now = time.time()
-    memory = NoteMemory(store, now=lambda: now)
+    memory = NoteMemory(store, embedder=lambda: None, now=lambda: now)
     memory.keep(Note(text="Marmalade is orange.", expires=now + ttl), HERE)
     store.execute("UPDATE notes SET expires = expires - ?", (later,), "time").result()
     assert texts(memory, "marmalade") == (["Marmalade is orange."] if later < ttl - 60 else []) or abs(later - ttl) < 60
@@ -296,7 +296,7 @@ def test_notes_of_older_logs_are_taken_over(tmp_path: Path, monkeypatch: pytest.
     store.close()
     monkeypatch.undo()
     store = SessionStore(tmp_path / "kestrel.db")
-    memory = NoteMemory(store)
+    memory = NoteMemory(store, embedder=lambda: None)
     notes = sorted(memory.table.notes(HERE), key=lambda note: note.at)
     assert [(note.text, note.kind, note.taint, note.run) for note in notes] == [
         ("Run tests with make.", "preference", "", "r1"),
@@ -311,7 +311,7 @@ def test_notes_of_older_logs_are_taken_over(tmp_path: Path, monkeypatch: pytest.
 def test_two_memories_of_one_database_keep_a_note_once(memory: NoteMemory) -> None:
     """Another process that keeps the same note, forgets it or reads it works on the same notes."""
     other_store = SessionStore(memory.table.store.path)
-    other = NoteMemory(other_store)
+    other = NoteMemory(other_store, embedder=lambda: None)
     kept = [each.keep(Note(text="The roof is red."), HERE) for each in (memory, other)]
     assert kept[0].id == kept[1].id
     other.forget("all", HERE)
@@ -346,7 +346,7 @@ def _shared() -> Callable[[], NoteMemory]:
 
     def get() -> NoteMemory:
         if not made:
-            made.append(NoteMemory(SessionStore(_place())))
+            made.append(NoteMemory(SessionStore(_place()), embedder=lambda: None))
             made[0].keep(Note(text="A note on NEAR and AND."), HERE)
         return made[0]
 
