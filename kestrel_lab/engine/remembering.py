@@ -94,7 +94,7 @@ async def commit(scope: Scope) -> Done:
             continue
         kept += 1
         await _keep(scope, note)
-    for note in learned(await asyncio.to_thread(ctx.store.records, ctx.run_id), goal, ctx.workspace.root):
+    for note in await asyncio.to_thread(lambda: learned(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):
         if not _unfit(note):
             await _keep(scope, note)
     return Done(output=answer)

@@ -96,20 +96,18 @@ class NoteCard:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDrawing:
-    """The graph of a memory: squares are notes, circles what they name."""
+    """The graph of a memory: notes on the left, what they name on the right."""
 
     graph: MemoryGraph
     where: str
 
     def svg(self) -> str:
         """As a drawing."""
-        spots = [
-            Spot(id=note.id, label=note.text, kind=note.kind, shape="square", title=f"{note.id}: {note.text}") for note in self.graph.notes
-        ]
-        spots += [Spot(id=f"{thing.kind}:{thing.name}", label=thing.name, kind=f"named: {thing.kind}") for thing in self.graph.things]
-        ties = [Tie(source=f"{thing.kind}:{thing.name}", target=note) for thing in self.graph.things for note in thing.notes]
+        notes = [Spot(id=note.id, label=note.text, kind=note.kind) for note in self.graph.notes]
+        things = [Spot(id=f"named {thing.name}", label=thing.name, kind=thing.kind) for thing in self.graph.things]
+        ties = [Tie(source=note, target=f"named {thing.name}") for thing in self.graph.things for note in thing.notes]
         ties += [Tie(source=source, target=target, label=relation) for source, target, relation in self.graph.links]
-        return web_svg(spots, ties)
+        return web_svg(notes, things, ties)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """What notes name, and how notes stand to each other."""

@@ -39,6 +39,9 @@ _FORBIDDEN = frozenset(
 
 _SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "recursive_triggers = ON", "foreign_keys = ON", "secure_delete = ON")
 
+SCRUB_WAIT_MS = 10_000
+"""How long the cleaning of the files waits for others to finish what they are reading or writing."""
+
 _NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
 """What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
 
@@ -121,7 +124,7 @@ def scrub(path: Path) -> None:
     """
     connection = apsw.Connection(os.fspath(path))
     try:
-        connection.set_busy_timeout(10_000)
+        connection.set_busy_timeout(SCRUB_WAIT_MS)
         connection.execute("VACUUM")
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.Error as error:

@@ -67,7 +67,8 @@ def entities(text: str) -> tuple[Entity, ...]:
     free = text
     for kind, pattern in _FOUND:
         for match in pattern.finditer(free):
-            found[Entity(kind, match[0].strip(" .,;:").removesuffix("()").lower())] = None
+            name = match[0].strip(" .,;:").removesuffix("()").lower()
+            found[Entity(kind, _without_prose(name) if kind == "command" else name)] = None
         free = pattern.sub(lambda match: " " * len(match[0]), free)
     found |= dict.fromkeys(_names(free))
     return tuple(found)[:MOST]
@@ -84,6 +85,13 @@ def _quoted(text: str) -> Iterator[Entity]:
         inner = next(group for group in match.groups() if group is not None).strip()
         if inner:
             yield Entity("quoted", inner.lower())
+
+
+def _without_prose(command: str) -> str:
+    """A command up to where the sentence around it goes on."""
+    kept = command.split()
+    ends = [at for at, word in enumerate(kept) if word in COMMON]
+    return " ".join(kept[: ends[0]] if ends and ends[0] else kept)
 
 
 def _names(text: str) -> Iterator[Entity]:

@@ -48,12 +48,14 @@ def memory_graph(table: NoteTable, workspace: str, *, most: int = MOST, about: S
         "SELECT note_names.kind, name, id FROM note_names JOIN notes USING (number) WHERE id IN (SELECT value FROM json_each(?)) ORDER BY name, id",
         (ids,),
     )
-    named: dict[tuple[str, str], list[str]] = defaultdict(list)
+    named: dict[str, dict[str, None]] = defaultdict(dict)
+    kinds: dict[str, str] = {}
     for kind, name, note_id in rows:
         if kind in _DRAWN:
-            named[kind, name].append(note_id)
+            named[name][note_id] = None
+            kinds[name] = min(kinds.get(name, kind), kind, key=_DRAWN.index)
     least = 1 if len(notes) <= 12 else 2
-    things = [Thing(kind=kind, name=name, notes=tuple(found)) for (kind, name), found in named.items() if len(found) >= least]
+    things = [Thing(kind=kinds[name], name=name, notes=tuple(found)) for name, found in named.items() if len(found) >= least]
     links = table.store.query(
         "SELECT a.id, b.id, relation FROM note_links JOIN notes AS a ON a.number = source JOIN notes AS b ON b.number = target"
         " WHERE a.id IN (SELECT value FROM json_each(?1)) AND b.id IN (SELECT value FROM json_each(?1)) ORDER BY 1, 2, 3",

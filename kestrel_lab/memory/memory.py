@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import StoreError, UsageError, nearest
 from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note
 from kestrel_lab.core.text import plain
@@ -139,10 +139,15 @@ class NoteMemory:
         them in their logs, and are named.
         """
         chosen = select(self.table, selector, workspace)
-        if not chosen:
-            return Forgotten(notes=())
         self.table.delete(chosen)
-        scrub(self.table.store.path)
+        if chosen or selector == "expired":  # those that expired were taken out of the tables before
+            try:
+                scrub(self.table.store.path)
+            except StoreError as error:
+                msg = (
+                    f"the notes are forgotten, but words of theirs may still be in the files: {error}. Then: kestrel memory forget expired"
+                )
+                raise StoreError(msg) from error
         return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
 
     def sweep(self, workspace: str) -> None:

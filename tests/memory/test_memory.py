@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events import MemoryStored, RunStarted
 from kestrel_lab.core.notes import SHORT_TTL_S, Note
 from kestrel_lab.log import connection as connection_module
@@ -195,6 +195,23 @@ def test_bytes_are_left_when_the_files_are_not_written_anew(memory: NoteMemory, 
     monkeypatch.setattr(memory_module, "scrub", lambda path: None)
     memory.forget("all", HERE)
     assert word.encode() in files(memory)
+
+
+def test_forgetting_while_another_process_writes_says_what_is_left_to_do(memory: NoteMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the database held by another the notes are gone from the tables, the message says that the files are not clean, and how to have them cleaned."""
+    word = f"zq{secrets.token_hex(5)}x"
+    memory.keep(Note(text=f"The word is {word}."), HERE)
+    other = apsw.Connection(str(memory.table.store.path))
+    reading = other.cursor()
+    reading.execute("BEGIN; SELECT * FROM notes")
+    monkeypatch.setattr(connection_module, "SCRUB_WAIT_MS", 200)
+    with pytest.raises(StoreError, match="the notes are forgotten, but words of theirs may still be in the files"):
+        memory.forget("all", HERE)
+    reading.close()
+    other.close()
+    assert memory.table.notes(HERE) == []
+    assert str(memory.forget("expired", HERE)) == "nothing was selected: nothing is forgotten"
+    assert word.encode() not in files(memory)
 
 
 def test_what_is_forgotten_does_not_come_back(memory: NoteMemory) -> None:
