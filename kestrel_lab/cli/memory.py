@@ -53,7 +53,7 @@ def search(
     top: Annotated[int, typer.Option(help="How many at most.")] = 5,
     workspace: Place = ".",
 ) -> Notes:
-    """Show what a run with this goal would be told, the most useful first."""
+    """Show the notes that have to do with a goal, the most useful first; runs are told these, and what you prefer."""
     return _memory(ctx, workspace).recall(" ".join(query), tags=tag or (), top_k=top)
 
 

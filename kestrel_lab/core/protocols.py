@@ -80,7 +80,7 @@ class Memory(Protocol):
     async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
         """At most `top_k` notes that have to do with `query`, the most useful first; with all of `tags`.
 
-        Those that are kept for the length of one run only are among them for `run` alone.
+        The user's preferences have to do with everything. Those that are kept for the length of one run only are among them for `run` alone.
         """
         ...
 

@@ -17,7 +17,7 @@ from kestrel_lab.log.store import SessionStore
 from kestrel_lab.memory.alike import likeness
 from kestrel_lab.memory.query import MemoryQueryEngine
 from kestrel_lab.memory.selector import select
-from kestrel_lab.memory.table import NoteTable, forever, same, source
+from kestrel_lab.memory.table import LIVE, NoteTable, forever, same, source
 from kestrel_lab.memory.vectors import Embedder, VectorIndex, default_embedder
 
 LONGEST = 4_000
@@ -26,6 +26,8 @@ PROMOTE_AFTER = 3
 """Recalled so often, a note of one run is for all."""
 _COMPARED = 12
 """How many of the most similar notes a new one is compared with."""
+_STANDING = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
+_MOST_STANDING = 3
 _NEVER_ALIKE = frozenset({"episode", "fingerprint"})
 
 
@@ -65,8 +67,16 @@ class NoteMemory:
         self.engine = MemoryQueryEngine(self.table, vectors=None if load is None else VectorIndex(store, load))
 
     async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
-        """Notes that have to do with `query`, the most useful first; with all of `tags`; of `run` also the short-lived ones."""
-        return await asyncio.to_thread(self.find, query, top_k, workspace=workspace, tags=tags, run=run)
+        """Notes that have to do with `query`, the most useful first; with all of `tags`; of `run` also the short-lived ones.
+
+        The newest preferences of the user, which have to do with everything, take places that are left.
+        """
+        found = await asyncio.to_thread(self.find, query, top_k, workspace=workspace, tags=tags, run=run)
+        if len(found) >= top_k or tags:
+            return found
+        standing = await asyncio.to_thread(self.table.notes, workspace, _STANDING, (self._now(),))
+        known = {note.id for note in found}
+        return (*found, *[note for note in standing if note.id not in known][: min(_MOST_STANDING, top_k - len(found))])
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
         """`keep`; returns whether there is a new note."""

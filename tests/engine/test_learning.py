@@ -15,6 +15,7 @@ from kestrel_lab.engine.recurring import recurring
 from kestrel_lab.lab import Lab
 from kestrel_lab.log.store import RunRow
 from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.views.notices import notice_of
 
 
 def call(seq: int, tool: str, args: dict[str, Json], text: str = "fine", kind: str = "", step: str = "s") -> list[Record]:
@@ -195,3 +196,14 @@ def test_a_crash_between_the_note_and_its_event_tells_it_once(tmp_path: Path) ->
     assert len(other.memory.at(house).list()) == len(stored) == 2
     first.close()
     other.close()
+
+
+def test_notices_tell_notes_with_their_words_or_where_they_are() -> None:
+    """Whoever watches reads the words; from the log there is the id and the command that shows them; old events have theirs."""
+    told = {"id": "n1", "kind": "fact", "taint": "answer"}
+    rows = [notice_of(MemoryStored(step="s", note=note)) for note in ({**told, "text": "Roofs are red."}, told, {"text": "Old words."})]
+    assert [row.items for row in rows if row is not None] == [
+        ["fact n1 (from answer): Roofs are red."],
+        ["fact n1 (from answer); its words: kestrel memory show n1"],
+        ["Old words."],
+    ]

@@ -384,3 +384,15 @@ def test_merging_keeps_what_the_user_said_longest(memory: NoteMemory) -> None:
     first = memory.keep(Note(text="The roof is red.", expires=time.time() + 99), HERE)
     again = memory.keep(replace(first, id="", stated=True), HERE)
     assert (again.id, again.expires, again.stated) == (first.id, None, True)
+
+
+def test_preferences_are_told_whatever_the_goal(memory: NoteMemory) -> None:
+    """The newest three that the user stands by take the places that are left, and no others."""
+    for at in range(1, 6):
+        memory.keep(Note(text=f"I prefer colour{at}.", kind="preference", stated=True, at=float(at), run=f"r{at}"), HERE)
+    memory.keep(Note(text="Marmalade is orange."), HERE)
+    memory.keep(Note(text="I prefer places elsewhere.", kind="preference"), "/elsewhere")
+    told = ["Marmalade is orange.", "I prefer colour5.", "I prefer colour4.", "I prefer colour3."]
+    assert texts(memory, "marmalade") == told
+    assert texts(memory, "marmalade", 2) == told[:2]
+    assert [note.text for note in memory.find("marmalade", 5, workspace=HERE)] == told[:1]
