@@ -72,12 +72,13 @@ def add(
     tag: Tags = None,
     confidence: Sure = None,
     ttl: Ttl = "",
+    run: Annotated[str, typer.Option(metavar="RUN", help="Only for this run, for a day, until it has proved useful three times.")] = "",
     workspace: Place = ".",
 ) -> NoteCard:
     """Remember something for later runs; what says otherwise is kept and gives way."""
     there = _memory(ctx, workspace)
     sure = 0.95 if confidence is None else confidence
-    kept = there.remember(" ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None)
+    kept = there.remember(" ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None, run=run)
     return there.show(kept.id)
 
 

@@ -151,16 +151,38 @@ class WorkspaceMemory:
         found = self._memory.find(query, top_k, workspace=self._place, tags=tags, count=False)
         return Notes(found, self._place, "no note has to do with that")
 
-    def remember(self, text: str, kind: str = "fact", tags: Sequence[str] = (), confidence: float = 0.95, ttl: float | None = None) -> Note:
+    def remember(
+        self,
+        text: str,
+        kind: str = "fact",
+        tags: Sequence[str] = (),
+        confidence: float = 0.95,
+        ttl: float | None = None,
+        *,
+        run: str = "",
+    ) -> Note:
         """Keep a note that the user states, for `ttl` seconds if given; returns it as it is kept.
 
-        Raises `UsageError` for a text that is empty or too long, an unknown kind, a confidence that is none.
+        With `run` it is a short-lived note of that run alone, a day long unless `ttl` says otherwise, until it was recalled
+        three times: then it is for all runs. Raises `UsageError` for a text that is empty or too long, an unknown kind, a
+        confidence that is none, no such run.
         """
         if ttl is not None and not ttl > 0:
             msg = f"a note is kept for more than 0 seconds, not {ttl:g}"
             raise UsageError(msg)
-        expires = None if ttl is None else time.time() + ttl
-        note = Note(text=text, kind=kind, tags=tuple(tags), confidence=confidence, expires=expires, stated=True)
+        if run:
+            self._session.store.flush()
+            self._session.store.run(run)
+        note = Note(
+            text=text,
+            kind=kind,
+            tags=tuple(tags),
+            confidence=confidence,
+            expires=None if ttl is None else time.time() + ttl,
+            stated=not run,
+            run=run,
+            term="short" if run else "long",
+        )
         return self._memory.keep(note, self._place)
 
     def forget(self, selector: str) -> Forgotten:

@@ -165,10 +165,6 @@ class NoteMemory:
         if over := self.table.notes(workspace, "expires IS NOT NULL AND expires <= ?", (self._now(),)):
             self.table.delete(over)
 
-    def promote(self, note: Note, workspace: str) -> Note:
-        """Keep a note of one run for all runs, for good; the user says so."""
-        return self.edit(note, workspace, term="long", expires=None, stated=True)
-
     def _checked(self, note: Note) -> Note:
         text = note.text.strip()
         if not text or len(text) > LONGEST or "\0" in text:

@@ -63,6 +63,8 @@ def test_a_note_from_its_first_day_to_its_last(kestrel: Kestrel, tmp_path: Path)
         (("add", "x", "--kind", "fcat"), "there is no kind of notes 'fcat'; did you mean 'fact'"),
         (("add", " "), "a note has from 1 to 4,000 characters"),
         (("add", "x", "--ttl", "soon"), "'soon' is no time"),
+        (("add", "x", "--ttl", "0d"), "a note is kept for more than 0 seconds"),
+        (("add", "x", "--run", "r1"), "no run 'r1'"),
         (("add", "x", "--confidence", "7"), "confidence of a note is from 0 to 1"),
         (("edit", "n123"), "say what to change"),
         (("show", "n123"), "no note 'n123'"),

@@ -122,6 +122,9 @@ def test_a_run_can_be_learned_from(tmp_path: Path) -> None:
     assert [note.kind for note in memory.learn(run.id)] == ["preference", "fingerprint"]
     assert len(memory.list()) == 2
     assert not any(isinstance(event, MemoryStored) for event in run.events())
+    short = memory.remember("The parser is in b.txt.", run=run.id)
+    assert (short.term, short.run, short.expires is None) == ("short", run.id, False)
+    assert len(memory.recall("parser")) == 0
     lab.close()
 
 
