@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -36,7 +37,12 @@ class WordVectors:
     name = "wordllama-256"
 
     def __init__(self) -> None:
-        import wordllama  # an extra, and a third of a second
+        quiet, root = logging.NullHandler(), logging.getLogger()
+        root.addHandler(quiet)  # the package sets up the logging of the whole program, unless it finds that done
+        try:
+            import wordllama  # an extra, and a third of a second
+        finally:
+            root.removeHandler(quiet)
 
         # Its own folder has the tokenizer too; without it named as the cache it would look for one on the network.
         place = Path(wordllama.__file__).parent

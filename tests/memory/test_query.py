@@ -1,5 +1,6 @@
 """Notes are found by what they name, by what stands near them, and, where vectors are there, by what they mean."""
 
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -166,8 +167,12 @@ def test_meaning_finds_what_words_do_not(store: SessionStore) -> None:
 
 @pytest.mark.skipif(default_embedder() is None, reason="the extra `semantic` is not installed")
 def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The word vectors come with the package: nothing is opened to anywhere, and a synonym is found."""
+    """The word vectors come with the package: nothing is opened to anywhere, logging stays as it was, and a synonym is found."""
     import socket
+
+    code = "import logging; from kestrel_lab.memory.vectors import WordVectors as W; W(); print(logging.root.handlers, logging.root.level)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[] 30\n", "")
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError
