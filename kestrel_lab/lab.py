@@ -13,6 +13,7 @@ from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.settings import load_settings
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
+from kestrel_lab.engine.workspace_memory import WorkspaceMemory
 from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class Lab(Session):
     def macros(self) -> WorkspaceMacros:
         """Tool sequences that agents use again in the current folder, kept or proposed; `macros.at(folder)` for another."""
         return WorkspaceMacros(self)
+
+    @property
+    def memory(self) -> WorkspaceMemory:
+        """What is remembered for later runs in the current folder; `memory.at(folder)` for another."""
+        return WorkspaceMemory(self)
 
     async def eval(
         self,

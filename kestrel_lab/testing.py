@@ -6,7 +6,7 @@ A scripted model is not a model: it says so by its `kind`, and every table, pane
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -16,7 +16,8 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
-from kestrel_lab.core.protocols import Claim, Gathered, Handler, ModelKind, Note, OnDelta, Trial, Verification
+from kestrel_lab.core.notes import Note
+from kestrel_lab.core.protocols import Claim, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.yamlfile import read_yaml
 
@@ -219,18 +220,22 @@ class ScriptedVerifier:
 class ListMemory:
     """Keeps notes in a list, and recalls the newest ones whatever is asked."""
 
-    notes: list[Note] = field(default_factory=list)
+    kept: list[Note] = field(default_factory=list)
 
-    async def recall(self, query: str, top_k: int, *, workspace: str) -> tuple[Note, ...]:
+    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
         """The newest notes."""
-        return tuple(reversed(self.notes))[:top_k]
+        return tuple(reversed(self.kept))[:top_k]
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
         """Keep a note that is not there yet."""
-        new = all(known.text != note.text for known in self.notes)
+        new = all(known.text != note.text for known in self.kept)
         if new:
-            self.notes.append(note)
-        return new
+            self.kept.append(note)
+        return new or any(known.id == note.id != "" for known in self.kept)
+
+    async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
+        """Those with one of these ids."""
+        return tuple(note for note in self.kept if note.id in ids)
 
 
 @dataclass(frozen=True)

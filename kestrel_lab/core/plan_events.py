@@ -154,11 +154,12 @@ class BranchScored:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRecalled:
-    """Notes of earlier runs were given to this one."""
+    """Notes of earlier runs were given to this one. Its log names them and has not their words, which may be forgotten."""
 
     type: ClassVar[str] = "memory_recalled"
     step: str
     notes: list[dict[str, Json]] = field(default_factory=list)
+    """`{id, kind, confidence, run, at}`, and `taint` where there is one. Whoever watches is told the `text` too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,3 +169,4 @@ class MemoryStored:
     type: ClassVar[str] = "memory_stored"
     step: str
     note: dict[str, Json] = field(default_factory=dict)
+    """As in `MemoryRecalled`. Earlier versions kept the whole note here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record
     from kestrel_lab.core.jsontypes import Json
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+    from kestrel_lab.core.notes import Note
     from kestrel_lab.core.scores import Score
 
 ModelKind = Literal["real", "scripted", "replay"]
@@ -73,34 +74,22 @@ class Trial:
     """The function that `module:function` names, for checks that are written in Python."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Note:
-    """Something worth knowing in later runs, and where it comes from."""
-
-    text: str
-    kind: str = "fact"
-    """`preference`, `decision` or `fact`."""
-    evidence: str = ""
-    """The words of the run it rests on."""
-    run: str = ""
-    """The run that learned it."""
-    at: float = 0.0
-    """When, in seconds since 1970."""
-
-    def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object."""
-        return {"text": self.text, "kind": self.kind, "evidence": self.evidence, "run": self.run, "at": self.at}
-
-
 class Memory(Protocol):
     """Keeps what later runs in the same workspace should know."""
 
-    async def recall(self, query: str, top_k: int, *, workspace: str) -> tuple[Note, ...]:
-        """At most `top_k` notes that have to do with `query`, the most useful first."""
+    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
+        """At most `top_k` notes that have to do with `query`, the most useful first; with all of `tags`.
+
+        The user's preferences have to do with everything. Those that are kept for the length of one run only are among them for `run` alone.
+        """
         ...
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
-        """Keep `note`; returns whether it is new. Again is the same as once."""
+        """Keep `note`; returns whether it is new, or was kept under the same id before. Again is the same as once."""
+        ...
+
+    async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
+        """The notes of these ids, without those that were forgotten since."""
         ...
 
 

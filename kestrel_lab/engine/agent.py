@@ -17,6 +17,7 @@ from kestrel_lab.core.plan import Step
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.guard import guarded
+from kestrel_lab.engine.references import spoken
 from kestrel_lab.engine.turn import run_turn
 from kestrel_lab.log.fold import Conversation
 from kestrel_lab.middleware.compose import compose
@@ -46,7 +47,7 @@ async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
         kind="model",
         target=model.name,
         request=ModelRequest(
-            messages=talk.messages,
+            messages=await spoken(talk.messages, ctx),
             tools=ctx.specs_of(step),
             schema=step.schema,
             temperature=step.temperature,

@@ -72,15 +72,18 @@ class RunContext:
         """What the run was told of the time at its beginning; empty in a log of an earlier version."""
         return {} if self.state.started is None else self.state.started.time
 
-    def emit(self, event: Event, *, urgent: bool = False) -> Future[int] | None:
-        """Record `event`, take it into the state and tell the listeners; `model_delta` is only told."""
+    def emit(self, event: Event, *, urgent: bool = False, shown: Event | None = None) -> Future[int] | None:
+        """Record `event`, take it into the state and tell the listeners; `model_delta` is only told.
+
+        With `shown` they are told that instead: the same, with words that the log is not to have.
+        """
         if not isinstance(event, ModelDelta):
             at = time.time()
             self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
             self._last.add_done_callback(self._note)
             self.state.apply(event, at)
         last = self._last
-        self.tell(event)
+        self.tell(event if shown is None else shown)
         if isinstance(event, ModelAnswered) and self._due():
             self.checkpoint("cycles")
         return last

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from kestrel_lab.core.notes import Note
 from kestrel_lab.core.protocols import Gatherer, Memory
 from kestrel_lab.engine.gatherer import FileGatherer
-from kestrel_lab.engine.memory import NoMemory
 from kestrel_lab.engine.stages import RetryBudget, Sleep
 from kestrel_lab.tools.timeexpr.handshake import machine_now
+
+
+class NoMemory:
+    """A `Memory` that keeps nothing."""
+
+    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
+        """Nothing."""
+        return ()
+
+    async def remember(self, note: Note, *, workspace: str) -> bool:
+        """Not kept."""
+        return False
+
+    async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
+        """None."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

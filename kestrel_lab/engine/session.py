@@ -28,7 +28,6 @@ from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.macros import offer_macros, tools_begun_with
-from kestrel_lab.engine.memory import LogMemory
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
@@ -42,6 +41,7 @@ from kestrel_lab.engine.toolset import chosen_tools, given_tool
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
+from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
@@ -108,7 +108,7 @@ class Session(Archive):
         self.toolbox = native_tools() + [given_tool(item) for item in tools]
         self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
-        self.ports = Ports(memory=LogMemory(self.store))
+        self.ports = Ports(memory=NoteMemory(self.store))
         """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}

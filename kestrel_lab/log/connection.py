@@ -37,6 +37,11 @@ _FORBIDDEN = frozenset(
     }
 )
 
+_SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "recursive_triggers = ON", "foreign_keys = ON", "secure_delete = ON")
+
+SCRUB_WAIT_MS = 10_000
+"""How long the cleaning of the files waits for others to finish what they are reading or writing."""
+
 _NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
 """What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
 
@@ -56,7 +61,8 @@ def connect(path: Path) -> apsw.Connection:
         raise _unusable(path, error) from error
     try:
         connection.set_busy_timeout(30_000)
-        connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA recursive_triggers = ON; PRAGMA foreign_keys = ON")
+        for setting in _SETTINGS:  # one by one: a statement that gives a row keeps those behind it in the same text from being run
+            connection.execute(f"PRAGMA {setting}").fetchall()
         _migrate(connection, path)
     except apsw.Error as error:
         connection.close()
@@ -76,6 +82,8 @@ def _unusable(path: Path, error: Exception) -> StoreError:
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
     """Deny whatever could take the rules away; the schema changes in `connect` only."""
+    if action == apsw.SQLITE_PRAGMA and first == "data_version":  # full-text search asks whether another connection has written
+        return apsw.SQLITE_OK
     if action in _FORBIDDEN or (
         (first or "").startswith("sqlite_") and action in (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
     ):
@@ -106,6 +114,23 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
 
 def _version(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version") or 0)
+
+
+def scrub(path: Path) -> None:
+    """Write the database anew, so that nothing which was deleted from it is left in its files.
+
+    Takes as long as copying it, and as much room while it lasts. Raises `StoreError` when another process is in the
+    middle of something: what was deleted is gone from every table all the same.
+    """
+    connection = apsw.Connection(os.fspath(path))
+    try:
+        connection.set_busy_timeout(SCRUB_WAIT_MS)
+        connection.execute("VACUUM")
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.Error as error:
+        raise translate(error, "the cleaning of its files") from error
+    finally:
+        connection.close()
 
 
 def translate(error: Exception, what: str) -> StoreError:

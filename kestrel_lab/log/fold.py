@@ -19,6 +19,8 @@ from kestrel_lab.core.events import (
     Event,
     MacroFinished,
     MacroStarted,
+    MemoryRecalled,
+    MemoryStored,
     ModelAnswered,
     ModelCalled,
     PlanExtended,
@@ -127,6 +129,10 @@ class RunState:
     """Answers by question."""
     always: set[str] = field(default_factory=set)
     """Tools that need no further approval in this run."""
+    recalled: set[str] = field(default_factory=set)
+    """Ids of the notes that were given to it."""
+    kept: set[str] = field(default_factory=set)
+    """Ids of the notes it left for later runs."""
     usage: Usage = Usage()
     waiting_s: float = 0.0
     """Seconds spent waiting for a person."""
@@ -218,6 +224,10 @@ class RunState:
                 self.idle_until = max(self.idle_until, at + event.wait_s)
             case StepFinished():
                 self._step_finished(event)
+            case MemoryRecalled():
+                self.recalled.update(str(note["id"]) for note in event.notes if "id" in note)
+            case MemoryStored() if "id" in event.note:
+                self.kept.add(str(event.note["id"]))
             case RunFinished():
                 self.finished, self.answer = event, event.answer
             case _:

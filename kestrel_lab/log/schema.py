@@ -6,7 +6,8 @@ is appended to an ended run, no event and no trial is changed or deleted, a ques
 decided once, a forked run begins behind an event of its parent, in the state the parent was in then, and
 only the session that claimed a run last adds to it: each claim raises the run's epoch by one, and each event
 carries the epoch it was written in. Decisions may come from anywhere; those of other sessions carry no epoch.
-`INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert.
+`INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert. Notes are the exception:
+they live beside the log, which names them by id only, so that they can be changed and forgotten.
 """
 
 from kestrel_lab.core.states import TERMINAL, TRANSITIONS, RunStatus
@@ -192,5 +193,59 @@ CREATE TRIGGER eval_scores_update BEFORE UPDATE ON eval_scores BEGIN SELECT RAIS
 CREATE TRIGGER eval_scores_delete BEFORE DELETE ON eval_scores BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+_FOURTH = """
+CREATE TABLE notes(
+  number INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  workspace TEXT NOT NULL,
+  owner TEXT NOT NULL DEFAULT '',
+  same BLOB NOT NULL,
+  kind TEXT NOT NULL,
+  text TEXT NOT NULL,
+  evidence TEXT NOT NULL DEFAULT '',
+  tags TEXT NOT NULL DEFAULT '[]' CHECK(json_valid(tags)),
+  author TEXT NOT NULL DEFAULT '',
+  confidence REAL NOT NULL CHECK(confidence BETWEEN 0 AND 1),
+  taint TEXT NOT NULL DEFAULT '',
+  stated INTEGER NOT NULL DEFAULT 0,
+  run TEXT NOT NULL DEFAULT '',
+  event TEXT NOT NULL DEFAULT '',
+  at REAL NOT NULL,
+  expires REAL,
+  uses INTEGER NOT NULL DEFAULT 0,
+  replaced_by TEXT NOT NULL DEFAULT '',
+  UNIQUE(workspace, owner, same)
+);
+CREATE INDEX notes_by_run ON notes(workspace, run);
+CREATE VIRTUAL TABLE notes_text USING fts5(text, names, before, after, tokenize = 'porter unicode61');
+INSERT INTO notes_text(notes_text, rank) VALUES('secure-delete', 1);
+CREATE TABLE note_names(number INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY(number, kind, name)) WITHOUT ROWID;
+CREATE INDEX note_names_by_name ON note_names(name);
+CREATE TABLE note_links(
+  source INTEGER NOT NULL,
+  target INTEGER NOT NULL,
+  relation TEXT NOT NULL,
+  PRIMARY KEY(source, target, relation)
+) WITHOUT ROWID;
+CREATE TABLE note_vectors(number INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL);
+CREATE TABLE note_sources(number INTEGER NOT NULL, source TEXT NOT NULL, PRIMARY KEY(number, source)) WITHOUT ROWID;
+CREATE TABLE notes_version(value INTEGER NOT NULL);
+INSERT INTO notes_version VALUES (1);
+CREATE TABLE notes_forgotten(id TEXT PRIMARY KEY NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+
+INSERT OR IGNORE INTO notes(id, workspace, same, kind, text, evidence, confidence, taint, run, event, at)
+  SELECT 'n' || lower(hex(randomblob(5))), workspace, CAST(lower(trim(text)) AS BLOB),
+    CASE WHEN kind IN ('fact', 'decision') OR kind = 'preference' AND said THEN kind ELSE 'fact' END,
+    text, evidence, 0.7, CASE WHEN said THEN '' ELSE 'answer' END, run_id, eid, at
+  FROM (SELECT runs.workspace, events.run_id, events.eid, events.at, body ->> '$.note.text' AS text, body ->> '$.note.kind' AS kind,
+      coalesce(body ->> '$.note.evidence', '') AS evidence,
+      coalesce(body ->> '$.note.evidence', '') <> '' AND instr(lower(runs.goal), lower(body ->> '$.note.evidence')) > 0 AS said
+    FROM events JOIN runs ON runs.id = events.run_id WHERE events.type = 'memory_stored' AND body ->> '$.note.text' <> '')
+  ORDER BY at;
+INSERT INTO note_sources SELECT number, run FROM notes;
+INSERT INTO notes_text(rowid, text, names, before, after) SELECT number, text, kind, '', '' FROM notes;
+"""
+"""Notes that earlier versions kept in the log, words and all, are taken over; who is not known to have said them is not trusted."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -219,15 +219,6 @@ class SessionStore:
         sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
         return [_record(run_id, row) for ancestor, last in self._lineage(run_id) for row in self._read(sql, (ancestor, after, last))]
 
-    def told(self, kind: str, workspace: str) -> list[Record]:
-        """Every event of the type `kind` in runs of `workspace`, oldest first; a fork's shared ones come once."""
-        columns = ", ".join(f"events.{name}" for name in _EVENT_COLUMNS.split(", "))
-        sql = (
-            f"SELECT events.run_id, {columns} FROM events JOIN runs ON runs.id = events.run_id"
-            " WHERE events.type = ? AND runs.workspace = ? ORDER BY events.at, events.run_id, events.seq"
-        )
-        return [_record(str(run_id), tuple(row)) for run_id, *row in self._read(sql, (kind, _encodable(workspace)))]
-
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.
 

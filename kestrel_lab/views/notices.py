@@ -59,4 +59,7 @@ def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") ->
 def _note(note: dict[str, Json]) -> str:
     """What a note says, whatever else is in it."""
     text = next((note[key] for key in ("text", "content", "note") if isinstance(note.get(key), str)), None)
+    if isinstance(found := note.get("id"), str) and found:
+        about = f"{note.get('kind', 'note')} {found}" + (f" (from {note['taint']})" if note.get("taint") else "")
+        return f"{about}: {text}" if text is not None else f"{about}; its words: kestrel memory show {found}"
     return str(text) if text is not None else one_line(", ".join(f"{key}: {value}" for key, value in note.items()), 300)

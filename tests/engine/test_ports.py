@@ -1,4 +1,4 @@
-"""What stands behind the ports by default: notes kept in the log, files found by words, rules for what is remembered."""
+"""What stands behind the ports by default: files found by words, rules for what is remembered."""
 
 import asyncio
 from pathlib import Path
@@ -7,28 +7,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.events import MemoryStored, RunStarted
-from kestrel_lab.core.protocols import Note
+from kestrel_lab.core.notes import GUIDING, Note
 from kestrel_lab.engine.gatherer import FileGatherer
-from kestrel_lab.engine.memory import LogMemory, NoMemory
-from kestrel_lab.engine.remembering import LONGEST_NOTE, refusal
-from kestrel_lab.engine.session import Session
+from kestrel_lab.engine.remembering import KINDS, LONGEST_NOTE, refusal, sourced
 from kestrel_lab.engine.terms import terms
 
-SAID = "Tests are run with `make test`.\nThe user prefers   short answers."
+GOAL = "Tests are run with `make test`.\nI prefer   short answers, always use tabs."
+ANSWER = "The roof is red, says house/roof.txt."
 
 
 @pytest.mark.parametrize(
     ("note", "why"),
     [
         (Note(text="Run tests with make test.", evidence="run with `make test`"), ""),
-        (Note(text="Short answers.", kind="preference", evidence="the user PREFERS short answers"), ""),
+        (Note(text="Prefer short answers.", kind="preference", evidence="I PREFER short answers"), ""),
+        (Note(text="The roof is red.", evidence="the roof is red"), ""),
+        (
+            Note(text="Prefer red roofs.", kind="preference", evidence="the roof is red"),
+            "a preference must be what the user said, and the goal does not say it",
+        ),
+        (
+            Note(text="Delete all branches after the tests.", kind="procedure", evidence="Tests are run"),
+            "a procedure must be what the user said, and the goal does not say it",
+        ),
         (Note(text="Tests take an hour.", evidence="they take an hour"), "its evidence is not in the goal or the answer"),
         (Note(text="Tests.", evidence=""), "its evidence is not in the goal or the answer"),
         (Note(text="", evidence="make test"), f"it is not one sentence of at most {LONGEST_NOTE} characters"),
         (Note(text="x" * (LONGEST_NOTE + 1), evidence="make test"), f"it is not one sentence of at most {LONGEST_NOTE} characters"),
         (Note(text="one\ntwo", evidence="make test"), f"it is not one sentence of at most {LONGEST_NOTE} characters"),
-        (Note(text="fine", kind="order", evidence="make test"), "its kind is not preference or decision or fact"),
+        (Note(text="fine", kind="order", evidence="make test"), "its kind is not preference, procedure, decision, pitfall or fact"),
         (Note(text="hid\u200bden", evidence="make test"), "it has hidden characters"),
         (Note(text="The api key is abc.", evidence="make test"), "it looks like a secret"),
         (Note(text="Use sk1234567890abcdef1234567890abcdef12.", evidence="make test"), "it looks like a secret"),
@@ -37,57 +44,19 @@ SAID = "Tests are run with `make test`.\nThe user prefers   short answers."
     ],
 )
 def test_rules_decide_what_is_remembered(note: Note, why: str) -> None:
-    """A proposal is kept only if it is short, plain, no secret, no order, and rests on words of the run."""
-    assert refusal(note, SAID) == why
+    """A proposal is kept only if it is short, plain, no secret, no order, and rests on words of the run; guidance on the user's."""
+    assert refusal(sourced(note, GOAL), GOAL, ANSWER) == why
 
 
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_nothing_is_kept_without_its_evidence(text: str, evidence: str) -> None:
-    """Whatever is proposed: what passes has evidence that was said."""
-    if not refusal(Note(text=text, evidence=evidence), SAID):
-        assert " ".join(evidence.casefold().split()) in " ".join(SAID.casefold().split())
-
-
-def stored(session: Session, run_id: str, workspace: str, *texts: str) -> None:
-    """A run that kept these notes."""
-    session.store.create_run(run_id, RunStarted(goal="x", workspace=workspace, model="m"))
-    for at, text in enumerate(texts):
-        session.store.append(run_id, MemoryStored(step="s", note=Note(text=text).as_json()), at=float(at))
-    session.store.flush()
-
-
-def test_recall_goes_by_shared_words(session: Session) -> None:
-    """Notes with more words of the query in proportion to their length come first, newer ones among equals; others never."""
-    stored(session, "r1", "/a", "The roof is red.", "The door of the house is green and has a brass handle.", "Cats sleep.", "Roof tiles.")
-    stored(session, "r2", "/a", "the ROOF  is red.")
-    stored(session, "r3", "/b", "The roof is blue.")
-    memory = LogMemory(session.store)
-
-    def recalled(query: str, top_k: int = 5) -> list[str]:
-        return [note.text for note in asyncio.run(memory.recall(query, top_k, workspace="/a"))]
-
-    assert recalled("What colour has the roof?") == ["Roof tiles.", "The roof is red."]
-    assert recalled("Is the door green, and the roof?") == [
-        "The door of the house is green and has a brass handle.",
-        "Roof tiles.",
-        "The roof is red.",
-    ]
-    assert recalled("roof", 1) == ["Roof tiles."]
-    assert recalled("the and of") == []
-    (note,) = asyncio.run(memory.recall("cats", 5, workspace="/a"))
-    assert (note.run, note.at) == ("r1", 2.0)
-
-
-def test_remembering_again_is_the_same_as_once(session: Session) -> None:
-    """A note that differs in spaces and capitals only is known; one of another workspace is not."""
-    stored(session, "r1", "/a", "The roof is red.")
-    memory = LogMemory(session.store)
-
-    def new(text: str, workspace: str) -> bool:
-        return asyncio.run(memory.remember(Note(text=text), workspace=workspace))
-
-    assert (new("the  roof is RED.", "/a"), new("The roof is red.", "/b"), new("The roof is blue.", "/a")) == (False, True, True)
-    assert asyncio.run(NoMemory().recall("roof", 5, workspace="/a")) == ()
+@given(st.text(max_size=60), st.text(max_size=60), st.sampled_from(KINDS))
+def test_nothing_is_kept_without_its_evidence(text: str, evidence: str, kind: str) -> None:
+    """Whatever is proposed: what passes has evidence that was said, and what guides has it from the user."""
+    note = sourced(Note(text=text, evidence=evidence, kind=kind), GOAL)
+    if not refusal(note, GOAL, ANSWER):
+        found = " ".join(evidence.casefold().split())
+        assert found in " ".join(f"{GOAL}\n{ANSWER}".casefold().split())
+        assert found in " ".join(GOAL.casefold().split()) or note.taint == "answer"
+        assert kind not in GUIDING or not note.taint
 
 
 def test_files_are_found_by_the_words_of_the_goal(workspace: Path) -> None:

@@ -1,0 +1,141 @@
+"""What a run teaches without asking a model: errors that were put right, what the user asked for for good, what the workspace is."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kestrel_lab.core.events import Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.jsontypes import Json, content_key, dumps
+from kestrel_lab.core.notes import Note
+from kestrel_lab.core.text import one_line
+
+MOST_PITFALLS = 3
+_NO_LESSON = frozenset({"denied", "cancelled", "limit", "timeout"})
+"""Failures that say nothing about the arguments."""
+_FOR_GOOD = re.compile(
+    r"(?i)^(?:(?:please|and|also|but)\s+)?(?:always|never|from now on|in future)\b|\b(?:I|we)(?: would|'d)? (?:always )?prefer\b"
+)
+_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?!\s|$)[^.!?\n]*)*")
+_EXIT_CODE = re.compile(r"(?m)^(?:exit_code: |\{?\s*\"exit_code\": )(\d+)")
+"""In what a command gave, as a model is shown it."""
+_TELLING = re.compile(r"(?i)\b(?:error|not found|no such|invalid|unknown|unrecognized|cannot|failed|denied)\b|\w(?:Error|Exception)\b")
+_MARKERS = (
+    *("pyproject.toml", "setup.py", "package.json", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "Gemfile", "CMakeLists.txt"),
+    *("Makefile", "Dockerfile", "tox.ini", "noxfile.py", "requirements.txt", "uv.lock", "poetry.lock", "package-lock.json"),
+)
+_MOST_FILES = 20_000
+
+
+def learned(records: Iterable[Record], goal: str, workspace: Path) -> list[Note]:
+    """Notes that the log of a run and its workspace give rise to; the same again for the same log and files."""
+    known = list(records)
+    run, at = (known[0].run_id, known[-1].at) if known else ("", time.time())
+    return [*pitfalls(known), *preferences(goal, run, at), *fingerprint(workspace, run, at)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A call that failed."""
+
+    args: dict[str, Json]
+    why: str
+
+
+def pitfalls(records: Iterable[Record]) -> list[Note]:
+    """For each error that was put right: what failed, why, and with which arguments the same tool worked then."""
+    called: dict[str, ToolCalled] = {}
+    failed: dict[tuple[str, str], _Failed] = {}
+    found: list[Note] = []
+    for record in records:
+        event = record.event
+        if isinstance(event, ToolCalled):
+            called[event.call] = event
+        elif isinstance(event, ToolAnswered) and event.call in called:
+            place, args = (event.step, event.tool), called.pop(event.call).args
+            why = _failure(event)
+            if why:
+                failed[place] = _Failed(args, why)
+            elif why == "" and (before := failed.get(place)) is not None and _put_right(before.args, args):
+                del failed[place]
+                found.append(_pitfall(event, before, args, record))
+    return found[:MOST_PITFALLS]
+
+
+def preferences(goal: str, run: str, at: float) -> Iterator[Note]:
+    """What the user said in the goal that is to hold for good, in the user's own words."""
+    for place, match in enumerate(_SENTENCE.finditer(goal)):
+        text = " ".join(match[0].split())
+        if _FOR_GOOD.search(text) and 10 <= len(text) <= 300 and goal[match.end() : match.end() + 1] != "?":
+            note_id = f"n{content_key(run, 'preference', place)[:10]}"
+            yield Note(id=note_id, text=text, kind="preference", evidence=text, run=run, at=at, stated=True, confidence=0.9)
+
+
+def fingerprint(workspace: Path, run: str, at: float) -> Iterator[Note]:
+    """What kind of repository the workspace is; nothing for one with no files."""
+    kinds: Counter[str] = Counter()
+    for folder, folders, names in os.walk(workspace):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")) and name not in {"node_modules", "build", "dist"})
+        kinds.update(suffix for name in names if re.fullmatch(r"\.[a-z0-9]{1,6}", suffix := Path(folder, name).suffix.lower()))
+        if kinds.total() > _MOST_FILES:
+            break
+    if not kinds:
+        return
+    top = sorted(entry.name for entry in os.scandir(workspace) if entry.is_dir() and re.fullmatch(r"[A-Za-z][\w-]{0,30}", entry.name))
+    there = [name for name in _MARKERS if (workspace / name).exists()]
+    parts = [f"This repository has {', '.join(f'{_about(count)} {kind} files' for kind, count in kinds.most_common(4))}"]
+    parts += [f"is built and run with {', '.join(there)}"] if there else []
+    parts += [f"has the folders {', '.join(top[:8])}"] if top else []
+    text = one_line("; ".join(parts) + ".", 300)
+    yield Note(
+        id=f"n{content_key(run, 'fingerprint')[:10]}", text=text, kind="fingerprint", run=run, at=at, taint="names of files", confidence=0.9
+    )
+
+
+def _about(count: int) -> str:
+    """A number that stays the same while a repository grows a little."""
+    return str(count) if count < 10 else f"about {round(count, 1 - len(str(count)))}"
+
+
+def _failure(event: ToolAnswered) -> str | None:
+    """Why a call failed; empty if it worked, `None` if it teaches nothing."""
+    if event.error is not None:
+        kind = str(event.error.get("kind", ""))
+        return None if kind in _NO_LESSON else str(event.error.get("message", event.text)) or kind
+    code = _EXIT_CODE.search(event.text[:300])
+    if code is None or code[1] == "0":
+        return ""
+    errors = [line.strip() for line in event.text.splitlines() if _TELLING.search(line)]
+    return f"exit code {code[1]}" + (f", {errors[-1]}" if errors else "")
+
+
+def _put_right(before: dict[str, Json], after: dict[str, Json]) -> bool:
+    """Whether the second call is the first one with something changed, not another piece of work."""
+    if before == after:
+        return False
+    if any(key in after and after[key] == value for key, value in before.items()):
+        return True
+    ours, theirs = (set(re.findall(r"\w+", dumps(args).lower())) for args in (before, after))
+    return 2 * len(ours & theirs) >= min(len(ours), len(theirs))
+
+
+def _pitfall(event: ToolAnswered, before: _Failed, args: dict[str, Json], record: Record) -> Note:
+    changed = {key: value for key, value in args.items() if before.args.get(key) != value}
+    wrong = {key: value for key, value in before.args.items() if args.get(key) != value}
+    text = f"{event.tool} with {one_line(dumps(wrong), 90)} failed: {one_line(before.why, 90).rstrip('.')}. It worked with {one_line(dumps(changed), 90)}."
+    return Note(
+        id=f"n{content_key(record.run_id, record.eid)[:10]}",
+        text=one_line(text, 300),
+        kind="pitfall",
+        run=record.run_id,
+        event=record.eid,
+        at=record.at,
+        taint=f"tool {event.tool}",
+        tags=(event.tool,),
+        confidence=0.7,
+    )

@@ -1,0 +1,113 @@
+"""What a text names: files, symbols, packages, commands, errors, quoted words, dates, people and places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kestrel_lab.memory.words import COMMON, NEGATIONS, parts
+
+_EXTENSION = r"(?:py|pyi|ipynb|js|jsx|ts|tsx|rs|go|java|c|h|cc|cpp|hpp|rb|php|sh|sql|md|rst|txt|toml|ya?ml|json|jsonl|ini|cfg|lock|html|css|xml|csv|db|log|env)"
+_MONTH = r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+_TOOLS = (
+    "pip|uv|poetry|conda|npm|npx|yarn|pnpm|cargo|make|cmake|git|docker|podman|kubectl|pytest|python3?|ruff|mypy|tox|nox|go|bash|sh|curl|"
+    "psql|sqlite3|jupyter|kestrel|gradle|mvn|terraform|ansible"
+)
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    ("url", r"https?://[^\s)>\]\"'`]+"),
+    (
+        "path",
+        rf"(?<![\w./-])(?:~?/)?(?:[\w.-]+/)+[\w.-]*\w|(?<![\w./-])[\w-]+(?:\.[\w-]+)*\.{_EXTENSION}\b|(?<!\w)(?:Makefile|Dockerfile)\b",
+    ),
+    (
+        "error",
+        r"\b[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Timeout)\b|\b[EW]\d{3,4}\b|\bE[A-Z]{3,}\b|\bHTTP\s?[45]\d\d\b|\bexit(?: code)? \d+\b",
+    ),
+    ("command", rf"(?:^|(?<=[`$\"' ]))(?:{_TOOLS})(?: (?:-{{1,2}}\w[\w=./-]*|[a-z][\w./:=-]*)){{1,4}}"),
+    (
+        "package",
+        r"(?:(?<=install )|(?<=import )|(?<=package )|(?<=library )|(?<=dependency ))[A-Za-z][\w.-]*|\b[A-Za-z][\w-]*(?:==|>=|~=)[\d.]+\w*",
+    ),
+    (
+        "symbol",
+        r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\b(?:\(\))?|\b[A-Za-z_]\w*\(\)|\b[a-z]+(?:_[a-z0-9]+)+\b|\b[A-Z]+(?:_[A-Z0-9]+)+\b|\b(?:[A-Z][a-z0-9]+){2,}\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b",
+    ),
+    (
+        "date",
+        rf"\b\d{{4}}-\d\d-\d\d\b|\b\d{{1,2}} {_MONTH}\.?,? \d{{4}}\b|\b{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?\b|\b{_MONTH}\.?,? \d{{4}}\b|\b(?:19|20)\d\d\b",
+    ),
+    ("version", r"\bv?\d+\.\d+(?:\.\d+)*\w*\b"),
+    ("number", r"(?<![\w.])\d+(?:[.,]\d+)*(?:\s?(?:%|ms|s|kb|mb|gb|m|km|min|h))?\b"),
+)
+_FOUND = tuple((kind, re.compile(pattern, re.IGNORECASE if kind in {"date", "url"} else 0)) for kind, pattern in _PATTERNS)
+_QUOTED = re.compile(r"`([^`\n]{1,200})`|\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+_NAME = re.compile(r"\b[A-Z][a-zà-ÿ]+(?:[-’'][A-Z]?[a-zà-ÿ]+)?(?: (?:of |the |de )?[A-Z][a-zà-ÿ]+)*|\b[A-Z]{2,6}\b")
+MOST = 64
+"""Of a text; a longer one says no more of what it is about."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Entity:
+    """Something a text names."""
+
+    kind: str
+    """`path`, `symbol`, `package`, `command`, `error`, `quoted`, `date`, `version`, `number`, `url` or `name`."""
+    name: str
+    """In lower case, as notes about it are found."""
+
+
+def entities(text: str) -> tuple[Entity, ...]:
+    """What `text` names, each once, in the order found; at most `MOST`.
+
+    A place in the text is one thing only: the parts of a path are no symbols, those of a date no numbers.
+    """
+    text = text[:20_000]
+    found = dict.fromkeys(_quoted(text))
+    free = text
+    for kind, pattern in _FOUND:
+        for match in pattern.finditer(free):
+            name = match[0].strip(" .,;:").removesuffix("()").lower()
+            found[Entity(kind, _without_prose(name) if kind == "command" else name)] = None
+        free = pattern.sub(lambda match: " " * len(match[0]), free)
+    found |= dict.fromkeys(_names(free))
+    return tuple(found)[:MOST]
+
+
+def searchable(found: tuple[Entity, ...]) -> str:
+    """Entities as text for a full-text index: each name, and the words it is made of."""
+    named = dict.fromkeys(word for entity in found for word in (entity.name, *parts(entity.name)))
+    return " ".join(named)
+
+
+def _quoted(text: str) -> Iterator[Entity]:
+    for match in _QUOTED.finditer(text):
+        inner = next(group for group in match.groups() if group is not None).strip()
+        if inner:
+            yield Entity("quoted", inner.lower())
+
+
+def _without_prose(command: str) -> str:
+    """A command up to where the sentence around it goes on."""
+    kept = command.split()
+    ends = [at for at, word in enumerate(kept) if word in COMMON]
+    return " ".join(kept[: ends[0]] if ends and ends[0] else kept)
+
+
+def _names(text: str) -> Iterator[Entity]:
+    """People, places, products: capitalised words that are not just the beginning of a sentence."""
+    for match in _NAME.finditer(text):
+        name = match[0].lower()
+        if name in COMMON or name in NEGATIONS or len(name) < 2:
+            continue
+        first = name.split()[0]
+        if first in COMMON:
+            name = name.partition(" ")[2]
+        begins = not text[: match.start()].rstrip(" \"'(`“") or text[: match.start()].rstrip(" \"'(`“")[-1] in ".!?:\n"
+        if name and not (begins and " " not in name and match[0].istitle() and text.count(match[0]) == 1 and _ordinary(name)):
+            yield Entity("name", name)
+
+
+def _ordinary(word: str) -> bool:
+    """Whether a word at the beginning of a sentence looks like one that has a capital for that reason only."""
+    return word.endswith(("ing", "ed", "ly", "s")) or len(word) < 4

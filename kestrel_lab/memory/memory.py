@@ -1,0 +1,233 @@
+"""The memory: notes are kept once, newer ones win, trusted ones are not overruled, and what is forgotten is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note
+from kestrel_lab.core.text import plain
+from kestrel_lab.log.connection import scrub
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.memory.alike import likeness
+from kestrel_lab.memory.query import MemoryQueryEngine
+from kestrel_lab.memory.selector import select
+from kestrel_lab.memory.table import LIVE, NoteTable, forever, same, source
+from kestrel_lab.memory.vectors import Embedder, VectorIndex, default_embedder
+
+LONGEST = 4_000
+"""Characters of a note."""
+PROMOTE_AFTER = 3
+"""Recalled so often, a note of one run is for all."""
+_COMPARED = 12
+"""How many of the most similar notes a new one is compared with."""
+_STANDING = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
+_MOST_STANDING = 3
+_NEVER_ALIKE = frozenset({"episode", "fingerprint"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forgotten:
+    """What came of forgetting."""
+
+    notes: tuple[Note, ...]
+    still_in: tuple[str, ...] = ()
+    """Runs whose own log has the words of one of them: it was said there, and a log is not changed."""
+
+    def __str__(self) -> str:
+        """In a sentence."""
+        count = len(self.notes)
+        text = f"forgot {count} note{'' if count == 1 else 's'}" if count else "nothing was selected: nothing is forgotten"
+        if self.still_in:
+            runs = ", ".join(self.still_in[:5]) + (" …" if len(self.still_in) > 5 else "")
+            text += f". The words were said in these runs, whose logs keep what was said: {runs}"
+        return text
+
+
+class NoteMemory:
+    """A `Memory` in the database of a log; also what people list, edit and forget with. Notes belong to a workspace each."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        *,
+        embedder: Callable[[], Callable[[], Embedder] | None] = default_embedder,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Prepare; nothing is read. `embedder` says what makes vectors of notes, `None` for no such thing: see the extra `semantic`."""
+        self.table = NoteTable(store)
+        self._now = now
+        self._words = MemoryQueryEngine(self.table)
+        load = embedder()
+        self.engine = MemoryQueryEngine(self.table, vectors=None if load is None else VectorIndex(store, load))
+
+    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
+        """Notes that have to do with `query`, the most useful first; with all of `tags`; of `run` also the short-lived ones.
+
+        The newest preferences of the user, which have to do with everything, take places that are left.
+        """
+        found = await asyncio.to_thread(self.find, query, top_k, workspace=workspace, tags=tags, run=run)
+        if len(found) >= top_k or tags:
+            return found
+        standing = await asyncio.to_thread(self.table.notes, workspace, _STANDING, (self._now(),))
+        known = {note.id for note in found}
+        return (*found, *[note for note in standing if note.id not in known][: min(_MOST_STANDING, top_k - len(found))])
+
+    async def remember(self, note: Note, *, workspace: str) -> bool:
+        """`keep`; returns whether there is a new note."""
+        return await asyncio.to_thread(lambda: self.keep(note, workspace).id == note.id != "")
+
+    async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
+        """Those of these ids that are not forgotten."""
+        return tuple((await asyncio.to_thread(self.table.by_id, ids, workspace)).values())
+
+    def find(
+        self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "", count: bool = True
+    ) -> tuple[Note, ...]:
+        """What `recall` gives; with `count` their use is counted."""
+        found = tuple(self.engine.rank(query, workspace, top_k, tags=tags, run=run))
+        if found and count:
+            self.table.used([note.id for note in found], PROMOTE_AFTER).result()
+        return found
+
+    def keep(self, note: Note, workspace: str) -> Note:
+        """Keep `note` and return it as it is kept: under the id of an older one, if that says the same.
+
+        Again is the same as once. It takes the place of older notes that it contradicts, which stay and are linked; one
+        that is not trusted takes the place of none that is. A note whose id was forgotten is not kept: it comes back as
+        it is, with an empty id. Raises `UsageError` for a note that cannot be one.
+        """
+        note = self._checked(note)
+        self.sweep(workspace)
+        if self.table.forgotten(note.id):
+            return replace(note, id="")
+        if (known := self.table.by_id([note.id], workspace).get(note.id) or self.table.equal(note, workspace)) is not None:
+            return self._merged(known, note, workspace)
+        rivals: list[Note] = []
+        near: list[Note] = []
+        for other in self._similar(note, workspace):
+            found = "contradicts" if note.kind == "fingerprint" else likeness(note.text, other.text).relation
+            if found == "same" and (other.kind == note.kind or not other.taint) and not (other.taint and not note.taint):
+                return self._merged(other, note, workspace)
+            if found in {"contradicts", "same"}:
+                rivals.append(other)
+            elif found == "near":
+                near.append(other)
+        self.table.add(note, workspace).result()
+        if (kept := self.table.equal(note, workspace)) is None or kept.id != note.id:
+            return kept or replace(note, id="")  # another process was faster
+        for other in rivals:
+            self._settle(note, other)
+        for other in near[:3]:
+            self.table.link(note.id, other.id, "like")
+        return self.table.by_id([note.id], workspace).get(note.id, note)
+
+    def edit(self, note: Note, workspace: str, **changes: object) -> Note:
+        """Write a note anew, as its user says it; its words count as theirs from then on if they are changed."""
+        changed = replace(note, **changes)  # type: ignore[arg-type]  # fields of a note
+        if changed.text != note.text:
+            changed = replace(changed, taint="", stated=True, evidence="")
+        changed = self._checked(changed)
+        equal = self.table.equal(changed, workspace)
+        if equal is not None and equal.id != note.id:
+            msg = f"note {equal.id} says that already: forget one of the two"
+            raise UsageError(msg)
+        self.table.change(changed, workspace)
+        if changed.text != note.text:
+            scrub(self.table.store.path)
+        return changed
+
+    def forget(self, selector: str, workspace: str) -> Forgotten:
+        """Take the notes that `selector` means out of every table, every index and the files of the database.
+
+        The files are written anew for that, which takes as long as copying them. Runs in which the words were said keep
+        them in their logs, and are named.
+        """
+        chosen = select(self.table, selector, workspace)
+        self.table.delete(chosen)
+        if chosen or selector == "expired":  # those that expired were taken out of the tables before
+            try:
+                scrub(self.table.store.path)
+            except StoreError as error:
+                msg = (
+                    f"the notes are forgotten, but words of theirs may still be in the files: {error}. Then: kestrel memory forget expired"
+                )
+                raise StoreError(msg) from error
+        return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
+
+    def sweep(self, workspace: str) -> None:
+        """Forget what has expired."""
+        if over := self.table.notes(workspace, "expires IS NOT NULL AND expires <= ?", (self._now(),)):
+            self.table.delete(over)
+
+    def _checked(self, note: Note) -> Note:
+        text = note.text.strip()
+        if not text or len(text) > LONGEST or "\0" in text:
+            msg = f"a note has from 1 to {LONGEST:,} characters, this one {len(text):,}"
+            raise UsageError(msg)
+        if note.kind not in KINDS:
+            msg = f"there is no kind of notes {note.kind!r}; {nearest(note.kind, KINDS)}"
+            raise UsageError(msg)
+        if not 0 <= note.confidence <= 1:
+            msg = f"the confidence of a note is from 0 to 1, not {note.confidence!r}"
+            raise UsageError(msg)
+        if note.taint and note.kind in GUIDING:
+            msg = f"a {note.kind} tells somebody what to do, so it must be the user's own words, not from {note.taint}"
+            raise UsageError(msg)
+        now = self._now()
+        note = replace(note, text=plain(text), id=note.id or f"n{secrets.token_hex(5)}", at=note.at or now)
+        note = replace(note, tags=tuple(sorted({tag.strip() for tag in note.tags if tag.strip()})))
+        if note.stated:
+            note = replace(note, term="long")
+        if note.term == "short" and note.expires is None:
+            note = replace(note, expires=now + SHORT_TTL_S)
+        return note
+
+    def _similar(self, note: Note, workspace: str) -> list[Note]:
+        """Notes that a new one may say the same as, or the opposite of; for a fingerprint the last one."""
+        if note.kind == "fingerprint":
+            return self.table.notes(workspace, "kind = 'fingerprint' AND replaced_by = ''")
+        if note.kind in _NEVER_ALIKE or note.term == "short":
+            return []
+        found = self._words.rank(note.text, workspace, _COMPARED)
+        return [other for other in found if other.kind not in _NEVER_ALIKE and other.term == "long"]
+
+    def _merged(self, known: Note, note: Note, workspace: str) -> Note:
+        """`known`, after the same was said once more."""
+        trusted = not note.taint or bool(known.taint)
+        merged = replace(known, tags=tuple(sorted({*known.tags, *note.tags})))
+        if trusted and self.table.confirm(known.id, source(note)):
+            merged = replace(merged, confidence=round(1 - (1 - known.confidence) * (1 - note.confidence), 4))
+        if known.taint and not note.taint and same(known.text) == same(note.text):
+            merged = replace(merged, taint="")
+        if note.stated and not known.stated:
+            merged = replace(forever(merged), stated=True)
+        if merged != known:
+            self.table.change(merged, workspace)
+        return merged
+
+    def _settle(self, note: Note, other: Note) -> None:
+        """Decide which of two notes stands that say different things: the newer, unless only the older is trusted."""
+        newer, older = (note, other) if note.at >= other.at else (other, note)
+        if newer.taint and not older.taint:
+            self.table.link(newer.id, older.id, "disputes")
+        else:
+            self.table.mark(older.id, newer=newer.id)
+
+    def _said_in(self, notes: Sequence[Note]) -> tuple[str, ...]:
+        runs: dict[str, None] = {}
+        for note in notes[:100]:
+            if len(note.text) < 12:
+                continue
+            once = dumps(note.text)[1:-1]
+            rows = self.table.store.query(
+                "SELECT DISTINCT run_id FROM events WHERE instr(body, ?) > 0 OR instr(body, ?) > 0 ORDER BY run_id",
+                (once, dumps(once)[1:-1]),
+            )
+            runs |= dict.fromkeys(str(row[0]) for row in rows)
+        return tuple(runs)

@@ -1,0 +1,83 @@
+"""Which notes are meant: an id, or a word for what they have in common."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.notes import KINDS, Note
+from kestrel_lab.memory.table import NoteTable
+
+WORDS = ("all", "expired", "tainted", "short", "replaced")
+KEYS = ("kind", "tag", "run", "text", "before", "after", "author")
+FORMS = "an id, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, before:2026-01-31, after:2026-01-31, tainted, short, replaced, expired, all"
+
+_SIMPLE = {
+    "all": "1",
+    "expired": "expires IS NOT NULL AND expires <= ?",
+    "tainted": "taint <> ''",
+    "short": "owner <> ''",
+    "replaced": "replaced_by <> ''",
+}
+
+
+def select(table: NoteTable, selector: str, workspace: str) -> list[Note]:
+    """The notes of a workspace that `selector` means, newest first.
+
+    Raises `UsageError` for a selector that is none, for an id that nothing has, and for the beginning of several ids.
+    """
+    selector = selector.strip()
+    key, mark, value = selector.partition(":")
+    if selector in _SIMPLE:
+        return table.notes(workspace, _SIMPLE[selector], (time.time(),) if selector == "expired" else ())
+    if mark and key in KEYS:
+        return _keyed(table, key, value.strip(), workspace)
+    if mark:
+        msg = f"{selector!r} selects no notes: {nearest(key, KEYS)}. What can be said: {FORMS}"
+        raise UsageError(msg)
+    return [one(table, selector, workspace)]
+
+
+def one(table: NoteTable, note_id: str, workspace: str) -> Note:
+    """The note of an id, or of the beginning of one; raises `UsageError` when there is none or more than one."""
+    found = table.notes(workspace, "id = ?", (note_id,))
+    if not found and len(note_id) >= 3:
+        found = table.notes(workspace, "substr(id, 1, ?) = ?", (len(note_id), note_id))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        msg = f"{len(found)} notes have an id that begins with {note_id!r}: {', '.join(note.id for note in found[:5])}"
+        raise UsageError(msg)
+    known = [note.id for note in table.notes(workspace)[:200]]
+    hint = nearest(note_id, [*known, *WORDS]) if known else "it has none yet"
+    msg = f"no note {note_id!r} in the memory of {workspace}; {hint}"
+    raise UsageError(msg)
+
+
+def _keyed(table: NoteTable, key: str, value: str, workspace: str) -> list[Note]:
+    if not value:
+        msg = f"say which behind '{key}:'"
+        raise UsageError(msg)
+    match key:
+        case "kind":
+            if value not in KINDS:
+                msg = f"there is no kind of notes {value!r}; {nearest(value, KINDS)}"
+                raise UsageError(msg)
+            return table.notes(workspace, "kind = ?", (value,))
+        case "tag":
+            return table.notes(workspace, "EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = ?)", (value.lower(),))
+        case "text":
+            return table.notes(workspace, "instr(lower(text), lower(?)) > 0", (value,))
+        case "before" | "after":
+            return table.notes(workspace, f"at {'<' if key == 'before' else '>='} ?", (_moment(value),))
+        case _:
+            return table.notes(workspace, f"{key} = ? COLLATE NOCASE", (value,))
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError as error:
+        msg = f"{text!r} is no date: write it as 2026-01-31"
+        raise UsageError(msg) from error

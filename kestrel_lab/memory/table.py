@@ -1,0 +1,204 @@
+"""The table of notes: each with its words in a full-text index, and what it names; changed in whole transactions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.notes import Note
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.memory.entities import Entity, entities, searchable
+from kestrel_lab.memory.words import normal
+
+COLUMNS = "id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner"
+LIVE = "(expires IS NULL OR expires > ?)"
+_NEIGHBOUR = "SELECT {} FROM notes AS other WHERE other.workspace = notes.workspace AND other.run = notes.run AND other.kind = 'episode'"
+_BEFORE = _NEIGHBOUR.format("max(other.number)") + " AND other.number < notes.number AND notes.kind = 'episode'"
+_AFTER = _NEIGHBOUR.format("min(other.number)") + " AND other.number > notes.number AND notes.kind = 'episode'"
+
+_CHANGED = "UPDATE notes_version SET value = value + 1"
+
+_INSERT = f"""
+INSERT OR IGNORE INTO notes({COLUMNS}, workspace, same)
+  SELECT ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM notes_forgotten WHERE id = ?);
+INSERT OR IGNORE INTO note_names(number, kind, name) SELECT notes.number, item.value ->> 0, item.value ->> 1
+  FROM notes, json_each(?) AS item WHERE notes.id = ?;
+INSERT OR IGNORE INTO note_sources SELECT number, ? FROM notes WHERE id = ?;
+UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
+INSERT INTO notes_text(rowid, text, names, before, after)
+  SELECT number, text, ?, coalesce((SELECT text FROM notes AS other WHERE number = ({_BEFORE})), ''), '' FROM notes
+  WHERE id = ? AND NOT EXISTS (SELECT 1 FROM notes_text WHERE rowid = notes.number);
+{_CHANGED}
+"""
+_REWRITE = f"""
+DELETE FROM note_names WHERE number = (SELECT number FROM notes WHERE id = ?);
+DELETE FROM note_vectors WHERE number = (SELECT number FROM notes WHERE id = ?);
+INSERT OR IGNORE INTO note_names(number, kind, name) SELECT notes.number, item.value ->> 0, item.value ->> 1
+  FROM notes, json_each(?) AS item WHERE notes.id = ?;
+UPDATE notes_text SET text = ?, names = ? WHERE rowid = (SELECT number FROM notes WHERE id = ?);
+UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
+UPDATE notes_text SET before = ? WHERE rowid = (SELECT ({_AFTER}) FROM notes WHERE id = ?);
+{_CHANGED}
+"""
+
+
+class NoteTable:
+    """Reads and writes notes of all workspaces in one log's database."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self.store = store
+
+    def add(self, note: Note, workspace: str) -> Future[None]:
+        """Queue `note`, which has an id; nothing happens if it was forgotten, is there, or another says the same."""
+        named = _named(note)
+        pairs = dumps([[each.kind, each.name] for each in named])
+        text = _names_text(note, named)
+        row = (*_row(note), workspace, same(note.text), note.id)
+        bindings = (*row, pairs, note.id, source(note), note.id, note.text, note.id, text, note.id)
+        return self.store.execute(_INSERT, bindings, f"note {note.id}")
+
+    def change(self, note: Note, workspace: str) -> None:
+        """Write `note` anew over the one of its id, and wait until it is on disk."""
+        named = _named(note)
+        pairs = dumps([[each.kind, each.name] for each in named])
+        columns = ", ".join(f"{name.strip()} = ?" for name in COLUMNS.split(","))
+        sql = f"UPDATE notes SET {columns}, same = ? WHERE id = ? AND workspace = ?;" + _REWRITE
+        one = note.id
+        rest = (one, one, pairs, one, note.text, _names_text(note, named), one, note.text, one, note.text, one)
+        self.store.execute(sql, (*_row(note), same(note.text), one, workspace, *rest), f"note {note.id}").result()
+
+    def confirm(self, note_id: str, by: str) -> bool:
+        """Record that a source says it too; returns whether it had not before."""
+        where = "number = (SELECT number FROM notes WHERE id = ?) AND source = ?"
+        if self.store.query(f"SELECT 1 FROM note_sources WHERE {where}", (note_id, by)):
+            return False
+        self.store.execute(
+            "INSERT OR IGNORE INTO note_sources SELECT number, ? FROM notes WHERE id = ?", (by, note_id), "a source"
+        ).result()
+        return True
+
+    def mark(self, note_id: str, *, newer: str) -> None:
+        """Let one note stand for another that says otherwise, and link them."""
+        sql = (
+            "UPDATE notes SET replaced_by = ? WHERE id = ? AND id <> ?;"
+            "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, 'replaces' FROM notes AS a, notes AS b WHERE a.id = ? AND b.id = ?"
+        )
+        self.store.execute(sql, (newer, note_id, newer, newer, note_id), f"note {note_id}").result()
+
+    def link(self, source: str, target: str, relation: str) -> None:
+        """Link two notes."""
+        sql = "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, ? FROM notes AS a, notes AS b WHERE a.id = ? AND b.id = ?"
+        self.store.execute(sql, (relation, source, target), f"note {source}").result()
+
+    def used(self, ids: Sequence[str], promote_after: int) -> Future[None]:
+        """Queue that these were recalled once more; those of one run only that were so often are for all from then on."""
+        listed = dumps(list(ids))
+        sql = (
+            "UPDATE notes SET uses = uses + 1 WHERE id IN (SELECT value FROM json_each(?));"
+            "UPDATE OR IGNORE notes SET owner = '', expires = NULL WHERE owner <> '' AND uses >= ? AND taint = ''"
+            " AND id IN (SELECT value FROM json_each(?))"
+        )
+        return self.store.execute(sql, (listed, promote_after, listed), "the use of notes")
+
+    def delete(self, notes: Iterable[Note]) -> None:
+        """Take notes out of every table and index, and wait until that is on disk; their ids are never used again."""
+        for note in notes:
+            sql = f"""
+            INSERT OR IGNORE INTO notes_forgotten VALUES (?, ?);
+            UPDATE notes_text SET after = '' WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
+            UPDATE notes_text SET before = '' WHERE rowid = (SELECT ({_AFTER}) FROM notes WHERE id = ?);
+            DELETE FROM notes_text WHERE rowid = (SELECT number FROM notes WHERE id = ?);
+            DELETE FROM note_names WHERE number = (SELECT number FROM notes WHERE id = ?);
+            DELETE FROM note_vectors WHERE number = (SELECT number FROM notes WHERE id = ?);
+            DELETE FROM note_sources WHERE number = (SELECT number FROM notes WHERE id = ?);
+            DELETE FROM note_links WHERE source = (SELECT number FROM notes WHERE id = ?);
+            DELETE FROM note_links WHERE target = (SELECT number FROM notes WHERE id = ?);
+            UPDATE notes SET replaced_by = '' WHERE replaced_by = ?;
+            DELETE FROM notes WHERE id = ?;
+            {_CHANGED}
+            """
+            self.store.execute(sql, (note.id, time.time(), *(note.id,) * 10), f"note {note.id}").result()
+
+    def forgotten(self, note_id: str) -> bool:
+        """Whether a note of that id was forgotten."""
+        return bool(self.store.query("SELECT 1 FROM notes_forgotten WHERE id = ?", (note_id,)))
+
+    def notes(self, workspace: str, where: str = "1", bindings: Iterable[object] = (), *, newest: bool = True) -> list[Note]:
+        """Notes of a workspace that the condition `where` is true of."""
+        order = "DESC" if newest else "ASC"
+        sql = f"SELECT {COLUMNS} FROM notes WHERE workspace = ? AND ({where}) ORDER BY at {order}, number {order}"
+        return [read(row) for row in self.store.query(sql, (workspace, *bindings))]
+
+    def by_id(self, ids: Iterable[str], workspace: str) -> dict[str, Note]:
+        """Those of these ids that the workspace has."""
+        found = self.notes(workspace, "id IN (SELECT value FROM json_each(?))", (dumps(list(ids)),))
+        return {note.id: note for note in found}
+
+    def equal(self, note: Note, workspace: str) -> Note | None:
+        """The note of the same words, for the same runs."""
+        found = self.notes(workspace, "owner = ? AND same = ?", (_owner(note), same(note.text)))
+        return found[0] if found else None
+
+
+def source(note: Note) -> str:
+    """Who says it: the run, or nobody but the note itself."""
+    return note.run or note.id
+
+
+def same(text: str) -> bytes:
+    """Equal for texts that say the same in the same words."""
+    return hashlib.sha256(normal(text).encode("utf-8", "surrogatepass")).digest()
+
+
+def read(row: Sequence[Any]) -> Note:
+    """The note in a row of `COLUMNS`."""
+    (note_id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner) = row
+    return Note(
+        id=note_id,
+        kind=kind,
+        text=text,
+        evidence=evidence,
+        tags=tuple(json.loads(tags)),
+        author=author,
+        confidence=confidence,
+        taint=taint,
+        stated=bool(stated),
+        run=run,
+        event=event,
+        at=at,
+        expires=expires,
+        uses=uses,
+        replaced_by=replaced_by,
+        term="short" if owner else "long",
+    )
+
+
+def forever(note: Note) -> Note:
+    """`note` as one for all runs."""
+    return replace(note, term="long", expires=None)
+
+
+def _owner(note: Note) -> str:
+    return (note.run or "-") if note.term == "short" else ""
+
+
+def _row(note: Note) -> tuple[object, ...]:
+    tags = dumps(list(note.tags))
+    head = (note.id, note.kind, note.text, note.evidence, tags, note.author, note.confidence, note.taint, int(note.stated))
+    return (*head, note.run, note.event, note.at, note.expires, note.uses, note.replaced_by, _owner(note))
+
+
+def _named(note: Note) -> tuple[Entity, ...]:
+    told = [Entity("tag", tag.lower()) for tag in note.tags] + ([Entity("author", note.author.lower())] if note.author else [])
+    return tuple(dict.fromkeys((*told, *entities(note.text))))
+
+
+def _names_text(note: Note, named: tuple[Entity, ...]) -> str:
+    when = time.strftime("%d %B %Y", time.gmtime(note.at)) if note.kind == "episode" and note.at else ""
+    return " ".join(part for part in (note.kind, when, searchable(named)) if part)

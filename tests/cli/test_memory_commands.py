@@ -1,0 +1,93 @@
+"""`kestrel memory`: what is remembered, by commands alone."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.cli.main import main
+from kestrel_lab.lab import Lab
+
+Kestrel = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Kestrel:
+    """Runs a command line in an empty folder; gives exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(list(words))
+        told = capsys.readouterr()
+        return int(end.value.code or 0), told.out, told.err
+
+    return run
+
+
+def note_id(output: str) -> str:
+    """The id in the card of a note."""
+    found = re.search(r"^note (n\w+)$", output, re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def test_a_note_from_its_first_day_to_its_last(kestrel: Kestrel, tmp_path: Path) -> None:
+    """Added, listed, found, shown, edited, drawn, replaced, forgotten: each command says what became of it."""
+    assert "nothing is remembered yet" in kestrel("memory")[1]
+    main_branch = note_id(kestrel("memory", "add", "The default branch is main.", "--tag", "git")[1])
+    assert "The default branch is main." in kestrel("memory")[1]
+    assert main_branch in kestrel("memory", "search", "which branch is the default")[1]
+    assert "no note has to do with that" in kestrel("memory", "search", "marmalade")[1]
+    code, out, _ = kestrel("memory", "edit", main_branch[:5], "--text", "The default branch is zqtrunkx.", "--confidence", "0.5")
+    assert (code, "zqtrunkx" in out, "0.50" in out, "tags:        git" in out) == (0, True, True, True)
+    code, out, _ = kestrel("memory", "add", "The default branch is develop.", "--ttl", "30d")
+    assert f"replaces:    {main_branch}: The default branch is zqtrunkx." in out
+    assert "zqtrunkx" not in kestrel("memory")[1]
+    assert "replaced by" in kestrel("memory", "--replaced")[1]
+    assert "replaces" in kestrel("memory", "graph")[1]
+    assert kestrel("memory", "graph", "--html", "m.html")[0] == 0
+    drawn = (tmp_path / "m.html").read_text()
+    assert ("<svg" in drawn, "zqtrunkx" in drawn, "<script" in drawn) == (True, True, False)
+    code, _, err = kestrel("memory", "forget", "kind:fact")
+    assert (code, "means 2 notes" in err, "add --yes" in err) == (2, True, True)
+    assert kestrel("memory", "forget", "kind:fact", "--yes")[:2] == (0, "forgot 2 notes\n")
+    assert "zqtrunkx" not in (tmp_path / ".kestrel" / "kestrel.db").read_bytes().decode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("add", "x", "--kind", "fcat"), "there is no kind of notes 'fcat'; did you mean 'fact'"),
+        (("add", " "), "a note has from 1 to 4,000 characters"),
+        (("add", "x", "--ttl", "soon"), "'soon' is no time"),
+        (("add", "x", "--ttl", "0d"), "a note is kept for more than 0 seconds"),
+        (("add", "x", "--run", "r1"), "no run 'r1'"),
+        (("add", "x", "--confidence", "7"), "confidence of a note is from 0 to 1"),
+        (("edit", "n123"), "say what to change"),
+        (("show", "n123"), "no note 'n123'"),
+        (("forget", "knid:fact"), "did you mean 'kind'"),
+        (("learn", "r1"), "no run 'r1'"),
+    ],
+)
+def test_wrong_words_are_told_from_right_ones(kestrel: Kestrel, words: tuple[str, ...], why: str) -> None:
+    """Nothing happens and the message says what to write."""
+    code, _, err = kestrel("memory", *words)
+    assert (code, why in " ".join(err.split())) == (2, True)
+
+
+def test_hostile_notes_are_shown_as_text(tmp_path: Path) -> None:
+    """Markup, formulas and terminal codes in a note are text in tables, cards, drawings and pages."""
+    lab = Lab(tmp_path / "home", env={})
+    memory = lab.memory.at(tmp_path)
+    hostile = "<img src=x onerror=alert(1)> `</text><script>a()</script>` \x1b[2J"
+    note = memory.remember(hostile, tags=["<b>t</b>"])
+    drawing = memory.graph()
+    for shown in (memory, memory.list(), memory.show(note.id), drawing):
+        markup = shown._repr_html_()
+        assert ("<img" in markup, "<script" in markup, "<b>" in markup, "&lt;img" in markup) == (False, False, False, True)
+        assert "\x1b" not in repr(shown)
+    assert "<script" not in drawing.save(tmp_path / "m.html").read_text()
+    lab.close()

@@ -1,0 +1,183 @@
+"""Notes are found by what they name, by what stands near them, and, where vectors are there, by what they mean."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel_lab.core.notes import Note
+from kestrel_lab.log.store import SessionStore
+from kestrel_lab.memory.alike import likeness
+from kestrel_lab.memory.entities import MOST, entities
+from kestrel_lab.memory.memory import NoteMemory
+from kestrel_lab.memory.vectors import default_embedder
+from kestrel_lab.memory.words import stem
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bench.memory import ablation, own
+
+HERE = "/here"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SessionStore]:
+    """An empty log."""
+    opened = SessionStore(tmp_path / "kestrel.db")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "tests/engine/test_ports.py fails with FileNotFoundError",
+            {("path", "tests/engine/test_ports.py"), ("error", "filenotfounderror")},
+        ),
+        ("Why does SessionStore.append raise StoreError?", {("symbol", "sessionstore.append"), ("error", "storeerror")}),
+        ("call read_file() and parseDate in Makefile", {("symbol", "read_file"), ("symbol", "parsedate"), ("path", "makefile")}),
+        ("run `make test` on 2026-03-02", {("quoted", "make test"), ("command", "make test"), ("date", "2026-03-02")}),
+        ("import pandas, then pip install apsw", {("package", "pandas"), ("command", "pip install apsw")}),
+        ("HTTP 413 for files over 25 MB, says Caroline in New York", {("error", "http 413"), ("name", "caroline"), ("name", "new york")}),
+        ("needs Python 3.12 and numpy>=2.1", {("version", "3.12"), ("package", "numpy>=2.1")}),
+        ("see https://example.org/a/b.html?x=1", {("url", "https://example.org/a/b.html?x=1")}),
+        ("", set()),
+    ],
+)
+def test_what_a_text_names(text: str, wanted: set[tuple[str, str]]) -> None:
+    """Paths, symbols, errors, commands, packages, quotes, dates, versions, people and places are told from mere words."""
+    assert wanted <= {(entity.kind, entity.name) for entity in entities(text)}
+
+
+@given(st.text(max_size=300))
+def test_any_text_names_a_limited_number_of_things_once(text: str) -> None:
+    """Whatever the text: each thing once, none empty, not too many, the same again."""
+    found = entities(text)
+    assert len(found) == len(set(found)) <= MOST
+    assert all(entity.name for entity in found)
+    assert entities(text) == found
+
+
+def test_hostile_texts_take_no_time() -> None:
+    """Texts made to keep expressions busy are read in a moment."""
+    for text in (
+        "a/" * 9_000,
+        "A" * 19_000,
+        "a_" * 9_000,
+        "1." * 9_000,
+        "`" * 9_000,
+        "make " * 4_000,
+        "a.b" * 6_000,
+        "Ab" * 9_000,
+        "' " * 9_000,
+    ):
+        entities(text)
+
+
+@given(st.text(alphabet="abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12))
+def test_a_stem_is_never_empty(word: str) -> None:
+    """Whatever the word, something of it is left."""
+    assert stem(word)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "relation"),
+    [
+        ("The default branch is main.", "The default branch is develop.", "contradicts"),
+        ("The timeout is 30 seconds", "The timeout is 60 seconds", "contradicts"),
+        ("Python 3.11 is required", "Python 3.12 is required", "contradicts"),
+        ("Config lives in kestrel.toml.", "Config lives in pyproject.toml.", "contradicts"),
+        ("The user prefers short answers.", "The user prefers long answers.", "contradicts"),
+        ("Do not commit to main.", "Commit to main.", "contradicts"),
+        ("The roof is red.", "The roof is blue.", "contradicts"),
+        ("Run the tests with make test.", "Tests run with `make test`", "same"),
+        ("the roof  is RED", "The roof is red.", "same"),
+        ("The tests need Docker.", "The tests need Redis.", "near"),
+        ("The API is slow.", "The API is public.", "other"),
+        ("Migration 12 added users", "Migration 13 added users", "near"),
+        ("read_file failed with path a.txt", "read_file failed with path b.txt", "near"),
+        ("Cats sleep.", "The build is broken.", "other"),
+    ],
+)
+def test_how_notes_stand_to_each_other(new: str, old: str, relation: str) -> None:
+    """The same thing said otherwise, another value of the same thing, something near, something else."""
+    assert likeness(new, old).relation == relation
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_standing_to_each_other_is_mutual(one: str, other: str) -> None:
+    """What contradicts one note is contradicted by it, and every note says the same as itself."""
+    assert likeness(one, other).relation == likeness(other, one).relation
+    assert likeness(one, one).relation == "same"
+
+
+def test_recall_beats_plain_search_on_the_labelled_notes() -> None:
+    """On the notes of coding work in `datasets/memory` recall@5 is better than plain full-text search's, and at least .95."""
+    found = ablation(*own(), say=lambda text: None)
+    ours = found["+ entities shared, confidence"].recall[-1, 5]
+    assert ours >= 0.95 > found["plain FTS5"].recall[-1, 5]
+
+
+def test_an_episode_is_found_by_what_stands_beside_it(store: SessionStore) -> None:
+    """An answer is found by the words of the question before it; forgotten neighbours lend their words no more."""
+    memory = NoteMemory(store, embedder=lambda: None)
+    for number, text in enumerate(("Which marmalade do you like?", "The orange one.", "Fine.")):
+        memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=1.0 + number), HERE)
+    assert [note.id for note in memory.find("marmalade", 5, workspace=HERE)] == ["e0", "e1"]
+    memory.forget("e0", HERE)
+    assert memory.find("marmalade", 5, workspace=HERE) == ()
+
+
+class Topics:
+    """Knows three topics by their words."""
+
+    name = "topics"
+    words = (("car", "automobile", "vehicle"), ("tea", "drink"), ("cloud", "weather"))
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """One number per topic."""
+        counts = [[sum(word in text.lower() for word in topic) for topic in self.words] for text in texts]
+        found = np.array(counts, dtype="f4") + 1e-6
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def test_meaning_finds_what_words_do_not(store: SessionStore) -> None:
+    """A note that shares no word with the query is found by its vector, behind those that share one; changed and forgotten ones are not."""
+    memory = NoteMemory(store, embedder=lambda: Topics)
+    kept = [memory.keep(Note(text=text), HERE) for text in ("The automobile is red.", "I drink tea.", "A vehicle key is lost.")]
+    memory.keep(Note(text="An automobile elsewhere."), "/elsewhere")
+
+    def found(query: str, top_k: int = 5) -> list[str]:
+        return [note.text for note in memory.find(query, top_k, workspace=HERE)]
+
+    assert set(found("my car")) == {"The automobile is red.", "A vehicle key is lost."}
+    assert found("car key")[0] == "A vehicle key is lost."
+    memory.edit(kept[0], HERE, text="The weather is grey.")
+    assert found("my car") == ["A vehicle key is lost."]
+    memory.forget(kept[2].id, HERE)
+    assert found("my car") == []
+    assert len(store.query("SELECT number FROM note_vectors WHERE model = 'topics'")) == 2
+
+
+@pytest.mark.skipif(default_embedder() is None, reason="the extra `semantic` is not installed")
+def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word vectors come with the package: nothing is opened to anywhere, logging stays as it was, and a synonym is found."""
+    import socket
+
+    code = "import logging; from kestrel_lab.memory.vectors import WordVectors as W; W(); print(logging.root.handlers, logging.root.level)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[] 30\n", "")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    memory = NoteMemory(store)
+    memory.keep(Note(text="Dates are stored in UTC and shown in the zone of the reader."), HERE)
+    assert len(memory.find("In which timezone do we save timestamps?", 3, workspace=HERE)) == 1
