@@ -170,7 +170,7 @@ class Session(Archive):
         if planned is not None:
             check_steps(foreseen(planned.steps), toolbox, OPERATIONS, resolve or self.resolve_model)
         run_id = new_run_id()
-        met = handshake(self.ports.now())
+        met = handshake((ports or self.ports).now())
         started = RunStarted(
             goal=goal,
             workspace=str(place.root),

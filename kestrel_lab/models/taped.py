@@ -44,6 +44,7 @@ class Tape:
         self._taken: dict[str, set[int]] = {}
         self._failed = False
         self._clock: datetime | None = None
+        self._untold = False
 
     @property
     def replays(self) -> bool:
@@ -65,9 +66,14 @@ class Tape:
         if self._clock is None:
             told = None if self._mode == "refresh" else self._cassette.clock(self._take)
             self._clock = datetime.now(UTC).replace(microsecond=0) if told is None else datetime.fromisoformat(told)
-            if told is None and not self.replays:
-                self._cassette.tell(self._take, self._clock.isoformat())
+            self._untold = told is None and not self.replays
         return self._clock
+
+    def _tell_time(self) -> None:
+        """Keep the time that the take was told, before its first recording: a script, which is not recorded, leaves none."""
+        if self._untold and self._clock is not None:
+            self._untold = False
+            self._cassette.tell(self._take, self._clock.isoformat())
 
     async def ask(self, model: TapedModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """The recorded answer, or the model's; raises what the model raises, which never becomes an answer, and `ModelError` for a miss."""
@@ -81,6 +87,7 @@ class Tape:
             return self._said(found, on_delta)
         if self.replays:
             raise ModelError(explained(self._cassette, wanted, key, repeat), caller=True)
+        self._tell_time()
         try:
             answer = await model.model(request, on_delta)
         except (Exception, asyncio.CancelledError) as error:

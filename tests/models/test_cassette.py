@@ -287,13 +287,18 @@ def test_a_replay_needs_no_model_and_says_what_it_is(tmp_path):
 
 
 def test_the_clock_is_that_of_the_recording(tmp_path):
-    """What a trial is told of the time is the same in every replay, and new in a refresh."""
+    """What a trial is told of the time is the same in every replay, and new in a refresh; without a call nothing is kept."""
     deck = Deck(tmp_path)
 
-    def now(mode):
+    def now(mode, *, asks=True):
         with Tape(Cassette(deck.path), mode, Take(), scrub=Scrubber(), workspace=tmp_path) as tape:
-            return tape.now()
+            clock = tape.now()
+            if asks:
+                asyncio.run(tape.around(deck.model, "any")(says("a"), print))
+            return clock
 
+    now("record", asks=False)
+    assert not deck.path.exists()
     first = now("record")
     lines = deck.path.read_text().replace(first.isoformat(), "2001-02-03T04:05:06+00:00")
     deck.path.write_text(lines)
