@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Event, ModelAnswered, ModelCalled, Record, RunFinished, RunForked, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import (
+    CacheHit,
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    Record,
+    RunFinished,
+    RunForked,
+    RunStarted,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Model
@@ -68,11 +79,12 @@ def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str
         raise UsageError(msg)
     ended = next((record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1)
     usable = records[: ended - 1]
-    wanted = ToolCalled if result is not None else ModelCalled
+    # An answer from the cache has no call of its own: what stands for one is that the cache had it.
+    wanted, word = ((ToolCalled, CacheHit), ToolCalled.type) if result is not None else ((ModelCalled,), ModelCalled.type)
     places = [record.seq for record in usable if isinstance(record.event, wanted)]
     if at is None:
         if not places:
-            msg = f"run {run_id} has no {wanted.type} to fork at: say at which event, with at=1 to at={len(usable)}"
+            msg = f"run {run_id} has no {word} to fork at: say at which event, with at=1 to at={len(usable)}"
             raise UsageError(msg)
         at = places[-1]
     if not 1 <= at <= len(records):
@@ -81,7 +93,7 @@ def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str
     if at > len(usable):
         msg = f"run {run_id} had ended by event {at}: it can be forked at 1 to {len(usable)}"
         raise UsageError(msg)
-    return Branch(at=at, state=fold(records[:at]), given=_given(run_id, records[at - 1], places, answer=answer, result=result))
+    return Branch(at=at, state=fold(records[:at]), given=_given(run_id, records, at, places, answer=answer, result=result))
 
 
 def offered(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
@@ -89,7 +101,8 @@ def offered(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
     return [{"name": tool.name, "version": tool.version, "danger": tool.danger.name, "effect": tool.effect} for tool in toolbox]
 
 
-def _given(run_id: str, record: Record, places: list[int], *, answer: str | None, result: str | None) -> Event | None:
+def _given(run_id: str, records: list[Record], at: int, places: list[int], *, answer: str | None, result: str | None) -> Event | None:
+    record = records[at - 1]
     event = record.event
     if answer is not None:
         if isinstance(event, ModelCalled):
@@ -98,6 +111,11 @@ def _given(run_id: str, record: Record, places: list[int], *, answer: str | None
     if result is not None:
         if isinstance(event, ToolCalled):
             return ToolAnswered(call=event.call, step=event.step, tool=event.tool, text=result, given=True)
+        if isinstance(event, CacheHit):
+            later = (later.event for later in records[at:])
+            stored = next((one for one in later if isinstance(one, ToolAnswered) and one.call == event.call), None)
+            if stored is not None:
+                return replace(stored, text=result, given=True, cached=False, error=None, value=None, truncated=False)
         raise _wrong_place(run_id, record, "a result takes the place of a tool's", "tool_called", places)
     return None
 

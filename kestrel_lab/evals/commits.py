@@ -54,13 +54,17 @@ async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path
     What a killed process left behind is removed at the next call. Hooks of the repository are not run.
     """
     folder = _folder(home, "worktrees")
-    await _clear(repository, folder)
+    # git reads the notes of all worktrees whenever it makes or removes one, and fails at one that is half written.
+    turn = _folder(home, "envs") / "worktrees.lock"
+    async with _alone(turn):
+        await _clear(repository, folder)
     place = folder / f"{sha[:12]}-{os.getpid()}-{secrets.token_hex(2)}"
     try:
-        await git(repository, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(place), sha)
+        async with _alone(turn):
+            await git(repository, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(place), sha)
         yield place
     finally:
-        await asyncio.shield(_remove(repository, place))
+        await asyncio.shield(_remove_in_turn(repository, place, turn))
 
 
 async def environment_for(current: Path, tree: Path, home: Path, note: Callable[[str], None]) -> Environment:
@@ -201,6 +205,11 @@ async def _clear(repository: Path, folder: Path) -> None:
 
 def _inside(folder: Path) -> list[Path]:
     return list(folder.iterdir())
+
+
+async def _remove_in_turn(repository: Path, place: Path, turn: Path) -> None:
+    async with _alone(turn):
+        await _remove(repository, place)
 
 
 async def _remove(repository: Path, place: Path) -> None:

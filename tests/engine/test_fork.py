@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
+    CacheHit,
     Event,
     ModelAnswered,
     ModelCalled,
@@ -101,6 +102,27 @@ def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None
         assert "given by hand" in child._repr_html_()
         assert child._state == fold(child.records())
     assert effects == happened
+
+
+def test_a_cached_result_can_be_replaced(session: Session, workspace: Path) -> None:
+    """A result given by hand also takes the place of one from the cache, by default of the last."""
+
+    (workspace / "a.txt").write_text("long")
+
+    def turn(request: ModelRequest) -> Turn:
+        told = [message.text for message in request.messages if message.role == "tool"]
+        return told[-1] if told else [("read_file", {"path": "a.txt"})]
+
+    options: dict[str, Any] = {"model": ScriptedModel(turn), "tools": ["read_file"]}
+    asyncio.run(session.run("read it", workspace=workspace, **options))
+    parent = asyncio.run(session.run("read it", workspace=workspace, **options))
+    (hit,) = numbers(parent, CacheHit)
+    assert not numbers(parent, ToolCalled)
+
+    child = asyncio.run(session.fork(parent.id, result="short", **options))
+    given = [event for event in child.events() if isinstance(event, ToolAnswered) and event.given]
+    assert (session.store.run(child.id).forked_at, child.answer) == (hit, "short")
+    assert [(event.text, event.cached) for event in given] == [("short", False)]
 
 
 def test_a_given_result_is_what_the_model_is_told(session: Session, workspace: Path) -> None:

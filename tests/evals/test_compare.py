@@ -198,6 +198,19 @@ def test_left_behind_worktrees_are_cleared(repo, lab):
     assert asyncio.run(leave()) == (True, False, True)
 
 
+def test_many_worktrees_at_once(repo, lab):
+    """git fails at a worktree that another git is just making, so they are made and removed in turn, whoever asks."""
+
+    async def one():
+        async with worktree(repo, "HEAD", lab.home) as place:
+            return (place / "suite.yaml").exists()
+
+    async def all_at_once():
+        return await asyncio.gather(*(one() for _ in range(12)))
+
+    assert asyncio.run(all_at_once()) == [True] * 12
+
+
 def test_what_cannot_be_compared_is_told(repo, lab, tmp_path):
     """Unknown commits, the same commit twice, a suite outside git, a commit without the tools, a model object."""
 
