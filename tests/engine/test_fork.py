@@ -106,7 +106,6 @@ def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None
 
 def test_a_cached_result_can_be_replaced(session: Session, workspace: Path) -> None:
     """A result given by hand also takes the place of one from the cache, by default of the last."""
-
     (workspace / "a.txt").write_text("long")
 
     def turn(request: ModelRequest) -> Turn:

@@ -199,7 +199,7 @@ def test_left_behind_worktrees_are_cleared(repo, lab):
 
 
 def test_many_worktrees_at_once(repo, lab):
-    """git fails at a worktree that another git is just making, so they are made and removed in turn, whoever asks."""
+    """Git fails at a worktree that another git is just making, so they are made and removed in turn, whoever asks."""
 
     async def one():
         async with worktree(repo, "HEAD", lab.home) as place:
