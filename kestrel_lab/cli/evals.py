@@ -131,6 +131,25 @@ def decide_gates(
     return face.wait(work)
 
 
+@evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
+def import_files(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Logs of Inspect (.eval, .json) or public routing data (.jsonl).")],
+    *,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one row per trial to this file.")] = None,
+) -> Any:
+    """Read what others measured and summarise it like our own trials, with 95 % intervals clustered by scenario.
+
+    Nothing in the files is run, and Inspect need not be installed. What broke there counts in no rate, as in Inspect.
+    """
+    from kestrel_lab.evals.importers.files import read_files, summary_of
+
+    frame = read_files(files)
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(csv, index=False)
+    return summary_of(frame)
+
+
 def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:
     """Write what is asked for; the summary links to the report."""
     if report is not None:

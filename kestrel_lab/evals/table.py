@@ -64,9 +64,14 @@ def success_interval(records: Sequence[dict[str, Any]]) -> Interval:
 
 def summarise(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
     """One record per configuration: rate with interval, counts, means of `MEANS`, and whether it is on the Pareto front."""
+    return summarise_records(trial_record(row, count_errors) for row in rows)
+
+
+def summarise_records(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`summarise` of trials that are records already, with the keys `COLUMNS`."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row.config, []).append(trial_record(row, count_errors))
+    for record in records:
+        groups.setdefault(record["config"], []).append(record)
     summaries = [_summary(config, records) for config, records in groups.items()]
     for summary in summaries:
         summary["pareto"] = not any(_dominates(other, summary) for other in summaries)
