@@ -11,6 +11,7 @@ from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.protocols import Check
+from kestrel_lab.evals.environment import Environment
 from kestrel_lab.evals.gate import Gate
 
 CountErrors = Literal["fail", "exclude"]
@@ -65,6 +66,10 @@ class Scenario:
     tags: tuple[str, ...] = ()
     weight: float = 1.0
     """How much the scenario counts in means over scenarios."""
+    turns: tuple[str, ...] = ()
+    """What the user says after `goal`, in the same conversation, each when what was said before has been answered."""
+    environment: Environment | None = None
+    """Brings tools with a state of their own, in place of `tools`."""
 
     @property
     def policy(self) -> str:
@@ -73,7 +78,7 @@ class Scenario:
 
     def definition(self) -> dict[str, Json]:
         """All that a trial's outcome depends on: not family, tags and weight."""
-        return {
+        own: dict[str, Json] = {
             "goal": self.goal,
             "checks": [check_definition(check) for check in self.checks],
             "place": {"kind": type(self.place).__name__, **asdict(self.place)},
@@ -82,6 +87,9 @@ class Scenario:
             "approve": self.policy,
             "expected": self.expected,
         }
+        # Left out where not used, so that results stored before there were environments still stand.
+        turns: dict[str, Json] = {"turns": list(self.turns)} if self.turns else {}
+        return own | turns | ({"environment": self.environment.definition()} if self.environment else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

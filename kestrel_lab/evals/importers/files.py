@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.inspect_logs import is_inspect, read_inspect
 from kestrel_lab.evals.importers.routing import read_routing
+from kestrel_lab.evals.stats import mean_interval
 from kestrel_lab.evals.table import COLUMNS, SUMMARY_HEADINGS, summarise_records, summary_cells
 
 if TYPE_CHECKING:
@@ -35,13 +36,28 @@ def read_files(paths: Sequence[str | Path]) -> pd.DataFrame:
 
 
 def summary_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row of texts per configuration, as under a suite's run: rate with 95 % interval, trials, what broke, means."""
+    """A row of texts per configuration, as under a suite's run: rate with 95 % interval, trials, what broke, means.
+
+    Marks that are no shares, such as those from 1 to 10, are summarised as `mean (95 %)` instead.
+    """
     import pandas as pd
 
     given: list[dict[str, Any]] = frame.to_dict(orient="records")
+    if any(row["success"] < 0 or row["success"] > 1 for row in given):
+        return _means_of(frame)
     unknown = dict.fromkeys(COLUMNS, math.nan)
     defaults = {**unknown, "outcome": "", "weight": 1.0, "model_kind": "real"}
     records = [{**defaults, "model": row["config"], **{key: value for key, value in row.items() if value == value}} for row in given]
     rows = [[_UNKNOWN.get(str(cell), str(cell)) for cell in summary_cells(summary)] for summary in summarise_records(records)]
     table = pd.DataFrame(rows, columns=list(SUMMARY_HEADINGS)).set_index("configuration")
     return table.drop(columns=["model", "cache hits", "Pareto front"])
+
+
+def _means_of(frame: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for config, group in frame.dropna(subset=["success"]).groupby("config", sort=False):
+        found = mean_interval(group["success"].tolist(), group["scenario"].tolist())
+        rows.append((str(config), f"{found.mean:.2f} ({found.low:.2f}–{found.high:.2f})", str(len(group))))
+    return pd.DataFrame(rows, columns=["configuration", "mean (95 %)", "trials"]).set_index("configuration")
