@@ -21,8 +21,11 @@ evals = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML).")]
+Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", "-m", help="This model in place of the suite's configurations; may be repeated.")
+]
 Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
 Report = Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")]
 Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")]
@@ -38,6 +41,7 @@ def run_suite(
     suite: Suite,
     *,
     config: Configs = None,
+    model: Models = None,
     epochs: Epochs = None,
     report: Report = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
@@ -46,12 +50,20 @@ def run_suite(
     link: Link = "",
     reuse: Reuse = False,
 ) -> Any:
-    """Run every scenario with every model configuration, as often as `epochs` says."""
+    """Run every scenario with every model configuration, as often as `epochs` says.
+
+    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and 'kestrel-lab[benchmarks]'):
+    kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
+    """
+    if config and model:
+        msg = "--config picks configurations of the suite and --model takes their place: give one of the two"
+        raise UsageError(msg)
+    chosen = {name: name for name in model} if model else config
     face: Face = ctx.find_root().obj
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        result = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse)
+        result = await lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, reuse=reuse)
         _write(result, report, junit, markdown, link)
         if csv is not None:
             csv.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.evals.attempts import chances
+from kestrel_lab.evals.bycheck import check_rates
 from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.plots import configs_figure
@@ -87,6 +88,13 @@ class EvalResult:
         import pandas as pd
 
         return pd.DataFrame(self._summaries()).set_index("config")
+
+    def by_check(self) -> pd.DataFrame:
+        """One row per configuration and check: how often it passed in the trials that were judged, `success_rate` with `low` and `high`."""
+        import pandas as pd
+
+        columns = ["config", "check", "success_rate", "low", "high", "trials"]
+        return pd.DataFrame(check_rates(self.rows), columns=columns).set_index(["config", "check"])
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.

@@ -17,6 +17,7 @@ from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.core.yamlfile import Where, YamlFile, read_yaml
 from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.importers.published import is_published, load_published
 from kestrel_lab.evals.matrix import expanded
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.middleware.policy import Policy
@@ -121,18 +122,24 @@ class SuiteEntry(Entry):
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
-    """The suite in the YAML file at `path`.
+    """The suite in the YAML file at `path`, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
 
     What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
     another checkout, when given. Raises `UsageError`, one line for each mistake: file, line, key, what is
     wrong and the nearest right spelling.
     """
+    if is_published(str(path)):
+        return load_published(str(path))
     path = Path(path)
     place = Path(at) if at is not None else path
     document, entry = _read(path, SuiteEntry)
     problems: list[str] = []
     scenarios = [_scenario(entry, index, document, problems) for index in range(len(entry.scenarios))]
     for number, name in enumerate(entry.scenarios_from):
+        if is_published(name):
+            loaded = attempt(document, ("scenarios_from", number), problems, partial(load_published, name))
+            scenarios += loaded.scenarios if loaded is not None else ()
+            continue
         found = attempt(document, ("scenarios_from", number), problems, partial(_beside, path, name))
         if found is not None:
             scenarios += _scenarios_of(found, entry.defaults, problems)
