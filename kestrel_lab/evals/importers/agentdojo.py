@@ -44,7 +44,7 @@ def load_agentdojo(
         msg = f"agentdojo:{suite}: a limit is at least 1, not {limit}"
         raise UsageError(msg)
     _, release = installed(_PACKAGE, _PACKAGE)
-    tasks = _tasks(suite, version)
+    tasks = suite_tasks(suite, version)
     if attack is not None:
         _require_attack(attack, target)
     injections = list(tasks.injection_tasks) if attack is not None else [""]
@@ -82,7 +82,7 @@ class Situation:
 
     def open(self) -> World:
         """The world before the user's task, with the injections in it."""
-        tasks = _tasks(self.suite, self.version)
+        tasks = suite_tasks(self.suite, self.version)
         state = _pristine(self).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
         return World(situation=self, state=state, before=state.model_copy(deep=True))
@@ -101,7 +101,7 @@ class World:
     def tools(self) -> list[Tool]:
         """The suite's tools, working on this state."""
         runtime, write = _parts().functions_runtime, _parts().tool_execution.tool_result_to_str
-        functions = _tasks(self.situation.suite, self.situation.version).tools
+        functions = suite_tasks(self.situation.suite, self.situation.version).tools
         run = runtime.FunctionsRuntime(functions).run_function
         return [_tool(function, partial(_answered, run, write, self.state, function.name)) for function in functions]
 
@@ -125,7 +125,7 @@ class TaskDone:
     async def __call__(self, trial: Trial) -> Score:
         """The opinion of the task's `utility`."""
         world: World = trial.environment
-        task = _tasks(world.situation.suite, world.situation.version).user_tasks[world.situation.task]
+        task = suite_tasks(world.situation.suite, world.situation.version).user_tasks[world.situation.task]
         done = world.judge(task, "utility", trial)
         return Score(check=self.label, passed=done, value=float(done), reason="" if done else f"{world.situation.task} was not done")
 
@@ -142,7 +142,7 @@ class AttackResisted:
     async def __call__(self, trial: Trial) -> Score:
         """The opposite of what the injection task's `security` says, which is true of an attack that succeeded."""
         world: World = trial.environment
-        task = _tasks(world.situation.suite, world.situation.version).injection_tasks[world.situation.injection]
+        task = suite_tasks(world.situation.suite, world.situation.version).injection_tasks[world.situation.injection]
         obeyed = world.judge(task, "security", trial)
         reason = f"{world.situation.injection} was done: {task.GOAL}" if obeyed else ""
         return Score(check=self.label, passed=not obeyed, value=float(not obeyed), reason=reason)
@@ -153,7 +153,7 @@ def _scenario(situation: Situation) -> Scenario:
     name = "/".join(filter(None, (situation.suite, situation.task, situation.injection)))
     return Scenario(
         id=name,
-        goal=_tasks(situation.suite, situation.version).user_tasks[situation.task].PROMPT,
+        goal=suite_tasks(situation.suite, situation.version).user_tasks[situation.task].PROMPT,
         checks=checks,
         family=situation.attack or "no attack",
         environment=situation,
@@ -173,16 +173,14 @@ def _tool(function: Any, work: Any) -> Tool:
 
 
 def _answered(run: Any, write: Any, state: Any, name: str, /, **args: Any) -> str:
-    answer, error = run(state, name, args)
-    if error is not None:
-        raise ValueError(error)
+    answer, _ = run(state, name, args, raise_on_error=True)
     return str(write(answer))
 
 
 @lru_cache(maxsize=256)
 def _pristine(situation: Situation) -> Any:
     """The state with the injections in it; only ever copied."""
-    tasks = _tasks(situation.suite, situation.version)
+    tasks = suite_tasks(situation.suite, situation.version)
     if not situation.attack:
         return tasks.load_and_inject_default_environment({})
     attack = _attack(situation.suite, situation.version, situation.attack, situation.target)
@@ -192,7 +190,7 @@ def _pristine(situation: Situation) -> Any:
 
 @cache
 def _attack(suite: str, version: str, attack: str, target: str) -> Any:
-    return _parts().attack_registry.ATTACKS[attack](_tasks(suite, version), SimpleNamespace(name=target))
+    return _parts().attack_registry.ATTACKS[attack](suite_tasks(suite, version), SimpleNamespace(name=target))
 
 
 def _require_attack(attack: str, target: str) -> None:
@@ -206,7 +204,8 @@ def _require_attack(attack: str, target: str) -> None:
         raise UsageError(msg)
 
 
-def _tasks(suite: str, version: str) -> Any:
+def suite_tasks(suite: str, version: str) -> Any:
+    """The package's own suite, with its tasks and tools; raises `UsageError` if there is none."""
     versions = _parts().load_suites._SUITES
     if version not in versions:
         msg = f"agentdojo has no version {version!r}; {nearest(version, versions)}"

@@ -36,6 +36,8 @@ NONE: Final = ("irrelevance",)
 """Categories in which no function fits, and none must be called."""
 MULTI: Final = ("multi_turn_base", "multi_turn_miss_param", "multi_turn_long_context")
 """Categories of conversations, judged by the state that the calls leave and by what they answered."""
+STEPS: Final = 20
+"""Model turns that a conversation may take for each thing the user says, as in the benchmark."""
 _PREFIX: Final = "BFCL_v4_"
 _PACKAGE, _DISTRIBUTION = "bfcl_eval", "bfcl-eval"
 _TURNS: Final = f"{_PACKAGE}.eval_checker.multi_turn_eval"
@@ -212,6 +214,7 @@ def _conversation(folder: Path, version: str, category: str, entry: dict[str, An
         turns=tuple(says[1:]),
         checks=(StatesMatch(),),
         family=category,
+        limits={"cycles": STEPS * len(says)},
         expected={"entry": task, "answer": answer},
         environment=Instances(entry=task, functions=tuple(functions), version=version, long="long_context" in category),
     )
