@@ -24,7 +24,9 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
     for (config, kind, check), judged in found.items():
         passed, scenarios, weights = (list(column) for column in zip(*judged, strict=True))
         rate = proportion_interval(cast("list[float]", passed), scenarios, cast("list[float]", weights))
-        records.append({"config": config, "model_kind": kind, "check": check, "success_rate": rate.mean, "low": rate.low, "high": rate.high})
+        records.append(
+            {"config": config, "model_kind": kind, "check": check, "success_rate": rate.mean, "low": rate.low, "high": rate.high}
+        )
         records[-1]["trials"] = len(judged)
     return records
 

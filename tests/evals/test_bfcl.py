@@ -207,7 +207,10 @@ for name in ("bfcl:multiple", "agentdojo:slack"):
         print(type(error).__name__, str(error).partition(":")[0])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["UsageError the package bfcl-eval is not installed", "UsageError the package agentdojo is not installed"]
+    assert done.stdout.splitlines() == [
+        "UsageError the package bfcl-eval is not installed",
+        "UsageError the package agentdojo is not installed",
+    ]
 
 
 def test_the_package_itself_is_left_as_it_was() -> None:

@@ -99,7 +99,12 @@ def test_older_logs(tmp_path: Path, method: int) -> None:
         method,
     )
     rows = read_inspect(path).to_dict(orient="records")
-    assert [(row["outcome"], row["reason"]) for row in rows] == [("fail", ""), ("fail", ""), ("error", "limit: token"), ("pass", "limit: token")]
+    assert [(row["outcome"], row["reason"]) for row in rows] == [
+        ("fail", ""),
+        ("fail", ""),
+        ("error", "limit: token"),
+        ("pass", "limit: token"),
+    ]
     assert [row["score"] for row in rows[:2]] == [0.25, 0.5]
     assert (rows[0]["model_calls"], rows[0]["tool_calls"], rows[0]["git_sha"]) == (2, 2, "abc")
     assert rows[0]["config"] == "openai/gpt-4o [solver=react, temperature=0.5]"
@@ -120,7 +125,10 @@ def test_unfinished_log_and_json(tmp_path: Path) -> None:
 
 def test_cost_of_several_models(tmp_path: Path) -> None:
     """Costs that the log knows are added up; a model without one makes the calls unpriced."""
-    usage = {"a": {"total_tokens": 10, "output_tokens": 4, "total_cost": 0.5}, "b": {"total_tokens": 5, "output_tokens": 1, "total_cost": 0.25}}
+    usage = {
+        "a": {"total_tokens": 10, "output_tokens": 4, "total_cost": 0.5},
+        "b": {"total_tokens": 5, "output_tokens": 1, "total_cost": 0.25},
+    }
     unknown = {**usage, "b": {"total_tokens": 5, "output_tokens": 1}}
     events = [{"event": "model"}, {"event": "model", "pending": True}]
     samples = [sample(model_usage=usage, events=events), sample(epoch=2, model_usage=unknown, events=events)]
@@ -197,7 +205,9 @@ def test_zip_files_that_are_no_logs(tmp_path: Path, parts: dict[str, Any], probl
     assert problem in str(raised.value)
 
 
-@pytest.mark.parametrize(("text", "problem"), [("", "neither a zip file nor whole JSON"), ("[1]", "nothing under 'eval'"), ("{", "neither a zip file")])
+@pytest.mark.parametrize(
+    ("text", "problem"), [("", "neither a zip file nor whole JSON"), ("[1]", "nothing under 'eval'"), ("{", "neither a zip file")]
+)
 def test_text_that_is_no_log(tmp_path: Path, text: str, problem: str) -> None:
     """The same for files that are no zip files."""
     (tmp_path / "log.json").write_text(text)

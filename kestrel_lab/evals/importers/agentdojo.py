@@ -230,6 +230,7 @@ def _parts() -> SimpleNamespace:
     """The modules of the package that are used here, by their last names."""
     names = ("task_suite.load_suites", "functions_runtime", "attacks.attack_registry", "models", "agent_pipeline.tool_execution")
     # The one thing wanted of a provider's client there is the name it gives to calls without one.
-    google = {f"{_PIPELINE}.llms.google_llm": {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}}
-    modules = import_parts(_PACKAGE, [f"{_PACKAGE}.{name}" for name in names], in_place_of={_PIPELINE: {}, f"{_PIPELINE}.llms": {}} | google)
+    google = {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}
+    stand_ins: dict[str, dict[str, object]] = {_PIPELINE: {}, f"{_PIPELINE}.llms": {}, f"{_PIPELINE}.llms.google_llm": {**google}}
+    modules = import_parts(_PACKAGE, [f"{_PACKAGE}.{name}" for name in names], in_place_of=stand_ins)
     return SimpleNamespace(**{name.rpartition(".")[2]: module for name, module in zip(names, modules, strict=True)})

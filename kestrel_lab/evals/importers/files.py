@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.inspect_logs import is_inspect, read_inspect
@@ -42,7 +42,7 @@ def summary_of(frame: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    given: list[dict[str, Any]] = frame.to_dict(orient="records")
+    given = cast("list[dict[str, Any]]", frame.to_dict(orient="records"))
     if any(row["success"] < 0 or row["success"] > 1 for row in given):
         return _means_of(frame)
     unknown = dict.fromkeys(COLUMNS, math.nan)

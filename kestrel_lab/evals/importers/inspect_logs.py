@@ -162,7 +162,11 @@ def _mark(value: Any) -> float:
 
 def _config(about: dict[str, Any]) -> str:
     """The model, and what was set for it, for the solver and for the task."""
-    given = {**(about.get("task_args_passed") or {}), **(about.get("model_generate_config") or {}), **(about.get("solver_args_passed") or {})}
+    given = {
+        **(about.get("task_args_passed") or {}),
+        **(about.get("model_generate_config") or {}),
+        **(about.get("solver_args_passed") or {}),
+    }
     if about.get("solver"):
         given = {"solver": about["solver"], **given}
     settings = ", ".join(f"{key}={one_line(str(value), 40)}" for key, value in given.items() if value is not None)
@@ -194,5 +198,3 @@ def _calls(sample: dict[str, Any]) -> dict[str, float]:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
-
-
