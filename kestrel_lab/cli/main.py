@@ -30,6 +30,7 @@ from kestrel_lab.core.text import plain
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
 from kestrel_lab.evals.bisectresult import BisectResult
+from kestrel_lab.evals.bycheck import CHECK_HEADINGS, shared_checks
 from kestrel_lab.evals.comparison import Comparison
 from kestrel_lab.evals.gating import EXIT_CODES, GateReport
 from kestrel_lab.evals.history import History
@@ -173,6 +174,8 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case EvalResult():
             console.print(Text("\n".join((result.headline, *result.told()))))
             console.print(_narrow(*result.table()))
+            if checks := shared_checks(result.rows):
+                console.print(_table(CHECK_HEADINGS, checks))
         case GateReport():
             console.print(Text(result.headline))
             console.print(_table(*result.table()))

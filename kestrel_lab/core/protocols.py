@@ -72,6 +72,8 @@ class Trial:
     """The model of that name, for checks that ask one; the suite's grader where the name is empty."""
     function: Callable[[str], Callable[..., Any]] | None = None
     """The function that `module:function` names, for checks that are written in Python."""
+    environment: Any = None
+    """The state that the scenario's tools acted on, as it was left; `None` where they have none of their own."""
 
 
 class Memory(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kestrel_lab.engine.bootstrap import bootstrap
+from kestrel_lab.engine.conversing import converse
 from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.graph import graph
 from kestrel_lab.engine.loop import loop
@@ -22,6 +23,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "verify": verify,
     "commit": commit,
     "loop": loop,
+    "converse": converse,
     "graph": graph,
     "thoughts": thoughts,
     "thoughts_expand": thoughts_expand,

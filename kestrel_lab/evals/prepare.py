@@ -62,6 +62,11 @@ class Prepared:
         """The tools of a trial: the configuration's, if it has any, else the scenario's."""
         return self.config_tools.get(config.name) or self.toolboxes[scenario.id]
 
+    def told(self, scenario: Scenario) -> str:
+        """The instructions of a trial: the suite's, and those of the scenario's environment."""
+        own = scenario.environment.instructions if scenario.environment else ""
+        return f"{self.instructions}\n\n{own}".strip() if own else self.instructions
+
     @asynccontextmanager
     async def models_for(
         self, session: Session, scenario: Scenario, config: Config, epoch: int, workspace: Path
@@ -143,6 +148,7 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
     """
     given = models or {}
     replay = suite.cassette.mode == "replay"
+    _refuse_mixed(suite)
     own = {tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)}
     toolboxes: dict[str, Toolbox] = {}
     graders: dict[str, Model] = {}
@@ -198,11 +204,24 @@ def _instructions(suite: Suite) -> str:
 
 
 def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
+    if scenario.environment is not None:
+        return Toolbox()  # each trial has tools of its own
     if scenario.tools is None:
         native = {tool.name: tool for tool in session.toolbox}
         reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure"}
         return Toolbox((reading | own).values())
     return _tools_named(own, session, scenario.tools, f"scenario {scenario.id!r}")
+
+
+def _refuse_mixed(suite: Suite) -> None:
+    """Raise `UsageError` for a configuration that would take the place of what a scenario brings with it."""
+    for config in suite.configs:
+        if config.tools is not None and (found := next((one.id for one in suite.scenarios if one.environment), None)):
+            msg = f"configuration {config.name!r} has tools of its own, but the scenario {found!r} can only be done with those it brings"
+            raise UsageError(msg)
+        if config.plan and (found := next((one.id for one in suite.scenarios if one.turns), None)):
+            msg = f"configuration {config.name!r} has a plan, but the scenario {found!r} is a conversation of several turns"
+            raise UsageError(msg)
 
 
 def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:

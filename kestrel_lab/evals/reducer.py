@@ -53,20 +53,28 @@ class Reducer:
     def add(self, row: EvalRow) -> None:
         """One more trial."""
         result = cast("dict[str, Any]", row.result)
-        cell = self._cells.get((row.config, row.scenario))
+        counts = result["outcome"] != "error" or self._count_errors == "fail"
+        success = float(result["outcome"] == "pass") if counts else math.nan
+        self._add(row.config, row.scenario, result, success, cast("dict[str, float]", row.metrics) | score_metrics(result["scores"]))
+
+    def add_record(self, record: dict[str, Any]) -> None:
+        """One more trial, as a row of a frame tells of it; one without `success` is in no rate."""
+        numbers = {name: record[name] for name in (*MEANS, "grading_cost")}
+        self._add(record["config"], record["scenario"], record, record["success"], numbers)
+
+    def _add(self, config: str, scenario: str, told: dict[str, Any], success: float, numbers: dict[str, float]) -> None:
+        cell = self._cells.get((config, scenario))
         if cell is None:
-            cell = Cell(result["family"], result["weight"], result["model"], result["model_kind"])
-            self._cells[row.config, row.scenario] = cell
+            cell = self._cells[config, scenario] = Cell(told["family"], told["weight"], told["model"], told["model_kind"])
         cell.trials += 1
-        broke = result["outcome"] == "error"
-        cell.errors += broke
-        if not broke or self._count_errors == "fail":
-            cell.success.add(float(result["outcome"] == "pass"))
+        cell.errors += told["outcome"] == "error"
+        if success == success:  # not a number is the one thing that differs from itself
+            cell.success.add(success)
         measured = cell.measured
-        for name, value in (cast("dict[str, float]", row.metrics) | score_metrics(result["scores"])).items():
+        for name, value in numbers.items():
             if name not in measured:
                 measured[name] = Moments()
-            if value == value:  # not a number is the one thing that differs from itself
+            if value == value:
                 measured[name].add(value)
 
     def merge(self, other: Reducer) -> None:

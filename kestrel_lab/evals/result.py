@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
+from kestrel_lab.evals.bycheck import check_rates
 from kestrel_lab.evals.frontier import Frontier, frontier
 from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
@@ -120,6 +121,11 @@ class EvalResult:
         that broke are in none. Missing where there are no such trials.
         """
         return shown_frame(abstentions(self.suite, self.rows)).set_index("config")
+
+    def by_check(self) -> pd.DataFrame:
+        """One row per configuration and check: how often it passed in the trials that were judged, `success_rate` with `low` and `high`."""
+        columns = ["config", "check", "success_rate", "low", "high", "trials"]
+        return shown_frame(check_rates(self.rows), columns=columns).set_index(["config", "check"])
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.

@@ -13,6 +13,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.evals.environment import Environment
 from kestrel_lab.evals.gate import Gate
 
 CassetteMode = Literal["off", "record", "replay", "refresh"]
@@ -82,6 +83,10 @@ class Scenario:
     tags: tuple[str, ...] = ()
     weight: float = 1.0
     """How much the scenario counts in means over scenarios."""
+    turns: tuple[str, ...] = ()
+    """What the user says after `goal`, in the same conversation, each when what was said before has been answered."""
+    environment: Environment | None = None
+    """Brings tools with a state of their own, in place of `tools`."""
 
     @property
     def policy(self) -> str:
@@ -94,13 +99,16 @@ class Scenario:
 
     def task(self) -> dict[str, Json]:
         """All that a trial's run depends on: what is left of the definition without that by which it is judged."""
-        return {
+        own: dict[str, Json] = {
             "goal": self.goal,
             "place": {"kind": type(self.place).__name__, **asdict(self.place)},
             "tools": None if self.tools is None else list(self.tools),
             "limits": dict(self.limits),
             "approve": self.policy,
         }
+        # Left out where not used, so that results stored before there were environments still stand.
+        turns: dict[str, Json] = {"turns": list(self.turns)} if self.turns else {}
+        return own | turns | ({"environment": self.environment.definition()} if self.environment else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ from kestrel_lab.engine.artifacts import as_text
 from kestrel_lab.evals.checkouts import check_place
 from kestrel_lab.evals.datasets import TABLES, Row, check_columns, filled, picked, read_rows, rows_of
 from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.importers.published import is_published, load_published
 from kestrel_lab.evals.matrix import expanded
 from kestrel_lab.evals.recordings import default_folder
 from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
@@ -58,19 +59,24 @@ class _Placed:
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
-    """The suite in the YAML file at `path`.
+    """The suite in the YAML file at `path`, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
 
     What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
     another checkout, when given. Raises `UsageError`, one line for each mistake of it and of the files it takes
     scenarios from: file, line, key, what is wrong and the nearest right spelling.
     """
+    if is_published(str(path)):
+        return load_published(str(path))
     path = Path(path)
     place = Path(at) if at is not None else path
     problems: list[str] = []
     document, entry = _read(path, SuiteEntry, problems)
     placed = _scenarios(entry, document, problems)
     for number, source in enumerate(entry.scenarios_from):
-        if source.file:
+        if is_published(source.file):
+            loaded = attempt(document, ("scenarios_from", number), problems, partial(load_published, source.file))
+            placed += [_Placed(one, document.place(("scenarios_from", number))) for one in (loaded.scenarios if loaded is not None else ())]
+        elif source.file:
             placed += (
                 attempt(document, ("scenarios_from", number), problems, partial(_from, path, source, document, number, entry, problems))
                 or []

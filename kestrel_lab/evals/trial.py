@@ -15,6 +15,7 @@ from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.text import head_tail
+from kestrel_lab.engine.conversing import conversation
 from kestrel_lab.engine.guard import guarded
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
@@ -23,6 +24,7 @@ from kestrel_lab.evals.places import opened
 from kestrel_lab.evals.prepare import Prepared
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.log.store import EvalRow
+from kestrel_lab.tools.registry import Toolbox
 
 Outcome = Literal["pass", "fail", "error"]
 """`error`: the trial broke (a model, the engine or a check failed) and says nothing of the scenario."""
@@ -89,7 +91,8 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     must change, and the store's errors.
     """
     scenario, config = ask.scenario, ask.config
-    toolbox = ready.toolbox(scenario, config)
+    environment = None if scenario.environment is None else scenario.environment.open()
+    toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
     only_pure = all(tool.effect == "pure" for tool in toolbox)
     async with (
         opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace,
@@ -102,10 +105,10 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
             limits=ready.limits(scenario, config, session.limits),
             workspace=workspace,
             approve=scenario.policy,
-            instructions=ready.instructions,
+            instructions=ready.told(scenario),
             config=config.name,
             scenario=scenario.id,
-            plan=ready.plans[config.name],
+            plan=conversation((scenario.goal, *scenario.turns), toolbox.names) if scenario.turns else ready.plans[config.name],
             inputs=config.inputs,
             resolve=models.resolve,
             ports=models.ports,
@@ -116,6 +119,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
         judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
             goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
             grader=lambda name: guarded(models.grader(name), session.supervisor, _unheard), function=ready.functions.__getitem__,
+            environment=environment,
         ))  # fmt: skip
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",

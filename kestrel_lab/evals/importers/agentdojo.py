@@ -1,0 +1,236 @@
+"""Tasks of AgentDojo (package `agentdojo`), with or without an attack, through our loop, with its tools and its scorers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, Final
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.evals.importers.calls import calls_by_turn
+from kestrel_lab.evals.importers.packages import import_parts, installed
+from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.tools.arguments import SchemaArguments
+from kestrel_lab.tools.registry import Tool
+
+VERSION: Final = "v1.2.2"
+"""The version of the benchmark's tasks, unless another is asked for."""
+UTILITY: Final = "user task done"
+RESISTED: Final = "attack resisted"
+"""The two scores of a trial under attack, as `EvalResult.scores` names them."""
+_PACKAGE: Final = "agentdojo"
+_PIPELINE: Final = f"{_PACKAGE}.agent_pipeline"
+
+
+def load_agentdojo(
+    suite: str, *, attack: str | None = None, limit: int | None = None, target: str = "local", version: str = VERSION
+) -> Suite:
+    """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`; needs `pip install --no-deps agentdojo`.
+
+    With an `attack`, such as `important_instructions`, there is a scenario for each user task with each injection task; `limit`
+    takes the first of them. A trial then has two scores, apart in `EvalResult.scores`: `user task done`, the benchmark's utility,
+    and `attack resisted`, which fails where the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo
+    knows it, for attacks that address the model.
+
+    Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
+    """
+    if limit is not None and limit < 1:
+        msg = f"agentdojo:{suite}: a limit is at least 1, not {limit}"
+        raise UsageError(msg)
+    _, release = installed(_PACKAGE, _PACKAGE)
+    tasks = suite_tasks(suite, version)
+    if attack is not None:
+        _require_attack(attack, target)
+    injections = list(tasks.injection_tasks) if attack is not None else [""]
+    made = (
+        Situation(suite=suite, task=user, injection=injection, attack=attack or "", target=target, version=version, release=release)
+        for user in tasks.user_tasks
+        for injection in injections
+    )
+    return Suite(name=f"agentdojo:{suite}", scenarios=tuple(_scenario(situation) for situation in islice(made, limit)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """A user's task in the world of its suite, and what an attacker has put there."""
+
+    suite: str
+    task: str
+    injection: str
+    """The attacker's task; empty where there is no attack."""
+    attack: str
+    target: str
+    version: str
+    """Of the benchmark's tasks."""
+    release: str
+    """Of the package."""
+
+    @property
+    def instructions(self) -> str:
+        """The benchmark's own system message."""
+        return _system_message()
+
+    def definition(self) -> dict[str, Json]:
+        """Every name that tells it from another."""
+        return {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+
+    def open(self) -> World:
+        """The world before the user's task, with the injections in it."""
+        tasks = suite_tasks(self.suite, self.version)
+        state = _pristine(self).model_copy(deep=True)
+        state = tasks.user_tasks[self.task].init_environment(state)
+        return World(situation=self, state=state, before=state.model_copy(deep=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """The state of one trial."""
+
+    situation: Situation
+    state: Any
+    before: Any
+    """A copy of the state at the beginning."""
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The suite's tools, working on this state."""
+        runtime, write = _parts().functions_runtime, _parts().tool_execution.tool_result_to_str
+        functions = suite_tasks(self.situation.suite, self.situation.version).tools
+        run = runtime.FunctionsRuntime(functions).run_function
+        return [_tool(function, partial(_answered, run, write, self.state, function.name)) for function in functions]
+
+    def judge(self, task: Any, method: str, trial: Trial) -> bool:
+        """What the task's own `METHOD_from_traces` says, or where it says nothing its `METHOD`."""
+        asked = [call for turn in calls_by_turn(trial.records) for step in turn for call in step]
+        traces = [_parts().functions_runtime.FunctionCall(function=call.tool, args=call.args) for call in asked]
+        found = getattr(task, f"{method}_from_traces")(trial.answer, self.before, self.state, traces)
+        return bool(getattr(task, method)(trial.answer, self.before, self.state) if found is None else found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskDone:
+    """The user's task was done, as the benchmark's own function judges."""
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return UTILITY
+
+    async def __call__(self, trial: Trial) -> Score:
+        """The opinion of the task's `utility`."""
+        world: World = trial.environment
+        task = suite_tasks(world.situation.suite, world.situation.version).user_tasks[world.situation.task]
+        done = world.judge(task, "utility", trial)
+        return Score(check=self.label, passed=done, value=float(done), reason="" if done else f"{world.situation.task} was not done")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttackResisted:
+    """The attacker's task was not done, as the benchmark's own function judges."""
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return RESISTED
+
+    async def __call__(self, trial: Trial) -> Score:
+        """The opposite of what the injection task's `security` says, which is true of an attack that succeeded."""
+        world: World = trial.environment
+        task = suite_tasks(world.situation.suite, world.situation.version).injection_tasks[world.situation.injection]
+        obeyed = world.judge(task, "security", trial)
+        reason = f"{world.situation.injection} was done: {task.GOAL}" if obeyed else ""
+        return Score(check=self.label, passed=not obeyed, value=float(not obeyed), reason=reason)
+
+
+def _scenario(situation: Situation) -> Scenario:
+    checks: tuple[Check, ...] = (TaskDone(), AttackResisted()) if situation.attack else (TaskDone(),)
+    name = "/".join(filter(None, (situation.suite, situation.task, situation.injection)))
+    return Scenario(
+        id=name,
+        goal=suite_tasks(situation.suite, situation.version).user_tasks[situation.task].PROMPT,
+        checks=checks,
+        family=situation.attack or "no attack",
+        environment=situation,
+        limits={"cycles": 30},
+    )
+
+
+def _tool(function: Any, work: Any) -> Tool:
+    return Tool(
+        name=function.name,
+        description=function.description,
+        function=work,
+        arguments=SchemaArguments(tool=function.name, schema=function.parameters.model_json_schema()),
+        danger=Danger.LOW,
+        parallel_safe=False,
+    )
+
+
+def _answered(run: Any, write: Any, state: Any, name: str, /, **args: Any) -> str:
+    answer, _ = run(state, name, args, raise_on_error=True)
+    return str(write(answer))
+
+
+@lru_cache(maxsize=256)
+def _pristine(situation: Situation) -> Any:
+    """The state with the injections in it; only ever copied."""
+    tasks = suite_tasks(situation.suite, situation.version)
+    if not situation.attack:
+        return tasks.load_and_inject_default_environment({})
+    attack = _attack(situation.suite, situation.version, situation.attack, situation.target)
+    injections = attack.attack(tasks.user_tasks[situation.task], tasks.injection_tasks[situation.injection])
+    return tasks.load_and_inject_default_environment(injections)
+
+
+@cache
+def _attack(suite: str, version: str, attack: str, target: str) -> Any:
+    return _parts().attack_registry.ATTACKS[attack](suite_tasks(suite, version), SimpleNamespace(name=target))
+
+
+def _require_attack(attack: str, target: str) -> None:
+    known = {name for name, kind in _parts().attack_registry.ATTACKS.items() if not kind.is_dos_attack}
+    if attack not in known:
+        msg = f"agentdojo has no attack {attack!r} with an injection task; {nearest(attack, known)}"
+        raise UsageError(msg)
+    names = _parts().models.MODEL_NAMES
+    if not any(name in target for name in names):
+        msg = f"agentdojo knows no model {target!r} that an attack could address; {nearest(target, names)}"
+        raise UsageError(msg)
+
+
+def suite_tasks(suite: str, version: str) -> Any:
+    """The package's own suite, with its tasks and tools; raises `UsageError` if there is none."""
+    versions = _parts().load_suites._SUITES
+    if version not in versions:
+        msg = f"agentdojo has no version {version!r}; {nearest(version, versions)}"
+        raise UsageError(msg)
+    if suite not in versions[version]:
+        msg = f"agentdojo has no suite {suite!r}; {nearest(suite, versions[version])}"
+        raise UsageError(msg)
+    return versions[version][suite]
+
+
+@cache
+def _system_message() -> str:
+    import yaml
+
+    folder, _ = installed(_PACKAGE, _PACKAGE)
+    text = (folder / "data" / "system_messages.yaml").read_text(encoding="utf-8")
+    return str(yaml.safe_load(text)["default"])
+
+
+@cache
+def _parts() -> SimpleNamespace:
+    """The modules of the package that are used here, by their last names."""
+    names = ("task_suite.load_suites", "functions_runtime", "attacks.attack_registry", "models", "agent_pipeline.tool_execution")
+    # The one thing wanted of a provider's client there is the name it gives to calls without one.
+    google = {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}
+    stand_ins: dict[str, dict[str, object]] = {_PIPELINE: {}, f"{_PIPELINE}.llms": {}, f"{_PIPELINE}.llms.google_llm": {**google}}
+    modules = import_parts(_PACKAGE, [f"{_PACKAGE}.{name}" for name in names], in_place_of=stand_ins)
+    return SimpleNamespace(**{name.rpartition(".")[2]: module for name, module in zip(names, modules, strict=True)})

@@ -1,0 +1,200 @@
+"""Logs of Inspect (`.eval` and `.json`) as tidy frames: one row per sample and epoch, in the columns of our own trials.
+
+The format is that of the UK AI Security Institute's Inspect: a zip file with `header.json`, or `_journal/start.json` where the run
+did not end, and `samples/ID_epoch_N.json`; or all of it in one JSON file. Nothing of Inspect is needed, and nothing in a log is run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.text import one_line, shown_path
+from kestrel_lab.evals.importers.zipjson import ZipOfJson
+from kestrel_lab.evals.table import COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+"""What scores that are words count, as Inspect counts them."""
+
+
+def read_inspect(*paths: str | Path, passes: float = 1.0) -> pd.DataFrame:
+    """One row per sample and epoch of the logs, with the columns of `EvalResult.frame` and one `score.SCORER` for each scorer.
+
+    `scenario` is the sample's id, `config` the model with its settings where it has any, `success` 1 or 0: whether the first
+    scorer gave at least `passes`. `score` is the mean over scorers, where words count as in Inspect (C 1, P 0.5, I and N 0). A sample
+    that broke or was never scored has outcome `error` and no success, since Inspect leaves it out of its rates. `model_kind`
+    is `scripted` for Inspect's mock model. Times are in seconds, costs in US dollars; what a log does not tell is missing.
+
+    Raises `UsageError` with the file, and the part of it, for what is not a whole log.
+    """
+    import pandas as pd  # takes half a second, and only frames need it
+
+    rows = [row for path in paths for row in _rows(Path(path), passes)]
+    scorers = list(dict.fromkeys(key for row in rows for key in row if key.startswith("score.")))
+    return pd.DataFrame(rows, columns=[*COLUMNS, *scorers])
+
+
+def is_inspect(path: Path) -> bool:
+    """Whether the file looks like a log of Inspect, by its first characters."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return head.startswith(b"PK\x03\x04") or (head.lstrip()[:1] == b"{" and b'"version"' in head and b'"eval"' in head)
+
+
+def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        msg = f"there is no file {str(path)!r}"
+        raise UsageError(msg)
+    found = 0
+    for place, about, sample in _samples(path):
+        try:
+            yield _row(about, sample, passes)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            msg = f"{shown_path(path)}: {place} is not a sample of an Inspect log ({type(error).__name__}: {one_line(str(error), 100)})"
+            raise UsageError(msg) from error
+        found += 1
+    if not found:
+        msg = f"{shown_path(path)}: there are no samples in it"
+        raise UsageError(msg)
+
+
+def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Where each sample stands, what is known of the evaluation, and the sample; of a zip file only one at a time is in memory."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"PK"
+    if not zipped:
+        log = _whole(path)
+        about = _about(path, log)
+        samples = log.get("samples")
+        for number, sample in enumerate(samples if isinstance(samples, list) else ()):
+            yield f"samples[{number}]", about, sample
+        return
+    with ZipOfJson(path) as parts:
+        head = next((name for name in ("header.json", "_journal/start.json") if name in parts.names), None)
+        if head is None:
+            msg = f"{shown_path(path)}: a zip file, but no log of Inspect: it has neither header.json nor _journal/start.json"
+            raise UsageError(msg)
+        about = _about(path, parts.read(head))
+        for name in parts.names:
+            if name.startswith("samples/") and name.endswith(".json"):
+                yield name, about, parts.read(name)
+
+
+def _whole(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        msg = f"{shown_path(path)}: not a log of Inspect: neither a zip file nor whole JSON ({one_line(str(error), 100)})"
+        raise UsageError(msg) from error
+
+
+def _about(path: Path, head: Any) -> dict[str, Any]:
+    """The part of a log that says what was evaluated."""
+    about = head.get("eval") if isinstance(head, dict) else None
+    if not isinstance(about, dict) or not isinstance(about.get("task"), str) or not isinstance(about.get("model"), str):
+        msg = f"{shown_path(path)}: not a log of Inspect: nothing under 'eval' names a task and a model"
+        raise UsageError(msg)
+    return about
+
+
+def _row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> dict[str, Any]:
+    marks = {name: _mark(score["value"]) for name, score in _scores(sample).items()}
+    error = sample.get("error")
+    values = [mark for mark in marks.values() if not math.isnan(mark)]
+    headline = next(iter(marks.values()), math.nan)
+    counts = error is None and not math.isnan(headline)
+    success = float(headline >= passes) if counts else math.nan
+    limit = sample.get("limit")
+    return {
+        "suite": about["task"],
+        "scenario": str(sample["id"]),
+        "family": "",
+        "config": _config(about),
+        "model": about["model"],
+        "model_kind": "scripted" if about["model"].startswith("mockllm/") else "real",
+        "epoch": int(sample["epoch"]),
+        "outcome": ("pass" if success else "fail") if counts else "error",
+        "success": success,
+        "score": sum(values) / len(values) if values else math.nan,
+        "wall_time": _number(sample.get("total_time")),
+        "working_time": _number(sample.get("working_time")),
+        **_tokens(sample.get("model_usage") or {}),
+        **_calls(sample),
+        "reason": _reason(error) if error is not None else f"limit: {limit['type']}" if limit else "" if counts else "not scored",
+        "run": str(sample.get("uuid") or ""),
+        "git_sha": str((about.get("revision") or {}).get("commit") or ""),
+        "weight": 1.0,
+        **{f"score.{name}": mark for name, mark in marks.items()},
+    }
+
+
+def _scores(sample: dict[str, Any]) -> dict[str, Any]:
+    """Scores by scorer; the oldest logs have one without a name."""
+    if sample.get("scores"):
+        return dict(sample["scores"])
+    return {"score": sample["score"]} if sample.get("score") else {}
+
+
+def _reason(error: Any) -> str:
+    return one_line(str(error["message"] if isinstance(error, dict) else error), 500)
+
+
+def _mark(value: Any) -> float:
+    """A score as a number; the mean of one that has several parts; not a number where it is neither."""
+    if isinstance(value, dict | list):
+        parts = [_mark(part) for part in (value.values() if isinstance(value, dict) else value)]
+        return sum(parts) / len(parts) if parts else math.nan
+    if isinstance(value, bool | int | float):
+        return float(value)
+    text = str(value)
+    try:
+        return _WORDS[text] if text in _WORDS else _WORDS[text.lower()] if text.lower() in _WORDS else float(text)
+    except ValueError:
+        return math.nan
+
+
+def _config(about: dict[str, Any]) -> str:
+    """The model, and what was set for it, for the solver and for the task."""
+    given = {
+        **(about.get("task_args_passed") or {}),
+        **(about.get("model_generate_config") or {}),
+        **(about.get("solver_args_passed") or {}),
+    }
+    if about.get("solver"):
+        given = {"solver": about["solver"], **given}
+    settings = ", ".join(f"{key}={one_line(str(value), 40)}" for key, value in given.items() if value is not None)
+    return f"{about['model']} [{settings}]" if settings else str(about["model"])
+
+
+def _tokens(usage: dict[str, Any]) -> dict[str, float]:
+    """Tokens and known costs over all models; what a cache gave counts as read, as in the totals of Inspect."""
+    totals = [_number(one.get("total_tokens")) for one in usage.values()]
+    written = [_number(one.get("output_tokens")) for one in usage.values()]
+    costs = [one["total_cost"] for one in usage.values() if one.get("total_cost") is not None]
+    return {
+        "token_usage": sum(totals),
+        "tokens_in": sum(totals) - sum(written),
+        "tokens_out": sum(written),
+        "cost_estimate": float(sum(costs)),
+    }
+
+
+def _calls(sample: dict[str, Any]) -> dict[str, float]:
+    """Calls of models and tools: from the events, or the conversation where a log has no events; and how many have no price."""
+    events = [event.get("event") for event in sample.get("events") or () if not event.get("pending")]
+    said = [message for message in sample.get("messages") or () if message.get("role") == "assistant"]
+    models = events.count("model") if events else len(said)
+    tools = events.count("tool") if events else sum(len(message.get("tool_calls") or ()) for message in said)
+    priced = all(one.get("total_cost") is not None for one in (sample.get("model_usage") or {}).values())
+    return {"model_calls": float(models), "tool_calls": float(tools), "unpriced_calls": 0.0 if priced else float(models)}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
