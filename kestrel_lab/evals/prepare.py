@@ -11,12 +11,13 @@ from typing import Any
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.session import Session
+from kestrel_lab.engine.toolset import chosen_tools
 from kestrel_lab.evals.places import locate
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.toolfiles import load_check, load_function, load_tools
@@ -143,18 +144,18 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
 def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
     if scenario.tools is None:
         native = {tool.name: tool for tool in session.toolbox}
-        reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure"}
+        reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group}
         return Toolbox((reading | own).values())
     return _named(own, session, scenario.tools, f"scenario {scenario.id!r}")
 
 
 def _named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
-    known = {tool.name: tool for tool in session.toolbox} | own
-    for name in names:
-        if name not in known:
-            msg = f"{who} wants the tool {name!r}, which is not there; {nearest(name, known)}"
-            raise UsageError(msg)
-    return Toolbox(known[name] for name in names)
+    known = Toolbox(({tool.name: tool for tool in session.toolbox} | own).values())
+    try:
+        return chosen_tools(known, names)
+    except UsageError as error:
+        msg = f"{who}: {error}"
+        raise UsageError(msg) from error
 
 
 def _plan(suite: Suite, config: Config) -> str | Path | None:

@@ -99,6 +99,10 @@ class Tool:
     """Shown to whoever is asked to allow a call."""
     asks_person: bool = False
     """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
+    untrusted: bool = False
+    """What it answers was written by others, whom nobody vouches for: a web page, an issue."""
+    group: str = ""
+    """What it is named together with others by. One with a group is offered only to runs that name it or its group."""
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
 
@@ -208,15 +212,27 @@ class Toolbox:
     def __repr__(self) -> str:
         if not self._tools:
             return "Toolbox: no tools"
-        rows = [("name", "danger", "effect", "description"), *self._rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows)
+        rows = [self._heads(), *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
 
     def _repr_html_(self) -> str:
-        return table_html(("name", "danger", "effect", "description"), self._rows())
+        return table_html(self._heads(), self._rows())
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        return [(one_line(tool.name), tool.danger.name, tool.effect, one_line(tool.description)) for tool in self]
+    def _heads(self) -> tuple[str, ...]:
+        grouped = ("offered",) if any(tool.group for tool in self) else ()
+        return ("name", "danger", "effect", *grouped, "description")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        grouped = any(tool.group for tool in self)
+        return [
+            (
+                *(one_line(tool.name), tool.danger.name, tool.effect),
+                *((f"with {tool.group}" if tool.group else "always",) if grouped else ()),
+                one_line(tool.description),
+            )
+            for tool in self
+        ]
 
 
 @contextmanager
