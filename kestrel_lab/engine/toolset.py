@@ -22,9 +22,9 @@ def known_tools(own: Iterable[Tool], given: Tools) -> Toolbox:
 
     A given tool takes the place of one that is offered on request only. Raises `UsageError` for the name of any other.
     """
-    given = [replace(given_tool(item), group="") for item in given]
-    taken = {tool.name for tool in given}
-    return Toolbox([*(tool for tool in own if not (tool.group and tool.name in taken)), *given])
+    added = [replace(given_tool(item), group="") for item in given]
+    taken = {tool.name for tool in added}
+    return Toolbox([*(tool for tool in own if not (tool.group and tool.name in taken)), *added])
 
 
 def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:

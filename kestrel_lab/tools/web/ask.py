@@ -91,7 +91,8 @@ async def _once(reach: Reach, method: str, url: Url, headers: Mapping[str, str],
     ours = {"Host": url.authority, "User-Agent": f"kestrel-lab/{__version__}", "Accept-Encoding": "gzip", "Connection": "close"}
     if body or method in {"POST", "PUT"}:
         ours["Content-Length"] = str(len(body))
-    target = httpcore.URL(scheme=url.scheme.encode(), host=url.host.encode(), port=url.port, target=url.target.encode())
+    port = None if url.usual_port else url.port
+    target = httpcore.URL(scheme=url.scheme.encode(), host=url.host.encode(), port=port, target=url.target.encode())
     async with AsyncExitStack() as stack:
         try:
             pool = await stack.enter_async_context(await _pool(reach, url))

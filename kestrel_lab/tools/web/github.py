@@ -73,8 +73,8 @@ def _issue(github: Service) -> Tool:
         head = f"#{number} [{text_at(issue, 'state')}] {text_at(issue, 'title')} (by {text_at(issue, 'user', 'login')})"
         parts = [head, text_at(issue, "body")]
         total = int(text_at(issue, "comments") or 0)
-        for comment in entries({"all": await github.get(f"{path}/comments", per_page=_MOST_COMMENTS)} if total else {}, "all"):
-            parts.append(f"{text_at(comment, 'user', 'login')}, {text_at(comment, 'created_at')}:\n{text_at(comment, 'body')}")
+        comments = entries({"all": await github.get(f"{path}/comments", per_page=_MOST_COMMENTS)} if total else {}, "all")
+        parts += [f"{text_at(one, 'user', 'login')}, {text_at(one, 'created_at')}:\n{text_at(one, 'body')}" for one in comments]
         if total > _MOST_COMMENTS:
             parts.append(f"[{total - _MOST_COMMENTS} more comments]")
         return foreign("\n\n".join(part for part in parts if part), "GitHub")

@@ -53,8 +53,8 @@ def _issue(jira: Service) -> Tool:
         """
         issue = await jira.get(f"/rest/api/2/issue/{_checked(key)}", fields="summary,status,assignee,description,comment")
         parts = [_line(issue), text_at(issue, "fields", "description")]
-        for comment in entries(issue, "fields", "comment", "comments"):
-            parts.append(f"{text_at(comment, 'author', 'displayName')}, {text_at(comment, 'created')}:\n{text_at(comment, 'body')}")
+        comments = entries(issue, "fields", "comment", "comments")
+        parts += [f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}" for one in comments]
         return foreign("\n\n".join(part for part in parts if part), "Jira")
 
     return offered(jira_issue, Danger.LOW, "idempotent", group="jira")

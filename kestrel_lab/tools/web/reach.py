@@ -23,9 +23,9 @@ async def resolve_name(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """Public addresses, ports 80 and 443, and what `also` adds.
+    """Public addresses at `ports`, and what `also` adds.
 
-    There is no setting, environment variable or argument of a tool that adds to `also`: only the program that
+    There is no setting, environment variable or argument of a tool that adds to either: only the program that
     makes the tools can. Where the environment names a proxy (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`)
     requests go through it. It then resolves names anew, so it has to keep private addresses out itself;
     those that are written as numbers, or are private to this machine's resolver too, are refused here already.
@@ -33,6 +33,7 @@ class Reach:
 
     also: frozenset[tuple[str, int]] = frozenset()
     """Hosts, as they are written in URLs, with the port: reached whatever their address is."""
+    ports: frozenset[int] = frozenset({80, 443})
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
     resolve: Resolve = resolve_name
     seconds: float = 30.0
@@ -43,8 +44,8 @@ class Reach:
 
     def check_port(self, url: Url) -> None:
         """Raise `PermissionError` for a port that is not for the web."""
-        if url.port not in (80, 443) and (url.host, url.port) not in self.also:
-            msg = f"{url.origin} was not asked: only ports 80 and 443 may be reached"
+        if url.port not in self.ports and (url.host, url.port) not in self.also:
+            msg = f"{url.origin} was not asked: only ports {' and '.join(map(str, sorted(self.ports)))} may be reached"
             raise PermissionError(msg)
 
     async def addresses(self, host: str, port: int) -> list[str]:

@@ -27,10 +27,15 @@ class Url:
     """Path and query, as they are sent."""
 
     @property
+    def usual_port(self) -> bool:
+        """Whether the port is the one of the scheme."""
+        return self.port == _SCHEMES[self.scheme]
+
+    @property
     def authority(self) -> str:
         """Host and port as in a `Host` header: the port only where it is not the usual one."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _SCHEMES[self.scheme] else f"{host}:{self.port}"
+        return host if self.usual_port else f"{host}:{self.port}"
 
     @property
     def origin(self) -> str:
