@@ -49,6 +49,7 @@ from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
 from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.tasks import task_tools
 from kestrel_lab.tools.timeexpr.handshake import handshake
 from kestrel_lab.tools.web.reach import Reach
 from kestrel_lab.tools.workspace import Workspace
@@ -106,7 +107,7 @@ class Session(Archive):
         self.provider = provider
         self.api_base = api_base
         self.env = os.environ if env is None else env
-        self.toolbox = known_tools(native_tools() + web_tools(Reach(env=self.env)), tools)
+        self.toolbox = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=LogMemory(self.store))

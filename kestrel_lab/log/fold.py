@@ -34,6 +34,7 @@ from kestrel_lab.core.events import (
     StepFinished,
     StepRetried,
     StepStarted,
+    TaskChanged,
     ToolAnswered,
     ToolCalled,
 )
@@ -126,6 +127,8 @@ class RunState:
     """Answers by question."""
     always: set[str] = field(default_factory=set)
     """Tools that need no further approval in this run."""
+    tasks: dict[str, TaskChanged] = field(default_factory=dict)
+    """The task list, by number."""
     usage: Usage = Usage()
     waiting_s: float = 0.0
     """Seconds spent waiting for a person."""
@@ -206,6 +209,8 @@ class RunState:
                 self._retried(event)
             case StepFinished():
                 self._step_finished(event)
+            case TaskChanged():
+                self.tasks[event.task] = event
             case RunFinished():
                 self.finished, self.answer = event, event.answer
             case _:

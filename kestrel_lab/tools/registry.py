@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.events import TaskChanged
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.text import one_line
@@ -22,7 +23,7 @@ from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
 
-__all__ = ["Fingerprint", "Parts", "Preview", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = ["Fingerprint", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
@@ -46,6 +47,16 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tasks:
+    """The task list of a run; what is changed is an event of the run."""
+
+    listed: Callable[[], tuple[TaskChanged, ...]]
+    """As it is now, in the order in which they were put on it."""
+    change: Callable[[TaskChanged], object]
+    """Put a task on the list, or in another state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
 
@@ -56,6 +67,8 @@ class ToolContext:
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
     time: Mapping[str, Json] = field(default_factory=dict)
     """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""
+    tasks: Tasks | None = None
+    """`None` outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
 
