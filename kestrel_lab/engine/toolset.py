@@ -40,8 +40,13 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
     if isinstance(tools, str):
         msg = f"tools must be a list, not the text {tools!r}"
         raise UsageError(msg)
-    found = [tool for item in tools for tool in (_named(known, item) if isinstance(item, str) else [given_tool(item)])]
-    return Toolbox({id(tool): tool for tool in found}.values())  # a tool and its group may both be named
+    found: list[Tool] = []
+    for item in tools:
+        if isinstance(item, str):
+            found += [tool for tool in _named(known, item) if tool not in found]  # a tool and its group may both be named
+        else:
+            found.append(given_tool(item))
+    return Toolbox(found)
 
 
 def group_names(known: Toolbox) -> list[str]:
