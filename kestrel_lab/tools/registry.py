@@ -210,6 +210,11 @@ class Toolbox:
             self._specs = tuple(tool.spec() for tool in self)
         return self._specs
 
+    @staticmethod
+    def offered(tool: Tool) -> str:
+        """When a run is offered the tool, in words."""
+        return f"if {tool.group} is named" if tool.group else "always"
+
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
 
@@ -241,7 +246,7 @@ class Toolbox:
         return [
             (
                 *(one_line(tool.name), tool.danger.name, tool.effect),
-                *((f"with {tool.group}" if tool.group else "always",) if grouped else ()),
+                *((self.offered(tool),) if grouped else ()),
                 one_line(tool.description),
             )
             for tool in self
