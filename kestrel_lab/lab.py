@@ -207,7 +207,9 @@ class Lab(Session):
         return run_blocking(self.bisect(suite, good, bad, **options))
 
     def __repr__(self) -> str:
-        return f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.resolve_tools(None))} tools"
+        return (
+            f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.resolve_tools(None))} tools"
+        )
 
     def _repr_html_(self) -> str:
         rows = [

@@ -61,7 +61,9 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
         shown(f"{_MARKS.get(task.status, task.status)} {task.title}" + (f": {task.note}" if task.note else ""), 500) for task in tasks
     ]
     done = over == len(tasks)
-    row.change(text=f"tasks: {over} of {len(tasks)} done", level="good" if done else "info", state="done" if done else "running", items=lines)
+    row.change(
+        text=f"tasks: {over} of {len(tasks)} done", level="good" if done else "info", state="done" if done else "running", items=lines
+    )
     return row
 
 

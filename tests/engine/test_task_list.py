@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.events import TaskChanged
@@ -87,6 +87,7 @@ def test_mistakes_are_told() -> None:
         asyncio.run(made.run({}, ToolContext(workspace=Workspace(Path.cwd()))))
 
 
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(["todo", "doing", "done", "dropped"])), max_size=12))
 def test_numbers_stay_with_their_tasks(changes: list[tuple[int, str]]) -> None:
     """Whatever is changed in whatever order, the list keeps its order and each task its last state."""

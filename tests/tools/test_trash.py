@@ -63,6 +63,7 @@ def test_what_several_edits_would_change_can_be_seen_before(tmp_path: Path) -> N
     assert (tmp_path / "f").read_text() == "a\n"
 
 
+@settings(max_examples=40)
 @given(st.text("ab\n", max_size=20), st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.text("abc", max_size=3), st.booleans())))
 def test_edits_together_are_edits_one_after_the_other(text: str, pairs: list[tuple[str, str, bool]]) -> None:
     """The law of `replace_in_order`: the last text of single edits, or an error and nothing."""
@@ -193,7 +194,7 @@ def test_a_deletion_is_shown_before_it_is_allowed(tmp_path: Path) -> None:
     assert preview_delete({"path": "q"}, ctx).startswith("this deletion would fail: q does not exist")
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["a", "b", "d/a", "d/e/f"]), min_size=1, max_size=6))
 def test_restoring_undoes_deleting(tmp_path: Path, paths: list[str]) -> None:
     """Whatever is deleted in whatever order, restoring all leaves the files as they were."""
