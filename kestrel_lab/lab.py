@@ -247,7 +247,9 @@ class Lab(Session):
         return run_blocking(self.bisect(suite, good, bad, **options))
 
     def __repr__(self) -> str:
-        return f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.toolbox)} tools"
+        return (
+            f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.resolve_tools(None))} tools"
+        )
 
     def _repr_html_(self) -> str:
         rows = [
@@ -255,7 +257,8 @@ class Lab(Session):
             ("model", self._model_name()),
             ("approval policy", self.approve),
             ("limits", ", ".join(f"{key} {value}" for key, value in self.limits.as_json().items() if value is not None)),
-            ("tools", ", ".join(self.toolbox.names)),
+            ("tools", ", ".join(self.resolve_tools(None).names)),
+            ("tools on request", ", ".join(tool.name for tool in self.toolbox if tool.group)),
             ("runs", str(len(self.store.runs(limit=10_000, trials=False)))),
         ]
         return f"{headline_html('Lab')}{table_html(('what', 'value'), rows)}"

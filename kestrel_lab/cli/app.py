@@ -64,7 +64,9 @@ def run(
     model: Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")] = None,
     approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")] = None,
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
-    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, with commas between; all by default.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
+    ] = None,
     cycles: Annotated[int | None, typer.Option(help="Most model turns.")] = None,
     cost: Annotated[float | None, typer.Option(help="Most US dollars.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
@@ -113,7 +115,9 @@ def orchestrate(
     model: Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")] = None,
     approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")] = None,
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
-    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, with commas between; all by default.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="How often the answer is repaired at most.")] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps the plan has at most.")] = None,
     cycles: Annotated[int | None, typer.Option(help="Most model turns.")] = None,
@@ -243,7 +247,7 @@ def deny(ctx: typer.Context, run_id: RunId, *, reason: Annotated[str, typer.Opti
 
 @app.command()
 def tools(ctx: typer.Context) -> Toolbox:
-    """List the tools with their danger."""
+    """List the tools with their danger, and with which word those are offered that not every run gets."""
     return _face(ctx).lab().toolbox
 
 

@@ -162,8 +162,8 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case Toolbox():
             console.print(
                 _table(
-                    ("tool", "danger", "effect", "what it does"),
-                    [(t.name, t.danger.name, t.effect, t.description.split("\n")[0]) for t in result],
+                    ("tool", "danger", "effect", "offered", "what it does"),
+                    [(t.name, t.danger.name, t.effect, result.offered(t), t.description.split("\n")[0]) for t in result],
                 )
             )
         case Path() | str():

@@ -50,6 +50,7 @@ from kestrel_lab.core.run_events import (
     RunResumed,
     RunStarted,
     StateTransition,
+    TaskChanged,
 )
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "StepFinished",
     "StepRetried",
     "StepStarted",
+    "TaskChanged",
     "ToolAnswered",
     "ToolCalled",
     "VerifierFinished",
@@ -128,6 +130,7 @@ Event = (
     | HealthChanged
     | CheckpointSaved
     | Progress
+    | TaskChanged
     | RunFinished
 )
 

@@ -126,6 +126,21 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TaskChanged:
+    """An agent put a task on the list of its run, or one of them is in another state."""
+
+    type: ClassVar[str] = "task_changed"
+    task: str
+    """Its number on the list."""
+    title: str
+    status: str = "todo"
+    """`todo`, `doing`, `done` or `dropped`."""
+    note: str = ""
+    call: str = ""
+    """The call that put it on the list."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFinished:
     """The run ended; its last state transition follows."""
 

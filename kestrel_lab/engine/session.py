@@ -37,7 +37,7 @@ from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
-from kestrel_lab.engine.toolset import chosen_tools, given_tool
+from kestrel_lab.engine.toolset import chosen_tools, known_tools
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -47,9 +47,11 @@ from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
-from kestrel_lab.tools.native import native_tools
+from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.tasks import task_tools
 from kestrel_lab.tools.timeexpr.handshake import handshake
+from kestrel_lab.tools.web.reach import Reach
 from kestrel_lab.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Session(Archive):
             home: Folder of the log.
             model: What runs use unless told otherwise; `None` finds one (see `kestrel doctor`).
             approve: Approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`.
-            tools: Offered to every run beside the native tools.
+            tools: Offered to every run beside the native tools; one that is called like a tool of the web replaces it.
             models: Models by names of your own, for runs and for single steps of plans.
             middleware: Put around every call, of models and of tools: hooks before and after thinking and
                 acting. It sees a tool call before it is asked about; what it answers is what is recorded.
@@ -105,7 +107,7 @@ class Session(Archive):
         self.provider = provider
         self.api_base = api_base
         self.env = os.environ if env is None else env
-        self.toolbox = native_tools() + [given_tool(item) for item in tools]
+        self.toolbox = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=NoteMemory(self.store))
@@ -137,7 +139,8 @@ class Session(Archive):
         Args:
             goal: What to do.
             model: Name or object; the session's by default.
-            tools: Names of known tools, tools, or functions; all known tools by default.
+            tools: Names of known tools or of groups of them (`default`, `web`, …), tools, or functions. By default
+                those without a group, and what the plan names.
             limits: The session's by default.
             workspace: The only folder that file tools may touch.
             approve: Policy of this run; the session's by default.
@@ -165,10 +168,10 @@ class Session(Archive):
         bounds = limits or self.limits
         policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
-        toolbox = offer_macros(self.resolve_tools(tools), self.store, place)
         planned = plan_for(plan, goal, inputs)
-        if planned is not None:
-            check_steps(foreseen(planned.steps), toolbox, OPERATIONS, resolve or self.resolve_model)
+        steps = () if planned is None else foreseen(planned.steps)
+        toolbox = offer_macros(chosen_tools(self.toolbox, tools, steps), self.store, place)
+        check_steps(steps, toolbox, OPERATIONS, resolve or self.resolve_model)
         run_id = new_run_id()
         met = handshake((ports or self.ports).now())
         started = RunStarted(

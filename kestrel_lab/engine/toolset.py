@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.plan import Step
 from kestrel_lab.engine.options import Tools
 from kestrel_lab.tools.decorator import tool as as_tool
+from kestrel_lab.tools.native import NEEDS
 from kestrel_lab.tools.registry import Tool, Toolbox
 
+DEFAULT = "default"
+"""Stands for the tools that every run is offered unless it names some."""
 
-def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None) -> Toolbox:
-    """The toolbox that `tools` describe, names being those of `known`; all of it if `None`.
 
-    Raises `UsageError` for an unknown name.
+def known_tools(own: Iterable[Tool], given: Tools) -> Toolbox:
+    """The tools of the package and those that a caller gives to every run.
+
+    A given tool takes the place of one that is offered on request only. Raises `UsageError` for the name of any other.
+    """
+    added = [replace(given_tool(item), group="") for item in given]
+    taken = {tool.name for tool in added}
+    return Toolbox([*(tool for tool in own if not (tool.group and tool.name in taken)), *added])
+
+
+def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:
+    """The toolbox that `tools` describe, names being those of `known`, of their groups, or `default`.
+
+    For `None` it is all that belong to no group, and those that `steps` name. Raises `UsageError` for an unknown name.
     """
     if tools is None:
-        return known
+        named = {name for step in steps for name in (step.tool, *(step.tools or ()))}
+        return Toolbox(tool for tool in known if not tool.group or tool.name in named)
     if isinstance(tools, Toolbox):
         return tools
     if isinstance(tools, str):
         msg = f"tools must be a list, not the text {tools!r}"
         raise UsageError(msg)
-    return Toolbox(known.get(item) if isinstance(item, str) else given_tool(item) for item in tools)
+    found: list[Tool] = []
+    for item in tools:
+        if isinstance(item, str):
+            found += [tool for tool in _named(known, item) if tool not in found]  # a tool and its group may both be named
+        else:
+            found.append(given_tool(item))
+    return Toolbox(found)
+
+
+def group_names(known: Toolbox) -> list[str]:
+    """The words that stand for several tools."""
+    return [DEFAULT, *dict.fromkeys(tool.group for tool in known if tool.group)]
 
 
 def given_tool(item: Tool | Callable[..., Any] | str) -> Tool:
@@ -32,3 +60,14 @@ def given_tool(item: Tool | Callable[..., Any] | str) -> Tool:
         msg = f"{item!r} is a name: give the tool or function itself"
         raise UsageError(msg)
     return item if isinstance(item, Tool) else as_tool(item)
+
+
+def _named(known: Toolbox, name: str) -> Iterator[Tool]:
+    if name in known:
+        yield known.get(name)
+    elif name in (groups := group_names(known)):
+        yield from (tool for tool in known if tool.group == ("" if name == DEFAULT else name))
+    else:
+        needs = next((what for start, what in NEEDS.items() if name == start or name.startswith(f"{start}_")), "")
+        msg = f"there is no tool {name!r}; {f'it needs {needs} in the environment' if needs else nearest(name, [*known.names, *groups])}"
+        raise UsageError(msg)

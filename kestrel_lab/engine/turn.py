@@ -24,7 +24,7 @@ from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.order import TurnOrder
 from kestrel_lab.middleware.record import RecordAnswer, RecordIntent
 from kestrel_lab.middleware.timeout import Timeout
-from kestrel_lab.tools.registry import Tool, ToolArgumentsError, Toolbox, ToolContext, render
+from kestrel_lab.tools.registry import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
 
 TOGETHER = Danger.LOW
 """Calls up to this danger may run beside others of their turn."""
@@ -177,10 +177,14 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
     def tell(text: str, fraction: float | None = None) -> None:
         ctx.emit(Progress(text=text, fraction=fraction))
 
+    tasks = Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit)
+
     async def run(call: Call) -> Result:
         tool = ctx.toolbox.get(call.target)
         parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
-        scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell, time=ctx.began, parts=parts)
+        scope = ToolContext(
+            workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell, time=ctx.began, tasks=tasks, parts=parts
+        )
         try:
             value = await tool.run(call.args, scope)
             return Result(value=value, seconds=parts.seconds if parts else 0.0)

@@ -100,7 +100,7 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
 def _tools(began: RunStarted, calls: Sequence[MadeCall]) -> list[str]:
     used = [tool for tool in dict.fromkeys(call.tool for call in calls) if tool != MACRO_RUN]
     others = [name for name in tools_begun_with(began) if name not in used]
-    note = f"EDIT: those that the run used; it was also offered {one_line(', '.join(others), 400)}"
+    note = f"EDIT: those that the run used; it was also offered {one_line(', '.join(others), 120)}"
     return [*(_notes(note) if others else []), *_entry("tools", cast("list[Json]", used))]
 
 

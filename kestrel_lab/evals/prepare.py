@@ -13,13 +13,14 @@ from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.entries import joined
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.session import Session
+from kestrel_lab.engine.toolset import chosen_tools
 from kestrel_lab.evals.places import locate
 from kestrel_lab.evals.recordings import Recordings
 from kestrel_lab.evals.suite import Config, Scenario, Suite
@@ -208,7 +209,7 @@ def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Tool
         return Toolbox()  # each trial has tools of its own
     if scenario.tools is None:
         native = {tool.name: tool for tool in session.toolbox}
-        reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure"}
+        reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group}
         return Toolbox((reading | own).values())
     return _tools_named(own, session, scenario.tools, f"scenario {scenario.id!r}")
 
@@ -225,12 +226,12 @@ def _refuse_mixed(suite: Suite) -> None:
 
 
 def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
-    known = {tool.name: tool for tool in session.toolbox} | own
-    for name in names:
-        if name not in known:
-            msg = f"{who} wants the tool {name!r}, which is not there; {nearest(name, known)}"
-            raise UsageError(msg)
-    return Toolbox(known[name] for name in names)
+    known = Toolbox(({tool.name: tool for tool in session.toolbox} | own).values())
+    try:
+        return chosen_tools(known, names)
+    except UsageError as error:
+        msg = f"{who}: {error}"
+        raise UsageError(msg) from error
 
 
 def _plan(suite: Suite, config: Config) -> str | Path | None:

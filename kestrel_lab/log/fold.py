@@ -37,6 +37,7 @@ from kestrel_lab.core.events import (
     StepFinished,
     StepRetried,
     StepStarted,
+    TaskChanged,
     ToolAnswered,
     ToolCalled,
 )
@@ -133,6 +134,8 @@ class RunState:
     """Ids of the notes that were given to it."""
     kept: set[str] = field(default_factory=set)
     """Ids of the notes it left for later runs."""
+    tasks: dict[str, TaskChanged] = field(default_factory=dict)
+    """The task list, by number."""
     usage: Usage = Usage()
     waiting_s: float = 0.0
     """Seconds spent waiting for a person."""
@@ -228,6 +231,8 @@ class RunState:
                 self.recalled.update(str(note["id"]) for note in event.notes if "id" in note)
             case MemoryStored() if "id" in event.note:
                 self.kept.add(str(event.note["id"]))
+            case TaskChanged():
+                self.tasks[event.task] = event
             case RunFinished():
                 self.finished, self.answer = event, event.answer
             case _:

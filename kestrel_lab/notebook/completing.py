@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.engine.toolset import group_names
 from kestrel_lab.models.choose import available_models
 from kestrel_lab.models.ollama import Ollama
 from kestrel_lab.notebook.commands import WITH_GOAL, root_command
@@ -100,7 +101,7 @@ def _plans(_lab: Lab, typed: str) -> Iterable[str]:
 
 def _tools(lab: Lab, typed: str) -> Iterable[str]:
     chosen, comma, _ = typed.rpartition(",")
-    return [f"{chosen}{comma}{name}" for name in lab.toolbox.names if name not in chosen.split(",")]
+    return [f"{chosen}{comma}{name}" for name in [*lab.toolbox.names, *group_names(lab.toolbox)] if name not in chosen.split(",")]
 
 
 def _paths(_lab: Lab, typed: str) -> Iterable[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 
 from kestrel_lab.core.text import one_line
@@ -10,6 +12,15 @@ from kestrel_lab.core.text import one_line
 _CONTEXT = 3
 _NO_NEWLINE = "\n\\ No newline at end of file"
 _MOST_COMPARED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One replacement of exact text."""
+
+    old: str
+    new: str
+    replace_all: bool = False
 
 
 def split_lines(text: str) -> list[str]:
@@ -39,6 +50,20 @@ def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
         msg = f"old occurs {count} times (lines {places}): add lines around it until it is unique, or set replace_all"
         raise ValueError(msg)
     return text.replace(old, new)
+
+
+def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
+    """`text` after all edits, each made in what the ones before it left; raises `ValueError` that says which one failed."""
+    if not edits:
+        msg = "edits is empty: give at least one"
+        raise ValueError(msg)
+    for number, edit in enumerate(edits, 1):
+        try:
+            text = replace_exact(text, edit.old, edit.new, everywhere=edit.replace_all)
+        except ValueError as error:
+            msg = f"edit {number} of {len(edits)}: {error}"
+            raise ValueError(msg) from None
+    return text
 
 
 def unified_diff(before: str, after: str, name: str) -> str:

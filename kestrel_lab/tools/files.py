@@ -9,7 +9,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import head_tail
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.edits import replace_exact, split_lines, unified_diff
+from kestrel_lab.tools.edits import Edit, replace_exact, replace_in_order, split_lines, unified_diff
 from kestrel_lab.tools.registry import ToolContext
 from kestrel_lab.tools.workspace import Workspace
 
@@ -143,6 +143,41 @@ def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool
     except ValueError as error:
         msg = f"{path} was not changed: {error}"
         raise ValueError(msg) from None
+    ctx.workspace.write_text(path, after, before.encoding)
+    return head_tail(unified_diff(before.text, after, path), _DIFF_CHARS)[0]
+
+
+def preview_edits(args: dict[str, Json], ctx: ToolContext) -> str:
+    """What `multi_edit` would change, as a diff, or why it would not."""
+    path, given = str(args.get("path")), args.get("edits")
+    edits = [Edit(**edit) for edit in given] if isinstance(given, list) else []  # type: ignore[arg-type]  # validated before
+    try:
+        before = ctx.workspace.read_text(path).text
+        after = replace_in_order(before, edits)
+    except (OSError, ValueError) as error:
+        return f"these edits would fail: {error}"
+    return _change(before, after, path)
+
+
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edits)
+def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
+    """Make several exact replacements in one file, all of them or none, and return the change as a diff.
+
+    Args:
+        path: File, relative to the workspace.
+        edits: Replacements, each made in what the ones before it left; each old text must be exact and occur once.
+        ctx: The run it works for.
+
+    """
+    before = ctx.workspace.read_text(path)
+    try:
+        after = replace_in_order(before.text, edits)
+    except ValueError as error:
+        msg = f"{path} was not changed: {error}"
+        raise ValueError(msg) from None
+    if after == before.text:
+        msg = f"{path} was not changed: the edits undo each other"
+        raise ValueError(msg)
     ctx.workspace.write_text(path, after, before.encoding)
     return head_tail(unified_diff(before.text, after, path), _DIFF_CHARS)[0]
 

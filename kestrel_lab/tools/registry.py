@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.events import TaskChanged
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.text import one_line
@@ -22,7 +23,7 @@ from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
 
-__all__ = ["Fingerprint", "Parts", "Preview", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = ["Fingerprint", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
@@ -46,6 +47,16 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Tasks:
+    """The task list of a run; what is changed is an event of the run."""
+
+    listed: Callable[[], tuple[TaskChanged, ...]]
+    """As it is now, in the order in which they were put on it."""
+    change: Callable[[TaskChanged], object]
+    """Put a task on the list, or in another state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
 
@@ -56,6 +67,8 @@ class ToolContext:
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
     time: Mapping[str, Json] = field(default_factory=dict)
     """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""
+    tasks: Tasks | None = None
+    """`None` outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
 
@@ -99,6 +112,10 @@ class Tool:
     """Shown to whoever is asked to allow a call."""
     asks_person: bool = False
     """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
+    untrusted: bool = False
+    """What it answers was written by others, whom nobody vouches for: a web page, an issue."""
+    group: str = ""
+    """What it is named together with others by. One with a group is offered only to runs that name it or its group."""
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
 
@@ -193,6 +210,11 @@ class Toolbox:
             self._specs = tuple(tool.spec() for tool in self)
         return self._specs
 
+    @staticmethod
+    def offered(tool: Tool) -> str:
+        """When a run is offered the tool, in words."""
+        return f"if {tool.group} is named" if tool.group else "always"
+
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
 
@@ -208,15 +230,27 @@ class Toolbox:
     def __repr__(self) -> str:
         if not self._tools:
             return "Toolbox: no tools"
-        rows = [("name", "danger", "effect", "description"), *self._rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows)
+        rows = [self._heads(), *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
 
     def _repr_html_(self) -> str:
-        return table_html(("name", "danger", "effect", "description"), self._rows())
+        return table_html(self._heads(), self._rows())
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        return [(one_line(tool.name), tool.danger.name, tool.effect, one_line(tool.description)) for tool in self]
+    def _heads(self) -> tuple[str, ...]:
+        grouped = ("offered",) if any(tool.group for tool in self) else ()
+        return ("name", "danger", "effect", *grouped, "description")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        grouped = any(tool.group for tool in self)
+        return [
+            (
+                *(one_line(tool.name), tool.danger.name, tool.effect),
+                *((self.offered(tool),) if grouped else ()),
+                one_line(tool.description),
+            )
+            for tool in self
+        ]
 
 
 @contextmanager

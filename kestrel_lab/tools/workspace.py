@@ -79,8 +79,8 @@ class Workspace:
         relative = self.relative(path)
         writes = bool(flags & _WRITING)
         if writes:
-            self._check_writable(relative)
-        with _explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+            self.check_writable(relative)
+        with explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             fd = open_beneath(root, relative, flags, mode, follow=not writes)
         kind = os.fstat(fd).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
@@ -92,7 +92,7 @@ class Workspace:
     def stat(self, path: str | Path) -> os.stat_result:
         """What the path names, a symlink that stays inside followed; opens nothing that could block."""
         relative = self.relative(path)
-        with _explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+        with explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             if not hasattr(os, "O_PATH"):
                 parent, name = posixpath.split(relative)
                 with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:
@@ -134,10 +134,10 @@ class Workspace:
         Whatever happens on the way, a reader sees the old content or the new, and after the return the new.
         """
         relative = self.relative(path)
-        self._check_writable(relative)
+        self.check_writable(relative)
         parent, name = posixpath.split(relative)
-        with _explained(path, self), self._parent_fd(parent) as directory:
-            before = _lstat(name, directory)
+        with explained(path, self), self.directory(parent) as directory:
+            before = lstat(name, directory)
             if before is not None and not stat.S_ISREG(before.st_mode):
                 raise _not_replaceable(path, before)
             temporary = f".kestrel-{secrets.token_hex(8)}.tmp"
@@ -177,8 +177,8 @@ class Workspace:
             yield from descend(fd, skip, depth)
 
     @contextmanager
-    def _parent_fd(self, parent: str) -> Iterator[int]:
-        """A handle of the directory, made if missing, reached without any symlink."""
+    def directory(self, parent: str) -> Iterator[int]:
+        """A handle of the directory of that relative path, made if missing, reached without any symlink."""
         with closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             made = ""
             for part in parent.split("/") if parent else ():
@@ -188,7 +188,8 @@ class Workspace:
             with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=False)) as fd:
                 yield fd
 
-    def _check_writable(self, relative: str) -> None:
+    def check_writable(self, relative: str) -> None:
+        """Raise `PermissionError` or `IsADirectoryError` for a path, as `relative` gives it, that tools must not write."""
         if self.read_only:
             msg = f"cannot write {relative}: this workspace is read-only"
             raise PermissionError(msg)
@@ -201,7 +202,7 @@ class Workspace:
 
 
 @contextmanager
-def _explained(path: str | Path, workspace: Workspace) -> Iterator[None]:
+def explained(path: str | Path, workspace: Workspace) -> Iterator[None]:
     """Turn an `OSError` into one of the same class whose message a model can act on."""
     try:
         yield
@@ -245,7 +246,8 @@ def _not_replaceable(path: str | Path, status: os.stat_result) -> OSError:
     return PermissionError(f"{path!s} is a device, pipe or socket, not a file")
 
 
-def _lstat(name: str, directory: int) -> os.stat_result | None:
+def lstat(name: str, directory: int) -> os.stat_result | None:
+    """What a name in an open directory is, a symlink not followed; `None` if there is nothing."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -10,6 +10,8 @@ from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.rows import NoticeRow
 from kestrel_lab.views.wording import count, shown
 
+_MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
+
 
 def notice_of(event: e.Event) -> NoticeRow | None:
     """The row that tells `event`, still without an id; `None` for an event that is told otherwise or not at all."""
@@ -48,6 +50,20 @@ def verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished) -> No
         text = f"{'PASS' if event.passed else 'FAIL'}{sure} · {plain(event.verifier)}"
         issues: list[Json] = [shown(text, 500) for text in event.issues]
         row.change(text=text, level="good" if event.passed else "bad", state="done", items=issues)
+    return row
+
+
+def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
+    """Bring the row of the task list up to date: how far it is, then each task with its state."""
+    tasks = list(tasks)
+    over = sum(task.status in {"done", "dropped"} for task in tasks)
+    lines: list[Json] = [
+        shown(f"{_MARKS.get(task.status, task.status)} {task.title}" + (f": {task.note}" if task.note else ""), 500) for task in tasks
+    ]
+    done = over == len(tasks)
+    row.change(
+        text=f"tasks: {over} of {len(tasks)} done", level="good" if done else "info", state="done" if done else "running", items=lines
+    )
     return row
 
 

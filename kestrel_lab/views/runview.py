@@ -17,7 +17,7 @@ from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import head_tail, one_line, plain
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
-from kestrel_lab.views.notices import notice_of, prompt, verdict
+from kestrel_lab.views.notices import notice_of, prompt, task_list, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.wording import RESULT_SHOWN, args_line, args_pairs, duration, options_of, shown, usage_line, visible_json
@@ -42,6 +42,8 @@ class RunView:
     """State of each dependency that is not in order."""
     forks: int = 0
     """How often the run's history parted from another's."""
+    tasks: dict[str, e.TaskChanged] = field(default_factory=dict)
+    """The task list, by number."""
     macros: dict[str, str] = field(default_factory=dict)
     """Macros that were called, by call."""
 
@@ -131,6 +133,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return _macro(view, event)
         case e.VerifierStarted() | e.VerifierFinished():
             return _verified(view, event)
+        case e.TaskChanged():
+            return [_task(view, event)]
         case e.Progress():
             return [view.head.change(progress=shown(event.text, 200), fraction=event.fraction)]
         case e.RunFinished():
@@ -400,6 +404,13 @@ def _macro_around(view: RunView, call: str) -> str:
 
 def _notice(view: RunView, level: str, text: str) -> Change:
     return _added(view, NoticeRow(id="", level=level, text=shown(text, 500)))
+
+
+def _task(view: RunView, event: e.TaskChanged) -> Change:
+    """The task list is one row."""
+    view.tasks[event.task] = event
+    row = view.rows.setdefault("tasks", NoticeRow(id="tasks"))
+    return task_list(cast("NoticeRow", row), view.tasks.values()).whole()
 
 
 def _added(view: RunView, row: NoticeRow) -> Change:

@@ -261,7 +261,7 @@ def test_a_macro_is_offered_first_and_only_where_it_can_run(tmp_path: Path) -> N
         assert [item["name"] for item in started.tools] == seen[-1]
         return seen[-1]
 
-    everything = list(session.toolbox.names)
+    everything = list(session.resolve_tools(None).names)
     assert ask() == ["macro_run", *everything]
     assert "- deploy(who): Looks, changes, dares and puts. Calls look, bump, risky, put.\n  - who (string)" in told[-1]
     assert ask(workspace=elsewhere) == everything

@@ -70,5 +70,5 @@ def test_mistakes_are_told_with_their_place(tmp_path):
     with pytest.raises(UsageError, match="did you mean 'code'"):
         Lab(home=tmp_path / "home").eval_sync(suite)
     suite.write_text(SCENARIO + "configs: [{name: x, tools: [grap]}]\n")
-    with pytest.raises(UsageError, match="configuration 'x' wants the tool 'grap'"):
+    with pytest.raises(UsageError, match="configuration 'x': there is no tool 'grap'"):
         Lab(home=Session(home=tmp_path / "home").home).eval_sync(suite)

@@ -264,7 +264,7 @@ def test_what_is_not_there_is_told_before_the_first_trial(lab, tmp_path):
     missing = scenario("p", place=PackageSource(package="no_such_package"))
     with pytest.raises(UsageError, match="pip install no_such_package"):
         evaluate(lab, Suite(name="s", scenarios=(scenario("a"), missing)))
-    with pytest.raises(UsageError, match="wants the tool 'red_file', which is not there; did you mean 'read_file'"):
+    with pytest.raises(UsageError, match="there is no tool 'red_file'; did you mean 'read_file'"):
         evaluate(lab, Suite(name="s", scenarios=(scenario("a", tools=("red_file",)),)))
     with pytest.raises(UsageError, match=r"names 'no\.yaml', which is not there"):
         evaluate(lab, Suite(name="s", scenarios=(scenario("a"),), path=tmp_path / "s.yaml"), configs={"m": "scripted:no.yaml"})

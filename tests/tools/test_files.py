@@ -40,6 +40,9 @@ def test_danger_and_effect_of_the_native_tools() -> None:
         "batch_read": (Danger.SAFE, "pure"),
         "write_file": (Danger.MEDIUM, "idempotent"),
         "edit_file": (Danger.MEDIUM, "opaque"),
+        "multi_edit": (Danger.MEDIUM, "opaque"),
+        "delete_file": (Danger.MEDIUM, "idempotent"),
+        "restore_file": (Danger.MEDIUM, "opaque"),
         "list_directory": (Danger.SAFE, "pure"),
         "file_exists": (Danger.SAFE, "pure"),
         "glob": (Danger.SAFE, "pure"),
@@ -51,7 +54,9 @@ def test_danger_and_effect_of_the_native_tools() -> None:
         "normalize_timezone": (Danger.SAFE, "pure"),
         "ask_user": (Danger.SAFE, "pure"),
     }
-    assert {made.name for made in BOX if not made.parallel_safe} == {"write_file", "edit_file", "bash"}
+    assert {made.name for made in BOX if not made.parallel_safe} == {
+        *("write_file", "edit_file", "multi_edit", "delete_file", "restore_file", "bash")
+    }
 
 
 def test_a_file_is_read_exactly_and_a_part_names_its_range(tmp_path: Path) -> None:

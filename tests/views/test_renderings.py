@@ -89,6 +89,7 @@ def notices(text: str, step: str) -> list[e.Event]:
         e.BranchScored(step=step, candidate=text, text=text, score=0.5, parent=text),
         e.MemoryRecalled(step=step, notes=[{"text": text}, {text: text}]),
         e.MemoryStored(step=step, note={"text": text}),
+        e.TaskChanged(task=text, title=text, status=text, note=text, call=text),
         e.ModelEscalated(step=step, source=text, target=text, reason=text),
         e.HealthChanged(dependency=text, kind=text, source="ready", target="degraded", reason=text),
         e.CheckpointSaved(seq=3, reason=text),
@@ -239,6 +240,8 @@ def test_text_tells_what_happens_beside_calls() -> None:
         "    it: it",
         "info: kept for later runs",
         "    it",
+        "info: tasks: 0 of 1 done",
+        "    it it: it",
         "info: it takes over from it: it",
         "warning: it it is degraded: it",
     ]

@@ -1,0 +1,138 @@
+"""GitHub for agents: search, issues, files, and comments under a person's eyes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Literal
+from urllib.parse import quote
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.tools.registry import Tool
+from kestrel_lab.tools.web.foreign import foreign
+from kestrel_lab.tools.web.offering import offered
+from kestrel_lab.tools.web.reach import Reach
+from kestrel_lab.tools.web.service import Service, entries, service, text_at
+
+_API = "https://api.github.com"
+_REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
+_MOST_COMMENTS = 30
+
+
+def github_tools(reach: Reach) -> list[Tool]:
+    """The tools, if the environment has a `GITHUB_TOKEN`; `GITHUB_API_URL` names a server of one's own. Else none."""
+    token = reach.env.get("GITHUB_TOKEN", "")
+    if not token:
+        return []
+    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+    github = service("GitHub", _API, reach.env.get("GITHUB_API_URL", ""), reach, headers)
+    return [_search(github), _issue(github), _file(github), _comment(github)]
+
+
+def _search(github: Service) -> Tool:
+    async def github_search(query: str, kind: Literal["issues", "repositories", "code"] = "issues", count: int = 10) -> str:
+        """Search GitHub for issues and pull requests, repositories, or code.
+
+        Args:
+            query: In GitHub's search language, e.g. `repo:owner/name is:open crash`.
+            kind: What to look for.
+            count: Number of results, at most 50.
+
+        """
+        value = await github.get(f"/search/{kind}", q=query, per_page=min(max(count, 1), 50))
+        rows = [_row(kind, item) for item in entries(value, "items")]
+        return foreign("\n".join(rows), "GitHub") if rows else f"nothing was found for {query!r}"
+
+    return offered(github_search, Danger.LOW, "idempotent", group="github")
+
+
+def _row(kind: str, item: dict[str, Json]) -> str:
+    url = text_at(item, "html_url")
+    match kind:
+        case "issues":
+            return f"#{text_at(item, 'number')} [{text_at(item, 'state')}] {text_at(item, 'title')} {url}"
+        case "repositories":
+            stars = text_at(item, "stargazers_count")
+            return f"{text_at(item, 'full_name')} ({stars} stars): {text_at(item, 'description')} {url}"
+    return f"{text_at(item, 'repository', 'full_name')}: {text_at(item, 'path')} {url}"
+
+
+def _issue(github: Service) -> Tool:
+    async def github_issue(repo: str, number: int) -> str:
+        """Read an issue or pull request of GitHub with its comments.
+
+        Args:
+            repo: `owner/name`.
+            number: Of the issue or pull request.
+
+        """
+        path = f"/repos/{_repository(repo)}/issues/{number}"
+        issue = await github.get(path)
+        head = f"#{number} [{text_at(issue, 'state')}] {text_at(issue, 'title')} (by {text_at(issue, 'user', 'login')})"
+        parts = [head, text_at(issue, "body")]
+        total = int(text_at(issue, "comments") or 0)
+        comments = entries({"all": await github.get(f"{path}/comments", per_page=_MOST_COMMENTS)} if total else {}, "all")
+        parts += [f"{text_at(one, 'user', 'login')}, {text_at(one, 'created_at')}:\n{text_at(one, 'body')}" for one in comments]
+        if total > _MOST_COMMENTS:
+            parts.append(f"[{total - _MOST_COMMENTS} more comments]")
+        return foreign("\n\n".join(part for part in parts if part), "GitHub")
+
+    return offered(github_issue, Danger.LOW, "idempotent", group="github")
+
+
+def _file(github: Service) -> Tool:
+    async def github_file(repo: str, path: str, ref: str = "") -> str:
+        """Read a file, or list a folder, of a GitHub repository.
+
+        Args:
+            repo: `owner/name`.
+            path: In the repository; empty for its top folder.
+            ref: Branch, tag or commit; the default branch if left out.
+
+        """
+        value = await github.get(f"/repos/{_repository(repo)}/contents/{quote(_inside(path))}", ref=ref)
+        if isinstance(value, list):
+            rows = [text_at(item, "path") + ("/" if text_at(item, "type") == "dir" else "") for item in value]
+            return foreign("\n".join(rows), "GitHub")
+        try:
+            content = base64.b64decode(text_at(value, "content")).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            content = ""
+        if not content and text_at(value, "size") not in {"", "0"}:
+            msg = f"{path} is no text, or too large to be read this way ({text_at(value, 'size')} bytes)"
+            raise ValueError(msg)
+        return foreign(content, "GitHub")
+
+    return offered(github_file, Danger.LOW, "idempotent", group="github")
+
+
+def _comment(github: Service) -> Tool:
+    async def github_comment(repo: str, number: int, text: str) -> str:
+        """Write a comment under an issue or pull request of GitHub, for all who can read it.
+
+        Args:
+            repo: `owner/name`.
+            number: Of the issue or pull request.
+            text: The comment, in Markdown.
+
+        """
+        made = await github.post(f"/repos/{_repository(repo)}/issues/{number}/comments", {"body": text})
+        return f"commented: {text_at(made, 'html_url')}"
+
+    return offered(github_comment, Danger.HIGH, "opaque", group="github")
+
+
+def _repository(repo: str) -> str:
+    if not _REPOSITORY.fullmatch(repo) or any(part in {".", ".."} for part in repo.split("/")):
+        msg = f"{repo!r} is no repository: write owner/name"
+        raise ValueError(msg)
+    return repo
+
+
+def _inside(path: str) -> str:
+    if any(part in {".", ".."} for part in path.split("/")):
+        msg = f"{path!r} leads out of the repository"
+        raise ValueError(msg)
+    return path.strip("/")

@@ -1,0 +1,89 @@
+"""Jira for agents: search, issues, and comments under a person's eyes."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.tools.registry import Tool
+from kestrel_lab.tools.web.foreign import foreign
+from kestrel_lab.tools.web.offering import offered
+from kestrel_lab.tools.web.reach import Reach
+from kestrel_lab.tools.web.service import Service, entries, service, text_at
+
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}-[0-9]{1,9}")
+
+
+def jira_tools(reach: Reach) -> list[Tool]:
+    """The tools, if the environment has `JIRA_URL` and `JIRA_API_TOKEN`, and `JIRA_EMAIL` for Jira in the cloud. Else none."""
+    url, token, email = (reach.env.get(name, "") for name in ("JIRA_URL", "JIRA_API_TOKEN", "JIRA_EMAIL"))
+    if not (url and token):
+        return []
+    basic = base64.b64encode(f"{email}:{token}".encode()).decode()
+    headers = {"Authorization": f"Basic {basic}" if email else f"Bearer {token}", "Accept": "application/json"}
+    jira = service("Jira", "", url, reach, headers)
+    return [_search(jira, "/rest/api/2/search/jql" if email else "/rest/api/2/search"), _issue(jira), _comment(jira)]
+
+
+def _search(jira: Service, path: str) -> Tool:
+    async def jira_search(jql: str, count: int = 20) -> str:
+        """Search Jira for issues.
+
+        Args:
+            jql: In Jira's query language, e.g. `project = ABC AND status = "To Do" ORDER BY created`.
+            count: Number of results, at most 50.
+
+        """
+        value = await jira.get(path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee")
+        rows = [_line(issue) for issue in entries(value, "issues")]
+        return foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
+
+    return offered(jira_search, Danger.LOW, "idempotent", group="jira")
+
+
+def _issue(jira: Service) -> Tool:
+    async def jira_issue(key: str) -> str:
+        """Read an issue of Jira with its comments.
+
+        Args:
+            key: Such as ABC-123.
+
+        """
+        issue = await jira.get(f"/rest/api/2/issue/{_checked(key)}", fields="summary,status,assignee,description,comment")
+        parts = [_line(issue), text_at(issue, "fields", "description")]
+        comments = entries(issue, "fields", "comment", "comments")
+        parts += [f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}" for one in comments]
+        return foreign("\n\n".join(part for part in parts if part), "Jira")
+
+    return offered(jira_issue, Danger.LOW, "idempotent", group="jira")
+
+
+def _comment(jira: Service) -> Tool:
+    async def jira_comment(key: str, text: str) -> str:
+        """Write a comment under an issue of Jira, for all who can read it.
+
+        Args:
+            key: Such as ABC-123.
+            text: The comment.
+
+        """
+        made = await jira.post(f"/rest/api/2/issue/{_checked(key)}/comment", {"body": text})
+        return f"commented on {key}: comment {text_at(made, 'id')}"
+
+    return offered(jira_comment, Danger.HIGH, "opaque", group="jira")
+
+
+def _line(issue: Json) -> str:
+    who = text_at(issue, "fields", "assignee", "displayName") or "nobody"
+    return (
+        f"{text_at(issue, 'key')} [{text_at(issue, 'fields', 'status', 'name')}] {text_at(issue, 'fields', 'summary')} (assigned to {who})"
+    )
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        msg = f"{key!r} is no key of an issue: write it like ABC-123"
+        raise ValueError(msg)
+    return key

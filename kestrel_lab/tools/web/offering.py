@@ -1,0 +1,17 @@
+"""What all tools of the web have in common: their answers are foreign, and a run gets them only when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kestrel_lab.core.calls import Danger, Effect
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.registry import Tool
+
+
+def offered(function: Callable[..., Any], danger: Danger, effect: Effect, *, name: str | None = None, group: str = "web") -> Tool:
+    """A tool of the web; those that change things elsewhere run alone."""
+    made = tool(name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM)(function)
+    return replace(made, untrusted=True, group=group)

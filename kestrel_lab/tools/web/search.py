@@ -1,0 +1,127 @@
+"""Searching the web: through free search engines, or Brave with its key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.tools.registry import Tool
+from kestrel_lab.tools.web.foreign import foreign
+from kestrel_lab.tools.web.offering import offered
+from kestrel_lab.tools.web.page import Page
+from kestrel_lab.tools.web.reach import Reach
+from kestrel_lab.tools.web.service import Service, entries, service, text_at
+from kestrel_lab.tools.web.urls import read_url
+
+Found = tuple[str, str, str]
+"""Title, address and extract."""
+Engine = Callable[[str, int], list[Found]]
+"""Looks for a query and gives so many results; blocks."""
+
+_MOST = 20
+_BRAVE = "https://api.search.brave.com"
+_SECONDS = 20
+
+
+def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
+    """`web_search`, and where `BRAVE_API_KEY` is set `brave_search`, which `web_search` then asks too.
+
+    Without the key `engine` is asked: by default the search engines that the library ddgs (extra `web`) knows.
+    What is looked for is told to a search engine and to nobody else, so the danger is LOW.
+    """
+    key = reach.env.get("BRAVE_API_KEY", "") or reach.env.get("BRAVE_SEARCH_API_KEY", "")
+    brave = _brave(reach, key) if key else None
+
+    async def web_search(query: str, count: int = 8) -> str:
+        """Search the web: titles, addresses and extracts. Read what looks right with web_fetch.
+
+        Args:
+            query: What to look for.
+            count: Number of results, at most 20.
+
+        """
+        wanted = _count(query, count)
+        if brave is not None:
+            return _listed(query, await _ask_brave(brave, query, wanted, ""))
+        return _listed(query, await asyncio.to_thread(engine or _engines(reach), query, wanted))
+
+    found = [offered(web_search, Danger.LOW, "idempotent")]
+    return found if brave is None else [*found, _brave_search(brave)]
+
+
+def _brave_search(brave: Service) -> Tool:
+    async def brave_search(query: str, count: int = 8, age: Literal["", "day", "week", "month", "year"] = "") -> str:
+        """Search the web with Brave: titles, addresses and extracts.
+
+        Args:
+            query: What to look for.
+            count: Number of results, at most 20.
+            age: Only pages that are not older; any by default.
+
+        """
+        return _listed(query, await _ask_brave(brave, query, _count(query, count), age))
+
+    return offered(brave_search, Danger.LOW, "idempotent")
+
+
+def _brave(reach: Reach, key: str) -> Service:
+    headers = {"X-Subscription-Token": key, "Accept": "application/json"}
+    return service("Brave", _BRAVE, reach.env.get("BRAVE_API_URL", ""), reach, headers)
+
+
+async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[Found]:
+    fresh = {"": "", "day": "pd", "week": "pw", "month": "pm", "year": "py"}[age]
+    value: Json = await brave.get("/res/v1/web/search", q=query, count=count, freshness=fresh)
+    rows = entries(value, "web", "results")[:count]
+    return [(_seen(text_at(row, "title")), text_at(row, "url"), _seen(text_at(row, "description"))) for row in rows]
+
+
+def _engines(reach: Reach) -> Engine:
+    """The search engines that ddgs knows: fixed addresses, asked by that library itself, through the same proxy."""
+
+    def look(query: str, count: int) -> list[Found]:
+        try:
+            from ddgs import DDGS  # an extra
+            from ddgs.exceptions import DDGSException
+        except ImportError as error:
+            msg = "web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY"
+            raise UsageError(msg) from error
+        proxy = reach.proxy(read_url("https://duckduckgo.com")) or None
+        try:
+            rows: list[dict[str, Any]] = DDGS(proxy=proxy, timeout=_SECONDS, verify=reach.env.get("SSL_CERT_FILE") or True).text(
+                query, max_results=count
+            )
+        except DDGSException as error:
+            if str(error).startswith("No results found"):
+                return []
+            msg = f"no search engine answered ({error})"
+            raise ConnectionError(msg) from error
+        return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
+
+    return look
+
+
+def _count(query: str, count: int) -> int:
+    if not query.strip():
+        msg = "the query is empty"
+        raise ValueError(msg)
+    if not 1 <= count <= _MOST:
+        msg = f"count must be from 1 to {_MOST}, not {count}"
+        raise ValueError(msg)
+    return count
+
+
+def _seen(text: str) -> str:
+    """Text without the emphasis that a search engine puts into it."""
+    return Page(text[:5_000] + " ").text
+
+
+def _listed(query: str, found: Sequence[Found]) -> str:
+    if not found:
+        return f"nothing was found for {query!r}"
+    lines = [f"{number}. {title}\n   {url}\n   {' '.join(extract.split())[:500]}" for number, (title, url, extract) in enumerate(found, 1)]
+    return foreign("\n".join(lines), "web search")

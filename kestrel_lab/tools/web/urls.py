@@ -1,0 +1,120 @@
+"""Reading a URL strictly: one meaning or none, so that what is checked is what is asked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from urllib.parse import quote, urljoin
+
+_LONGEST = 8_000
+_SCHEMES = {"http": 80, "https": 443}
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::(?P<port>[0-9]{1,5}))?")
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_KEPT = "/%:@!$&'()*+,;=~-._?"
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An address on the web, in its one spelling."""
+
+    scheme: str
+    host: str
+    """A name in lower-case ASCII, or a numeric address without brackets."""
+    port: int
+    target: str
+    """Path and query, as they are sent."""
+
+    @property
+    def usual_port(self) -> bool:
+        """Whether the port is the one of the scheme."""
+        return self.port == _SCHEMES[self.scheme]
+
+    @property
+    def authority(self) -> str:
+        """Host and port as in a `Host` header: the port only where it is not the usual one."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.usual_port else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        return f"{self.scheme}://{self.authority}"
+
+    def __str__(self) -> str:
+        return self.origin + self.target
+
+
+def read_url(text: str) -> Url:
+    """The URL that `text` is; raises `ValueError` that says why, for anything two programs might read differently.
+
+    Refused: schemes other than http and https, user names and passwords, control characters, blanks,
+    backslashes, percent signs in the host, and numbers that are an IP address only to some, such as 127.1.
+    """
+    if len(text) > _LONGEST:
+        msg = f"the URL is longer than {_LONGEST:,} characters"
+        raise ValueError(msg)
+    if found := re.search(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029]", text):
+        msg = f"{_shown(text)} contains {found[0]!r}, which a URL must not"
+        raise ValueError(msg)
+    scheme, separator, rest = text.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in _SCHEMES:
+        msg = f"{_shown(text)} is no web address: it must begin with https:// or http://"
+        raise ValueError(msg)
+    end = re.search(r"[/?#]", rest)
+    authority, path = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
+    if "@" in authority:
+        msg = f"{scheme}://… carries a user name or password before its host: leave that out"
+        raise ValueError(msg)
+    found = _AUTHORITY.fullmatch(authority)
+    port = int(found["port"]) if found and found["port"] else _SCHEMES[scheme]
+    if found is None or not 0 < port < 65_536:
+        msg = f"{_shown(text)} has no valid host and port"
+        raise ValueError(msg)
+    path = path.partition("#")[0]
+    target = quote(path if path.startswith("/") else f"/{path}", safe=_KEPT)
+    return Url(scheme, _host(found["host"]), port, target)
+
+
+def joined(base: Url, reference: str) -> Url:
+    """Where a link or a redirect leads that was found at `base`; raises like `read_url`."""
+    return read_url(urljoin(str(base), reference))
+
+
+def is_number(host: str) -> bool:
+    """Whether a host, as `Url` has it, is a numeric address."""
+    return ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]) is not None
+
+
+def _host(text: str) -> str:
+    if text.startswith("["):
+        try:
+            return str(IPv6Address(text[1:-1]))
+        except AddressValueError:
+            msg = f"{_shown(text)} is no IPv6 address"
+            raise ValueError(msg) from None
+    if "%" in text:
+        msg = f"the host {_shown(text)} contains a percent sign"
+        raise ValueError(msg)
+    try:
+        name = text if text.isascii() else text.encode("idna").decode("ascii")
+    except UnicodeError:
+        msg = f"{_shown(text)} is no valid host name"
+        raise ValueError(msg) from None
+    name = name.lower().removesuffix(".")
+    if is_number(name):
+        try:
+            return str(IPv4Address(name))
+        except AddressValueError:
+            msg = f"{_shown(text)} is an IP address only to some programs: write it as four decimal numbers"
+            raise ValueError(msg) from None
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
+        msg = f"{_shown(text)} is no valid host name"
+        raise ValueError(msg)
+    return name
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 200 else f"{text[:200]}…")
