@@ -32,7 +32,7 @@ Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that wer
 SuiteAtCommit = Annotated[
     bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
 ]
-Commit = Annotated[str | None, typer.Option(help="Trials of this commit, a hash or its beginning; by default those of the newest trial's.")]
+Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")]
 RetryErrors = Annotated[
     int | None, typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default.")
@@ -262,13 +262,14 @@ def summarise_trials(
     *,
     commit: Commit = None,
     by: Annotated[str, typer.Option(help="One row per configuration and: config, family or scenario.")] = "config",
+    config: Configs = None,
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
 ) -> Any:
     """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
     face: Face = ctx.find_root().obj
-    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [])
+    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [], configs=config)
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         found.frame.to_csv(csv, index=False)

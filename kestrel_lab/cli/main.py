@@ -174,7 +174,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             console.print(Text("\n".join((result.headline, *result.told()))))
             console.print(_narrow(*result.table()))
         case GateReport():
-            console.print(Text(result.headline))
+            console.print(Text("\n".join((result.headline, *map(plain, result.notes)))))
             console.print(_table(*result.table()))
             return result.exit_code
         case NotebookResult():

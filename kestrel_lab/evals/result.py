@@ -151,7 +151,7 @@ class EvalResult:
 
     def gates(self) -> GateReport:
         """The suite's gates, decided; `broken` when it declares none."""
-        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows))
+        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows), notes=tuple(self.told()))
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate; returns its path.
@@ -195,8 +195,11 @@ class EvalResult:
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 
     def told(self) -> list[str]:
-        """What a reader of `summary` has to know: `notes`, and which answers were replayed and what their numbers mean."""
-        return [*self.notes, *not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay")]
+        """What a reader of `summary` has to know: `notes`, why trials were not reused, which answers were replayed and what that means."""
+        made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
+        if any("the code changed" in why for why in self.why):
+            made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
+        return [*self.notes, *made, *not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay")]
 
     def _summaries(self) -> list[dict[str, Any]]:
         return summarise(self.rows, self.suite.count_errors)

@@ -111,7 +111,8 @@ def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, 
     rate = successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, centre - reach), min(1.0, centre + reach)
+    # At the edges the exact bounds are 0 and 1; rounding would leave 3e-17.
+    return 0.0 if rate <= 0 else max(0.0, centre - reach), 1.0 if rate >= 1 else min(1.0, centre + reach)
 
 
 def newcombe(base: tuple[float, float], head: tuple[float, float]) -> Interval:

@@ -112,6 +112,12 @@ def test_permutation_keeps_false_alarms_down():
     assert alarms / 200 <= 0.08
 
 
+def test_wilson_reaches_exactly_the_edge():
+    """None of n is an interval from 0, all of n one to 1: no rounding shows as 2.8e-15 %."""
+    assert {wilson(0, n)[0] for n in range(1, 60)} == {0.0}
+    assert {wilson(n, n)[1] for n in range(1, 60)} == {1.0}
+
+
 def test_wilson_and_newcombe_are_the_published_values():
     """Newcombe 1998: 56/70 against 48/80 differ by .2 with the interval (.0524, .3339)."""
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
