@@ -180,6 +180,9 @@ def decide_gates(
     link: Link = "",
     margin: Margin = 0.05,
     reuse: Reuse = False,
+    resume: Resume = False,
+    retry_errors: RetryErrors = None,
+    cluster: Cluster = None,
     scenario: Scenarios = None,
     family: Families = None,
     tag: Tags = None,
@@ -194,9 +197,15 @@ def decide_gates(
     from kestrel_lab.evals.suitefile import load_suite  # loads pydantic
 
     face: Face = ctx.find_root().obj
-    chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes}
-    if against and any(value is not None for value in chosen.values()):
-        msg = "with --against whole suites are compared, as they say themselves: leave out --scenario, --family, --tag and --cassette"
+    chosen: dict[str, Any] = {
+        "scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes,
+        "retry_errors": retry_errors, "cluster": cluster,
+    }  # fmt: skip
+    if against and (reuse or resume or any(value is not None for value in chosen.values())):
+        msg = (
+            "with --against whole suites are compared, as they say themselves, and what is stored is taken: leave out --scenario, --family, "
+            "--tag, --cassette(s), --reuse, --resume, --retry-errors and --cluster"
+        )
         raise UsageError(msg)
     if not against and not load_suite(suite).select(configs=config, scenarios=scenario, families=family, tags=tag).gates:
         msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
@@ -208,7 +217,7 @@ def decide_gates(
         if against:
             measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
         else:
-            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, **chosen)
+            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, resume=resume, **chosen)
         _write(measured, report, junit, markdown, link)
         return measured.gates()
 

@@ -25,7 +25,7 @@ from kestrel_lab.evals.rounds import FIRST_OF_SEARCH
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.toolfiles import load_check
-from kestrel_lab.evals.trial import Identity
+from kestrel_lab.evals.trial import Identity, scenario_hash
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.views.html import table_html
 
@@ -272,7 +272,7 @@ def _key(row: EvalRow, scenario: Scenario) -> str:
     parts = row.result.get("identity")
     if not isinstance(parts, dict) or set(parts) != set(Identity.__dataclass_fields__) or row.result.get("task") is None:
         return ""
-    given = cast("dict[str, Any]", {**parts, "scenario": content_key(scenario.definition())[:12]})
+    given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
     return Identity(**given).key
 
 
