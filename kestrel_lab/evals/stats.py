@@ -89,13 +89,14 @@ def proportion_interval(
     """The interval of a success rate: `mean_interval` within 0 and 1, or Wilson's where that is the better one.
 
     Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when
-    all trials agree: then with one observation per cluster, since nothing says that repeats add to them.
+    all trials, or the rates of all clusters, agree: then with one observation per cluster, since nothing says that repeats add to them.
     """
     interval = mean_interval(values, clusters, weights, alpha=alpha)
     if not values:
         return interval
     count = len(set(clusters)) if clusters is not None else len(values)
-    agree = interval.mean in (0.0, 1.0)
+    # Clusters of one rate, 2 of 3 in each, spread no more than those that all pass: no spread seen is no certainty.
+    agree = interval.mean in (0.0, 1.0) or (count > 1 and interval.se < 1e-12)
     if count in (1, len(values)) or agree:
         size = count if agree and count > 1 else len(values)
         low, high = wilson(interval.mean * size, size, alpha=alpha)
