@@ -205,15 +205,25 @@ class Lab(Session):
         return await rescore(self, suite, commit=commit, configs=configs)
 
     def stored(
-        self, suite: str | Path | Suite, *, commit: str | None = None, by: str = "config", metrics: Sequence[str] = ()
+        self,
+        suite: str | Path | Suite,
+        *,
+        commit: str | None = None,
+        by: str = "config",
+        metrics: Sequence[str] = (),
+        configs: Sequence[str] | None = None,
     ) -> StoredSummary:
         """The stored trials of a suite added up `by` config, family or scenario: every metric with its interval; nothing is run.
 
-        Of `commit`, or of the commit tried last. Any number of trials takes little memory.
+        Of `commit`, or of the commit tried last, and only of `configs` where they are named. Any number of trials takes little memory.
         """
         from kestrel_lab.evals.stored import summarise_stored
 
-        return summarise_stored(self, suite, commit=commit, by=by, metrics=metrics)
+        return summarise_stored(self, suite, commit=commit, by=by, metrics=metrics, configs=configs)
+
+    def rescore_sync(self, suite: str | Path | Suite, **options: Any) -> Rescored:
+        """`rescore` for scripts; takes the same options."""
+        return run_blocking(self.rescore(suite, **options))
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.

@@ -35,7 +35,7 @@ Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that wer
 SuiteAtCommit = Annotated[
     bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
 ]
-Commit = Annotated[str | None, typer.Option(help="Trials of this commit, a hash or its beginning; by default those of the newest trial's.")]
+Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")]
 RetryErrors = Annotated[
     int | None, typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default.")
@@ -191,6 +191,9 @@ def decide_gates(
     link: Link = "",
     margin: Margin = 0.05,
     reuse: Reuse = False,
+    resume: Resume = False,
+    retry_errors: RetryErrors = None,
+    cluster: Cluster = None,
     scenario: Scenarios = None,
     family: Families = None,
     tag: Tags = None,
@@ -205,9 +208,15 @@ def decide_gates(
     from kestrel_lab.evals.suitefile import load_suite  # loads pydantic
 
     face: Face = ctx.find_root().obj
-    chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes}
-    if against and any(value is not None for value in chosen.values()):
-        msg = "with --against whole suites are compared, as they say themselves: leave out --scenario, --family, --tag and --cassette"
+    chosen: dict[str, Any] = {
+        "scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes,
+        "retry_errors": retry_errors, "cluster": cluster,
+    }  # fmt: skip
+    if against and (reuse or resume or any(value is not None for value in chosen.values())):
+        msg = (
+            "with --against whole suites are compared, as they say themselves, and what is stored is taken: leave out --scenario, --family, "
+            "--tag, --cassette(s), --reuse, --resume, --retry-errors and --cluster"
+        )
         raise UsageError(msg)
     if not against and not load_suite(suite).select(configs=config, scenarios=scenario, families=family, tags=tag).gates:
         msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
@@ -219,7 +228,7 @@ def decide_gates(
         if against:
             measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
         else:
-            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, **chosen)
+            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, resume=resume, **chosen)
         _write(measured, report, junit, markdown, link)
         return measured.gates()
 
@@ -273,13 +282,14 @@ def summarise_trials(
     *,
     commit: Commit = None,
     by: Annotated[str, typer.Option(help="One row per configuration and: config, family or scenario.")] = "config",
+    config: Configs = None,
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
 ) -> Any:
     """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
     face: Face = ctx.find_root().obj
-    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [])
+    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [], configs=config)
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         found.frame.to_csv(csv, index=False)

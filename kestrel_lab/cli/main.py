@@ -177,7 +177,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             if checks := shared_checks(result.rows):
                 console.print(_table(CHECK_HEADINGS, checks))
         case GateReport():
-            console.print(Text(result.headline))
+            console.print(Text("\n".join((result.headline, *map(plain, result.notes)))))
             console.print(_table(*result.table()))
             return result.exit_code
         case NotebookResult():

@@ -32,6 +32,7 @@ from kestrel_lab.evals.clusterworker import make_trial
 from kestrel_lab.evals.keeping import Keeper
 from kestrel_lab.evals.prepare import Prepared
 from kestrel_lab.evals.progress import EvalProgress
+from kestrel_lab.evals.recordings import with_cassette
 from kestrel_lab.evals.runner import MakeTrials, Turn, plan_trials, under_way
 from kestrel_lab.evals.sitting import Sitting
 from kestrel_lab.evals.suitefile import load_suite
@@ -88,8 +89,11 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     if kept:
         raise UsageError("folders of trials cannot be kept on a cluster: they are on its workers")  # noqa: EM101
     configs = [config.name for config in suite.configs]
+    if suite.cassette.mode in ("record", "refresh"):
+        raise UsageError("workers of a cluster would write the same recordings at once: record without --cluster, then replay with it")  # noqa: EM101
     code = asks[0].git_sha if asks else ""
-    there = load_suite(suite.path)
+    folder = None if suite.cassette.folder is None else str(suite.cassette.folder)
+    there = with_cassette(load_suite(suite.path), suite.cassette.mode, folder)
     known = set(configs) <= {config.name for config in there.configs}
     plan = plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code) if known else []
     if {ask.identity.key for ask in asks} - {ask.identity.key for ask in plan}:
@@ -97,6 +101,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     return {
         "path": str(suite.path), "configs": [*configs], "epochs": suite.epochs, "code": code, "model": session.model,
         "provider": session.provider, "api_base": session.api_base, "limits": session.limits.as_json(),
+        "cassette": suite.cassette.mode, "cassettes": folder,
     }  # fmt: skip
 
 

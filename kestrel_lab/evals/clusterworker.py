@@ -16,6 +16,7 @@ from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.prepare import Prepared, prepare
+from kestrel_lab.evals.recordings import with_cassette
 from kestrel_lab.evals.runner import plan_trials
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.trial import Ask, run_trial
@@ -64,7 +65,9 @@ async def _make(bench: _Bench, ask: Ask) -> str:
 def _bench(suite: str) -> _Bench:
     """The suite as it is on this machine, with a log of its own that goes with the process."""
     order: dict[str, Any] = json.loads(suite)
-    loaded = load_suite(order["path"]).select(configs=order["configs"], epochs=order["epochs"])
+    loaded = with_cassette(load_suite(order["path"]), order["cassette"], order["cassettes"]).select(
+        configs=order["configs"], epochs=order["epochs"]
+    )
     folder = tempfile.TemporaryDirectory(prefix="kestrel-")
     _FOLDERS.append(folder)
     session = Session(folder.name, order["model"], provider=order["provider"], api_base=order["api_base"], limits=Limits(**order["limits"]))

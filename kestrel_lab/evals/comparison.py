@@ -129,7 +129,7 @@ class Comparison:
     def gates(self) -> GateReport:
         """The suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
         change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items())
-        return GateReport(suite=self.suite.name, decisions=(*decide(self.suite, self.head.rows), *change))
+        return GateReport(suite=self.suite.name, decisions=(*decide(self.suite, self.head.rows), *change), notes=tuple(self._notes()))
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML of the trials of `head` and of `gates`; returns its path."""

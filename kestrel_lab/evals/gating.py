@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from kestrel_lab.core.text import plain
 from kestrel_lab.evals.difference import Difference
 from kestrel_lab.evals.gate import SUCCESS, Gate, is_share, shown
 from kestrel_lab.evals.junit import Case, Group, Outcome
@@ -16,7 +17,7 @@ from kestrel_lab.evals.stats import ALPHA, Interval, mean_interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, success_interval, trial_record
 from kestrel_lab.log.store import EvalRow
-from kestrel_lab.views.html import headline_html, table_html
+from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]
@@ -55,6 +56,8 @@ class GateReport:
 
     suite: str
     decisions: tuple[Decision, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how the trials were made."""
 
     @property
     def verdict(self) -> GateVerdict:
@@ -96,10 +99,10 @@ class GateReport:
         return joined([f"**Gates: {self.verdict}**", table(HEADINGS, rows)])
 
     def __repr__(self) -> str:
-        return f"{self.headline}\n{table_text(*self.table())}"
+        return "\n".join([self.headline, *(plain(note) for note in self.notes), table_text(*self.table())])
 
     def _repr_html_(self) -> str:
-        return f"{headline_html(self.headline)}{table_html(*self.table())}"
+        return f"{headline_html(self.headline)}{''.join(map(paragraph_html, self.notes))}{table_html(*self.table())}"
 
 
 def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:

@@ -61,6 +61,7 @@ def proportion_of(clusters: Collection[tuple[Moments, float]], *, alpha: float =
     if not count:
         return found
     agree = all(moments.mean in (0.0, found.mean) and found.mean in (0.0, 1.0) for moments, _ in clusters if moments.n)
+    agree |= count > 1 and found.se < 1e-12
     if count in (1, found.n) or agree:
         size = count if agree and count > 1 else found.n
         low, high = wilson(found.mean * size, size, alpha=alpha)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -17,16 +17,20 @@ from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.result import EvalResult
+from kestrel_lab.evals.rounds import FIRST_OF_SEARCH
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.toolfiles import load_check
-from kestrel_lab.evals.trial import Identity
+from kestrel_lab.evals.trial import Identity, scenario_hash
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.views.html import table_html
 
 _SHOWN = 20
+_NAMED = 5
 _NEEDS = "cannot be re-scored: it needs {}"
 
 
@@ -53,7 +57,7 @@ class Rescored:
         ]
         if len(self.changes) > _SHOWN:
             lines.append(f"  … and {len(self.changes) - _SHOWN} more")
-        lines += [f"  {what} ({count} trials)" for what, count in [*self.kept.items(), *self.left_out.items()]]
+        lines += [f"  {note}" for note in self._notes()]
         if self.result.rows:
             lines.append(str(self.result))
         return plain("\n".join(lines))
@@ -61,10 +65,14 @@ class Rescored:
     def _repr_html_(self) -> str:
         cells = [[c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")] for c in self.changes[:_SHOWN]]
         changed = table_html(["scenario", "configuration", "epoch", "before", "after", "reason"], cells) if cells else ""
-        notes = "".join(
-            f"<p>{escape(plain(f'{what} ({count} trials)'))}</p>" for what, count in [*self.kept.items(), *self.left_out.items()]
-        )
+        notes = "".join(f"<p>{escape(plain(note))}</p>" for note in self._notes())
         return f"<p><b>{escape(plain(self.headline))}</b></p>{changed}{notes}{self.result._repr_html_() if self.result.rows else ''}"
+
+    def _notes(self) -> list[str]:
+        kept = [f"{what} ({count} trials)" for what, count in self.kept.items()]
+        if len(kept) > _NAMED:
+            kept[_NAMED:] = [f"… and {len(kept) - _NAMED} more checks whose old scores stand; .kept of `Lab.rescore` names all"]
+        return [*kept, *(f"{what} ({count} trials)" for what, count in self.left_out.items())]
 
     @property
     def headline(self) -> str:
@@ -121,27 +129,49 @@ async def rescore(
 
 def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
     """The newest trial of each scenario, configuration and epoch of a commit, in the suite's order where it knows them."""
-    sha = stored_commit(session, suite, commit)
-    order = {scenario.id: place for place, scenario in enumerate(suite.scenarios)}
+    rows = each_stored(session, suite, stored_commit(session, suite, commit))
+    scenarios = {scenario.id: place for place, scenario in enumerate(suite.scenarios)}
+    configs = {config.name: place for place, config in enumerate(suite.configs)}
+
+    def place(row: EvalRow) -> tuple[int, str, int, str, int]:
+        return scenarios.get(row.scenario, len(scenarios)), row.scenario, configs.get(row.config, len(configs)), row.config, row.epoch
+
+    return sorted(rows, key=place)
+
+
+def each_stored(session: Session, suite: Suite, sha: str) -> Iterator[EvalRow]:
+    """The newest trial of each scenario, configuration and epoch of a commit; those made to search for a bad commit are none of them."""
     rows = session.store.each_eval_run(suite=suite.name, git_sha=sha, latest=True)
-    return sorted(rows, key=lambda row: (order.get(row.scenario, len(order)), row.scenario, row.config, row.epoch))
+    return (row for row in rows if row.epoch < FIRST_OF_SEARCH)
 
 
 def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
-    """The whole name of the commit that trials of the suite are stored of; of the newest where none is named."""
-    found = session.store.query(
-        "SELECT git_sha, max(created_at) FROM eval_runs WHERE suite = ? GROUP BY git_sha ORDER BY 2 DESC", (suite.name,)
-    )
+    """The whole name of the commit that trials of the suite are stored of; of the newest where none is named.
+
+    A commit is named by its hash, the beginning of it, or whatever git understands in the suite's repository.
+    """
+    sql = "SELECT git_sha, max(created_at) FROM eval_runs WHERE suite = ? AND epoch < ? GROUP BY git_sha ORDER BY 2 DESC"
+    found = session.store.query(sql, (suite.name, FIRST_OF_SEARCH))
     known = [str(sha) for sha, _ in found]
     if not known:
         msg = f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)"
         raise UsageError(msg)
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
+    if not fits and commit and suite.root is not None and (meant := _meant(suite.root, commit)):
+        fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
     if not fits:
         names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
         msg = f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}"
         raise UsageError(msg)
     return fits[0]
+
+
+def _meant(root: Path, name: str) -> str:
+    """The hash of the commit that git takes `name` for; empty for none."""
+    try:
+        return run_blocking(commit_of(root, name))
+    except UsageError:
+        return ""
 
 
 def _functions(suite: Suite) -> Callable[[str], Callable[..., Any]]:
@@ -242,7 +272,7 @@ def _key(row: EvalRow, scenario: Scenario) -> str:
     parts = row.result.get("identity")
     if not isinstance(parts, dict) or set(parts) != set(Identity.__dataclass_fields__) or row.result.get("task") is None:
         return ""
-    given = cast("dict[str, Any]", {**parts, "scenario": content_key(scenario.definition())[:12]})
+    given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
     return Identity(**given).key
 
 

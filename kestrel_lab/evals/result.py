@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.bycheck import check_rates
@@ -40,6 +41,11 @@ from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+_REASON: Final = 240
+"""Characters of a reason that are told."""
+_REASONS: Final = 3
+"""Reasons that are told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -157,7 +163,7 @@ class EvalResult:
 
     def gates(self) -> GateReport:
         """The suite's gates, decided; `broken` when it declares none."""
-        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows))
+        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows), notes=tuple(self.told()))
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate; returns its path.
@@ -201,8 +207,22 @@ class EvalResult:
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 
     def told(self) -> list[str]:
-        """What a reader of `summary` has to know: `notes`, and which answers were replayed and what their numbers mean."""
-        return [*self.notes, *not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay")]
+        """What a reader of `summary` has to know: `notes`, why trials were not reused, why trials broke, which answers were replayed."""
+        made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
+        if any("the code changed" in why for why in self.why):
+            made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
+        return [
+            *self.notes,
+            *made,
+            *self._broke(),
+            *not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay"),
+        ]
+
+    def _broke(self) -> list[str]:
+        """Why trials broke, the most frequent reasons first."""
+        reasons = Counter(one_line(str(row.result["reason"]), _REASON) for row in self.rows if row.result["outcome"] == "error")
+        more = [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"] if len(reasons) > _REASONS else []
+        return [*(f"{count:,} trials broke: {why or 'no reason given'}" for why, count in reasons.most_common(_REASONS)), *more]
 
     def _summaries(self) -> list[dict[str, Any]]:
         return summarise(self.rows, self.suite.count_errors)

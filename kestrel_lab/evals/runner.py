@@ -26,7 +26,7 @@ from kestrel_lab.evals.reuse import Reuse, look_up
 from kestrel_lab.evals.sitting import Sitting, gone_on_with, last_sitting, sitting_of
 from kestrel_lab.evals.suite import Config, Suite
 from kestrel_lab.evals.suitefile import load_suite
-from kestrel_lab.evals.trial import Ask, Identity, after, run_trial
+from kestrel_lab.evals.trial import Ask, Identity, after, run_trial, scenario_hash
 from kestrel_lab.log.store import EvalRow, SessionStore
 
 Configs = Sequence[str] | Mapping[str, Any]
@@ -152,8 +152,8 @@ def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, M
     """Every trial of the suite: epoch by epoch, so that an interruption leaves all scenarios tried about as often."""
     package = version("kestrel-lab")
     whole = content_key(suite.definition())[:12]
-    scenarios = {scenario.id: content_key(scenario.definition())[:12] for scenario in suite.scenarios}
-    configs = {config.name: content_key(config.definition(), config.name in (models or {}))[:12] for config in suite.configs}
+    scenarios = {scenario.id: scenario_hash(scenario) for scenario in suite.scenarios}
+    configs = {config.name: content_key(config.name, config.definition(), config.name in (models or {}))[:12] for config in suite.configs}
     return [
         Ask(
             scenario=scenario,

@@ -89,13 +89,14 @@ def proportion_interval(
     """The interval of a success rate: `mean_interval` within 0 and 1, or Wilson's where that is the better one.
 
     Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when
-    all trials agree: then with one observation per cluster, since nothing says that repeats add to them.
+    all trials, or the rates of all clusters, agree: then with one observation per cluster, since nothing says that repeats add to them.
     """
     interval = mean_interval(values, clusters, weights, alpha=alpha)
     if not values:
         return interval
     count = len(set(clusters)) if clusters is not None else len(values)
-    agree = interval.mean in (0.0, 1.0)
+    # Clusters of one rate, 2 of 3 in each, spread no more than those that all pass: no spread seen is no certainty.
+    agree = interval.mean in (0.0, 1.0) or (count > 1 and interval.se < 1e-12)
     if count in (1, len(values)) or agree:
         size = count if agree and count > 1 else len(values)
         low, high = wilson(interval.mean * size, size, alpha=alpha)
@@ -111,7 +112,8 @@ def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, 
     rate = successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return max(0.0, centre - reach), min(1.0, centre + reach)
+    # At the edges the exact bounds are 0 and 1; rounding would leave 3e-17.
+    return 0.0 if rate <= 0 else max(0.0, centre - reach), 1.0 if rate >= 1 else min(1.0, centre + reach)
 
 
 def newcombe(base: tuple[float, float], head: tuple[float, float]) -> Interval:

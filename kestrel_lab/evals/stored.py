@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,10 +15,10 @@ from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.gate import SUCCESS, shown
 from kestrel_lab.evals.plots import families_figure
 from kestrel_lab.evals.reducer import Group, reduced
-from kestrel_lab.evals.rescore import stored_commit
+from kestrel_lab.evals.rescore import each_stored, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suitefile import load_suite
-from kestrel_lab.evals.table import labelled
+from kestrel_lab.evals.table import UNITS, labelled
 from kestrel_lab.views.frames import shown_frame
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
@@ -62,7 +62,7 @@ class StoredSummary:
             *([self.by] if self.by != "config" else []),
             "trials",
             "broke",
-            *(f"{name} (95 %)" for name in metrics),
+            *(f"{name} (95 %)" if name not in UNITS else f"{name}, {UNITS[name]} (95 %)" for name in metrics),
         ]
         rows = [
             [
@@ -90,9 +90,17 @@ class StoredSummary:
 
 
 def summarise_stored(
-    session: Session, suite: str | Path | Suite, *, commit: str | None = None, by: str = "config", metrics: Sequence[str] = ()
+    session: Session,
+    suite: str | Path | Suite,
+    *,
+    commit: str | None = None,
+    by: str = "config",
+    metrics: Sequence[str] = (),
+    configs: Sequence[str] | None = None,
 ) -> StoredSummary:
-    """Add up the stored trials of a suite at a commit, that of the newest trial by default.
+    """Add up the stored trials of a suite at a commit, that of the newest trial by default; only of `configs` where they are named.
+
+    What the suite names comes in its order, other trials after it. Those of searches for a bad commit are left out.
 
     Raises `UsageError` when none are stored, and for a grouping or a metric that there is not.
     """
@@ -102,13 +110,31 @@ def summarise_stored(
         msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}"
         raise UsageError(msg)
     sha = stored_commit(session, loaded, commit)
-    found = reduced(session.store.each_eval_run(suite=loaded.name, git_sha=sha, latest=True), loaded.count_errors)
-    summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(found.grouped(group)), metrics=tuple(metrics))
+    names = None if configs is None else {config.name for config in loaded.select(configs=configs).configs}
+    rows = (row for row in each_stored(session, loaded, sha) if names is None or row.config in names)
+    records = sorted(reduced(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
+    if not records:
+        msg = (
+            f"no trials of {', '.join(sorted(names or ()))} are stored at {sha[:10] or 'no commit'}: leave out --config, or run them first"
+        )
+        raise UsageError(msg)
+    summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics))
     for name in metrics:
         if name not in summary.known:
             msg = f"there is no metric {name!r} in these trials; {nearest(name, summary.known)}"
             raise UsageError(msg)
     return summary
+
+
+def _place(suite: Suite, by: Group) -> Callable[[dict[str, Any]], tuple[int, int]]:
+    """Where a record stands: groups and in them configurations in the suite's order, unknown ones last."""
+    named = {"config": [], "family": [s.family for s in suite.scenarios], "scenario": [s.id for s in suite.scenarios]}[by]
+    groups = {name: place for place, name in reversed(list(enumerate(named)))}
+    configs = {config.name: place for place, config in enumerate(suite.configs)}
+    return lambda record: (
+        groups.get(str(record.get(by)), len(named)) if by != "config" else 0,
+        configs.get(record["config"], len(configs)),
+    )
 
 
 def _text(record: dict[str, Any], name: str) -> str:

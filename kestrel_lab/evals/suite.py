@@ -135,7 +135,7 @@ class Config:
     """Tools in place of those of the scenarios."""
 
     def definition(self) -> dict[str, Json]:
-        """All that a trial's outcome depends on: neither name nor concurrency."""
+        """All that a trial's outcome depends on beside the name: not concurrency."""
         own: dict[str, Json] = {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
         # Left out where not used, so that results stored before there were plans still stand.
         return own | {key: value for key, value in self._further() if value}

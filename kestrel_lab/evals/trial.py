@@ -35,7 +35,10 @@ ANSWER_KEPT: Final = 4_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Everything a trial's outcome depends on, hashed part by part."""
+    """Everything a trial's outcome depends on, hashed part by part.
+
+    Names of scenarios and configurations are in it: two that are equal but for the name are two, with trials of their own.
+    """
 
     scenario: str
     config: str
@@ -54,6 +57,11 @@ class Identity:
     def as_json(self) -> dict[str, Json]:
         """The parts, to be stored beside a result: they tell later what changed."""
         return {name: getattr(self, name) for name in _PARTS}
+
+
+def scenario_hash(scenario: Scenario) -> str:
+    """Changes with the scenario's id and with all that the outcome of its trials depends on."""
+    return content_key(scenario.id, scenario.definition())[:12]
 
 
 _PARTS: Final = tuple(Identity.__dataclass_fields__)

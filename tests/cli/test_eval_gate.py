@@ -78,6 +78,15 @@ def test_what_cannot_be_decided_is_no_verdict(folder: Path, words: tuple[str, ..
     assert done.stderr.startswith("error: ")
 
 
+def test_a_gate_goes_on_where_it_was_cut_off(folder: Path) -> None:
+    """What is stored is not made again; options that mean nothing beside --against are refused, as undecided."""
+    assert kestrel(folder, "gate", "suite.yaml", "--scenario", "s1").returncode == 2
+    done = kestrel(folder, "gate", "suite.yaml", "--resume", "--retry-errors", "1")
+    assert (done.returncode, "1 trials of it are there, 8 are left" in done.stdout) == (0, True)
+    done = kestrel(folder, "gate", "suite.yaml", "--against", "auto", "--resume")
+    assert (done.returncode, "leave out" in done.stderr) == (3, True)
+
+
 def test_against_a_commit(folder: Path) -> None:
     """Compared with a better commit: code 1, and the table has the change."""
     (folder / ".gitignore").write_text(".kestrel/\n")

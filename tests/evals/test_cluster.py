@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from kestrel_lab.core.errors import StoreError, UsageError
+from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.cluster import Dispatch, on_cluster
 from kestrel_lab.evals.runner import run_suite
@@ -137,6 +138,33 @@ def test_a_mutant_is_caught(cluster, suite, tmp_path, monkeypatch):
     session.close()
 
 
+class Hello:
+    """Passes for a real model."""
+
+    name, kind = "openai/any", "real"
+
+    async def __call__(self, request, on_delta):
+        return ModelAnswer(text="hello")
+
+
+def test_workers_replay_recordings(cluster, tmp_path):
+    """Recordings in a folder of one's own are replayed by the workers as they are here; no model is asked."""
+    address, _ = cluster
+    suite = tmp_path / "taped.yaml"
+    suite.write_text(
+        "configs: [{name: one, model: openai/any}]\nscenarios: [{id: a, goal: talk, checks: [{answer_contains: hello}]}]\nepochs: 2\n"
+    )
+    here = Session(tmp_path / "here", models={"openai/any": Hello()}, env={})
+    asyncio.run(run_suite(here, suite, cassette="record", cassettes=tmp_path / "mine"))
+    there = Session(tmp_path / "there", env={})
+    replay = {"cassette": "replay", "cassettes": tmp_path / "mine"}
+    result = asyncio.run(run_suite(there, suite, **replay, make=on_cluster(address)))
+    assert [(row.result["outcome"], row.result["model_kind"]) for row in result.rows] == [("pass", "replay")] * 2
+    assert results(result) == results(asyncio.run(run_suite(here, suite, **replay)))
+    here.close()
+    there.close()
+
+
 def test_a_suite_that_differs_there_is_refused(cluster, suite, tmp_path):
     """What cannot be sent is refused before the first trial, with what to do."""
     address, _ = cluster
@@ -151,6 +179,8 @@ def test_a_suite_that_differs_there_is_refused(cluster, suite, tmp_path):
         asyncio.run(run_suite(session, suite, configs={"m": ScriptedModel(["x"])}, make=on_cluster(address)))
     with pytest.raises(UsageError, match="folders of trials cannot be kept"):
         asyncio.run(run_suite(session, suite, keep=True, make=on_cluster(address)))
+    with pytest.raises(UsageError, match="record without --cluster, then replay with it"):
+        asyncio.run(run_suite(session, suite, cassette="refresh", make=on_cluster(address)))
     other = Session(tmp_path / "other", env={}, tools=[own])
     with pytest.raises(UsageError, match="the tools own of this session cannot be sent to a cluster"):
         asyncio.run(run_suite(other, suite, make=on_cluster(address)))

@@ -16,6 +16,7 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.rescore import rescore
 from kestrel_lab.evals.reuse import look_up
+from kestrel_lab.evals.rounds import FIRST_OF_SEARCH
 from kestrel_lab.evals.runner import plan_trials, run_suite
 from kestrel_lab.evals.stored import summarise_stored
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
@@ -192,3 +193,25 @@ def test_stored_trials_are_added_up_without_running(lab):
     for wrong in ({"by": "famly"}, {"metrics": ["tool_call"]}):
         with pytest.raises(UsageError):
             summarise_stored(lab, suite(FILE), **wrong)
+
+
+def test_searches_are_left_out_and_the_suites_order_kept(lab):
+    """Trials of a search for a bad commit are no part of a summary or a re-scoring; configurations come in the suite's order."""
+    (row,) = lab.store.eval_runs()
+    for config, epoch in (("b", 1), ("b", FIRST_OF_SEARCH), ("a", 1)):
+        lab.store.add_eval_run(replace(row, id=f"{config}{epoch}", config=config, epoch=epoch, created_at=row.created_at + 1, key=""))
+    lab.store.flush()
+    known = replace(suite(AnswerContains(texts=("hello",)), FILE), configs=tuple(Config(name=name, model="m") for name in "bca"))
+    found = asyncio.run(rescore(lab, known))
+    assert [(one.config, one.epoch) for one in found.result.rows] == [("b", 1), ("c", 1), ("a", 1)]
+    for by in ("config", "family"):
+        assert [(one["config"], one["trials"]) for one in summarise_stored(lab, known, by=by).records] == [("b", 1), ("c", 1), ("a", 1)]
+    assert [one["config"] for one in summarise_stored(lab, known, configs=["a"]).records] == ["a"]
+
+
+def test_many_checks_that_keep_their_scores_are_told_briefly(lab):
+    """A long suite does not fill the screen with one line per check."""
+    found = replace(asyncio.run(rescore(lab, suite(FILE))), kept={f"check {n}": 1 for n in range(30)})
+    assert "check 4 (1 trials)" in repr(found)
+    assert "check 5" not in repr(found)
+    assert "and 25 more checks" in repr(found)

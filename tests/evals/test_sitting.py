@@ -249,3 +249,13 @@ def test_a_suites_bound_holds_for_an_endpoint(lab):
     assert (len(result.rows), most) == (18, 3)
     (endpoint,) = lab.supervisor.watched
     assert endpoint.turns.throttle.bound == float("inf")
+
+
+def test_equal_scenarios_and_configurations_are_told_apart(lab):
+    """Two rows of a dataset may ask the same, and a configuration may be compared with itself: each has trials of its own."""
+    twins = Suite(name="s", scenarios=tuple(Scenario(id=name, goal="g", checks=SUITE.scenarios[0].checks) for name in ("one", "two")))
+    asyncio.run(run_suite(lab, twins, configs={"a": YES, "b": YES}, scenarios=["two"]))
+    result = asyncio.run(run_suite(lab, twins, configs={"a": YES, "b": YES}, resume=True))
+    assert result.reused == 2
+    assert [(row.scenario, row.config) for row in result.rows] == [("one", "a"), ("one", "b"), ("two", "a"), ("two", "b")]
+    assert len({row.key for row in result.rows}) == 4

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kestrel_lab.evals.moments import Moments, proportion_of
 from kestrel_lab.evals.stats import (
     Interval,
     holm,
@@ -110,6 +111,24 @@ def test_permutation_keeps_false_alarms_down():
         strata = [([float(rng.random() < r) for _ in range(8)], [float(rng.random() < r) for _ in range(8)]) for r in rates]
         alarms += stratified_permutation_test(strata) < 0.05
     assert alarms / 200 <= 0.08
+
+
+def test_clusters_of_one_rate_are_no_certainty():
+    """Two scenarios that both pass 2 of 3 times have the interval of two observations, not one of no width; also when added up."""
+    found = proportion_interval([1, 1, 0] * 2, [0, 0, 0, 1, 1, 1])
+    assert (found.low, found.high) == wilson(2 / 3 * 2, 2)
+    clusters = [(Moments(), 1.0), (Moments(), 1.0)]
+    for moments, _ in clusters:
+        for value in (1.0, 1.0, 0.0):
+            moments.add(value)
+    added = proportion_of(clusters)
+    assert (added.low, added.high) == pytest.approx((found.low, found.high))
+
+
+def test_wilson_reaches_exactly_the_edge():
+    """None of n is an interval from 0, all of n one to 1: no rounding shows as 2.8e-15 %."""
+    assert {wilson(0, n)[0] for n in range(1, 60)} == {0.0}
+    assert {wilson(n, n)[1] for n in range(1, 60)} == {1.0}
 
 
 def test_wilson_and_newcombe_are_the_published_values():
