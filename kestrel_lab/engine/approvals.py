@@ -198,6 +198,7 @@ def _asked(call: Call, why: str) -> ApprovalAsked:
         key=call.key,
         why=why,
         question=call.id,
+        sandbox=call.sandbox,
     )
 
 

@@ -86,6 +86,7 @@ class RecordIntent:
                 danger=call.danger.name,
                 effect=call.effect,
                 attempt=call.attempt,
+                sandbox=call.sandbox,
             )
         )
         if call.effect != "pure":

@@ -18,6 +18,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.text import one_line
 from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
@@ -58,6 +59,8 @@ class ToolContext:
     """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
+    sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
+    """How commands are to be held in."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]
@@ -99,6 +102,8 @@ class Tool:
     """Shown to whoever is asked to allow a call."""
     asks_person: bool = False
     """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
+    sandbox: Level | None = None
+    """The least level that its commands may run at; `None` for a tool that starts none."""
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
 
