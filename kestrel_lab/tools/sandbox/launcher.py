@@ -1,6 +1,6 @@
 """A small process that starts commands and leaves nothing of them behind, whatever becomes of who asked.
 
-It runs beside the process that asks, without threads, so that forking is safe. For each command it forks a keeper:
+It runs beside the process that asks, without threads, so that forking is safe. A keeper is forked for each command, ahead of it:
 the keeper holds the command in, waits for it, and kills everything that came of it when the one who asked says so,
 or is gone.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import fcntl
+import gc
 import json
 import os
 import select
@@ -20,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from kestrel_lab.tools.sandbox import landlock
 
@@ -28,48 +30,60 @@ CONTROL_FD = 3
 FILTER_FD = 3
 """Where a command finds its filter of system calls, if it is to put it up itself."""
 _SUBREAPER = 36
+_HIGH = 20
+"""Above the numbers that mean something to a command."""
+_DEFAULTS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python, or this process, handles in its own way."""
 _SWEEP_S = 5.0
 _CHECK_S = 0.2
-MAX_PROCESSES = 1_000
+MAX_PROCESSES = 500
 """How many processes a command may have at once; one that forks without end is killed."""
 
 Request = dict[str, Any]
 
 
 def serve() -> None:
-    """Fork a keeper for each command, until whoever asks is gone."""
+    """Keep one keeper ready for the next command, until whoever asks is gone."""
     control = socket.socket(fileno=CONTROL_FD)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # so that forked processes share memory
     while True:
-        message, fds, _, _ = socket.recv_fds(control, 16, 4)
-        if not message:
-            return
+        taken, take = os.pipe()
         if os.fork() == 0:
             code = 1
             try:
-                control.close()
-                _keep(*fds)
+                os.close(taken)
+                _keep(control, take)
                 code = 0
             finally:
                 os._exit(code)  # no cleaning up that is the launcher's
-        for fd in fds:
-            os.close(fd)
+        os.close(take)
+        if not os.read(taken, 1):  # it ended without a command: nobody is left to give one
+            return
+        os.close(taken)
 
 
-def _keep(talk_fd: int, *streams: int) -> None:
+def _keep(control: socket.socket, take: int) -> None:
     """One command, from its request to the end of everything that came of it."""
-    talk = socket.socket(fileno=talk_fd)
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    message, fds, _, _ = socket.recv_fds(control, 16, 4, socket.MSG_CMSG_CLOEXEC)
+    if not message:
+        return
+    control.close()
+    with suppress(OSError):  # the launcher may have ended
+        os.write(take, b"x")
+    os.close(take)
+    talk = socket.socket(fileno=fds[0])
     request = _received(talk)
     private = tempfile.mkdtemp(prefix="kestrel-") if request["private"] else ""
     try:
-        child = _started(request, private, streams, talk)
-        for stream in streams:
+        child = _started(request, private, fds[1:], talk)
+        for stream in fds[1:]:
             os.close(stream)
         if child:
             _wait(child, talk, wake)
@@ -86,55 +100,63 @@ def _received(talk: socket.socket) -> Request:
     return request
 
 
-def _started(request: Request, private: str, streams: tuple[int, ...], talk: socket.socket) -> int:
+def _started(request: Request, private: str, streams: list[int], talk: socket.socket) -> int:
     """The number of the command's process; 0 when it could not be started, which is then told."""
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(told)
+    problem = b""
+    try:
+        os.chdir(request["cwd"])
+        if not request["landlock"]:
+            return _spawned(request, streams)
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
             _become(request, private, streams, tell)
-        except BaseException as error:  # noqa: BLE001  # a forked process: the error is told to who asked
-            os.write(tell, f"{type(error).__name__}: {error}".encode()[:4096])
-        finally:
-            os._exit(127)
-    os.close(tell)
-    with os.fdopen(told, "rb") as pipe:
-        problem = pipe.read()
-    if problem:
-        with suppress(OSError):
-            talk.sendall(json.dumps({"error": problem.decode("utf-8", "replace")}).encode() + b"\n")
-        return 0
-    return child
+        os.close(tell)
+        with os.fdopen(told, "rb") as pipe:
+            problem = pipe.read()
+    except OSError as error:
+        problem = _described(error)
+    if not problem:
+        return child
+    _tell(talk, {"error": problem.decode("utf-8", "replace")})
+    return 0
 
 
-def _become(request: Request, private: str, streams: tuple[int, ...], tell: int) -> None:
-    """Turn this process into the command, held in as asked; returns only by an error."""
-    os.setsid()
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
-    program = base64.b64decode(request["filter"])
-    tell_high = os.dup(tell) if tell <= FILTER_FD else tell
-    high = [os.dup(stream) for stream in streams]
-    for place, stream in enumerate(high):
-        os.dup2(stream, place)
-    keep = {0, 1, 2, tell_high}
-    if program and not request["landlock"]:
-        os.dup2(_memory(program), FILTER_FD)
-        os.set_inheritable(FILTER_FD, True)  # it may have had that number already
-        keep.add(FILTER_FD)
-    _close_others(keep)
-    env = dict(request["env"])
-    if private:
-        env |= {"HOME": private, "TMPDIR": private}
-    os.chdir(request["cwd"])
-    if request["landlock"]:
+def _spawned(request: Request, streams: list[int]) -> int:
+    """A process that holds itself in, or is not held in: all it is given are its streams and its filter. No copy of this one is made."""
+    kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in enumerate(streams)]
+    if program := base64.b64decode(request["filter"]):
+        kept.append((fcntl.fcntl(_memory(program), fcntl.F_DUPFD_CLOEXEC, _HIGH), FILTER_FD))
+    actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
+    try:
+        return os.posix_spawnp(request["argv"][0], request["argv"], request["env"], file_actions=actions, setsid=True, setsigdef=_DEFAULTS)
+    finally:
+        for fd, _ in kept:
+            os.close(fd)
+
+
+def _become(request: Request, private: str, streams: list[int], tell: int) -> NoReturn:
+    """Turn this forked process into the command, held in by Landlock; an error goes to `tell`."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in _DEFAULTS:
+            signal.signal(number, signal.SIG_DFL)
+        for place, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH) for stream in streams]):
+            os.dup2(fd, place)
         rules = request["landlock"]
         landlock.drop_privileges()
-        landlock.restrict(rules["read"], [*rules["write"], *([private] if private else [])], network=rules["network"])
-        landlock.filter_calls(program)
-    os.execvpe(request["argv"][0], request["argv"], env)  # noqa: S606  # no shell is what is wanted
+        landlock.restrict(rules["read"], [*rules["write"], private], network=rules["network"])
+        landlock.filter_calls(base64.b64decode(request["filter"]))
+        os.execvpe(request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private})  # noqa: S606  # no shell is wanted
+    except BaseException as error:  # noqa: BLE001  # a forked process has nobody else to tell
+        os.write(tell, _described(error))
+    finally:
+        os._exit(127)
+
+
+def _described(error: BaseException) -> bytes:
+    return f"{type(error).__name__}: {error}".encode()[:4096]
 
 
 def _memory(content: bytes) -> int:
@@ -142,13 +164,6 @@ def _memory(content: bytes) -> int:
     os.write(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
-
-
-def _close_others(keep: set[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in keep:
-            with suppress(OSError):
-                os.close(int(name))
 
 
 def _wait(child: int, talk: socket.socket, wake: int) -> None:

@@ -110,6 +110,7 @@ class Launched:
         self._shifted = shifted
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._following = asyncio.get_running_loop().create_task(self._follow())
+        self._killed = False
         self.overgrown = False
         """Whether it was killed for starting more and more processes."""
 
@@ -119,6 +120,7 @@ class Launched:
 
     def kill(self) -> None:
         """Have everything killed that came of it; harmless when it is gone."""
+        self._killed = True
         with suppress(OSError):
             self._talk.shutdown(socket.SHUT_WR)
 
@@ -141,8 +143,12 @@ class Launched:
                     self._take(json.loads(line))
         except OSError:
             pass  # the same as its end
-        if not self._ended.done():
+        if self._ended.done():
+            return
+        if self._killed:
             self._ended.set_result(-signal.SIGKILL)
+        else:
+            self._ended.set_exception(OSError("what kept the command was killed, and the command with it"))
 
     def _take(self, message: dict[str, object]) -> None:
         if self._ended.done():

@@ -6,28 +6,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
 CONFIGURATION = tuple(
     f"/etc/{name}"
     for name in (
-        *("alternatives", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "fonts", "gitconfig"),
-        *(
-            "group",
-            "hostname",
-            "hosts",
-            "inputrc",
-            "java",
-            "ld.so.cache",
-            "ld.so.conf",
-            "ld.so.conf.d",
-            "locale.alias",
-            "localtime",
-            "machine-id",
-        ),
-        *("magic", "mime.types", "nsswitch.conf", "openssl", "os-release", "passwd", "pki", "profile", "protocols", "python3", "rpc"),
-        *("services", "shells", "ssl", "terminfo", "timezone", "xml"),
+        *("alternatives", "crypto-policies", "fonts", "gitconfig", "group", "hosts", "java", "ld.so.cache", "localtime", "mime.types"),
+        *("nsswitch.conf", "openssl", "os-release", "passwd", "pki", "protocols", "services", "ssl"),
     )
 )
 """What of /etc programs need; no passwords, no keys of servers."""
@@ -56,17 +43,18 @@ def home() -> Path:
     return Path.home()
 
 
-def pythons() -> list[Path]:
+@cache
+def pythons() -> tuple[Path, ...]:
     """The folders of the Python that runs this and of the one it was made from, where they are not the system's."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
     kept = [place for place in found | named if not any(within(place, Path(root)) for root in PROGRAMS)]
-    return sorted(place for place in kept if not within(home(), place))
+    return tuple(sorted(place for place in kept if not within(home(), place)))
 
 
 def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
     """Files and folders with keys, of the user and of the machine, and where Jupyter's kernels tell how to drive them."""
-    found = [home() / name for name in _KEYS] + [Path(name) for name in _PASSWORDS]
+    found = list(_usual_secrets(home()))
     if folder := env.get("JUPYTER_RUNTIME_DIR"):
         found.append(Path(folder))
     if folder := env.get("JUPYTER_DATA_DIR"):
@@ -74,7 +62,12 @@ def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
     if folder := env.get("XDG_RUNTIME_DIR"):
         found.append(Path(folder))
     found += [Path(word).parent for word in sys.argv[1:] if word.endswith(".json") and Path(word).name.startswith("kernel-")]
-    return sorted(set(found))
+    return found
+
+
+@cache
+def _usual_secrets(home: Path) -> tuple[Path, ...]:
+    return (*(home / name for name in _KEYS), *map(Path, _PASSWORDS))
 
 
 def private_places() -> list[Path]:
@@ -89,8 +82,9 @@ def within(place: Path, folder: Path) -> bool:
 
 def hidden_in(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
     """Those of `places` that exist and lie in one of `folders`, as they really are."""
-    roots = [folder.resolve() for folder in folders]
-    for place in places:
-        real = place.resolve()
-        if real.exists() and any(within(real, root) for root in roots):
-            yield real
+    there = [place for place in places if os.path.lexists(place)]  # most do not exist, and following links takes time
+    roots = [os.path.realpath(folder).rstrip("/") for folder in folders] if there else []
+    for place in there:
+        real = os.path.realpath(place)
+        if os.path.exists(real) and any(real == root or real.startswith(root + "/") for root in roots):
+            yield Path(real)

@@ -166,11 +166,18 @@ def _machine_mounts(sandbox: Sandbox) -> _Mounts:
 
 def _minimal_mounts(sandbox: Sandbox) -> _Mounts:
     """Programs and what they need to run."""
+    return _Mounts(dict(_system_mounts(network=sandbox.network).found))
+
+
+@cache
+def _system_mounts(*, network: bool) -> _Mounts:
     mounts = _Mounts()
-    for name in (*PROGRAMS, *CONFIGURATION, *(NETWORK if sandbox.network else ())):
-        mounts.readable(name)
-    for name in ("/tmp", "/var/tmp", "/run"):  # noqa: S108  # the sandbox's own
-        mounts.add(name, "--tmpfs")
+    for name in (*PROGRAMS, *CONFIGURATION, *(NETWORK if network else ())):
+        if not (Path(name).is_dir() and not os.listdir(name)):  # each mount takes time
+            mounts.readable(name)
+    mounts.add("/tmp", "--tmpfs")  # noqa: S108  # the sandbox's own
+    mounts.add("/run", "--dir")
+    mounts.add("/var/tmp", "--symlink", "/tmp")  # noqa: S108
     return mounts
 
 
