@@ -175,9 +175,8 @@ def _system_mounts(*, network: bool) -> _Mounts:
     for name in (*PROGRAMS, *CONFIGURATION, *(NETWORK if network else ())):
         if not (Path(name).is_dir() and not os.listdir(name)):  # each mount takes time
             mounts.readable(name)
-    mounts.add("/tmp", "--tmpfs")  # noqa: S108  # the sandbox's own
-    mounts.add("/run", "--dir")
-    mounts.add("/var/tmp", "--symlink", "/tmp")  # noqa: S108
+    for name in ("/tmp", "/var/tmp", "/run"):  # noqa: S108  # the sandbox's own, in memory as all of its root
+        mounts.add(name, "--dir")
     return mounts
 
 
