@@ -92,6 +92,11 @@ class Call:
     """The level that commands of a tool are held in at, with a reason where it is none; empty for a tool that starts none."""
 
     @property
+    def unheld(self) -> bool:
+        """Whether it starts commands without a sandbox, which nobody asked for."""
+        return ":" in self.sandbox
+
+    @property
     def key(self) -> str:
         """Equal for equal tool requests, whichever step makes them."""
         return content_key(self.kind, self.target, self.args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -64,13 +63,6 @@ def bwrap_path() -> str | None:
     return shutil.which("bwrap")
 
 
-@cache
-def _no_more_namespaces() -> tuple[str, ...]:
-    """The option by which the kernel refuses namespaces within, where this bubblewrap has it; the filter refuses them anyway."""
-    shown = subprocess.run([bwrap_path() or "bwrap", "--help"], capture_output=True, text=True, check=False, timeout=10)
-    return ("--disable-userns",) if "--disable-userns" in shown.stdout + shown.stderr else ()
-
-
 def _secrets(sandbox: Sandbox, workspace: Path) -> list[Path]:
     return [*secret_places(), *sandbox.hidden, workspace / _ENGINE]
 
@@ -126,7 +118,7 @@ def _wrapped(level: Level, argv: Sequence[str], workspace: Path, env: Mapping[st
     net = ("--share-net",) if sandbox.network else ()
     kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108  # the sandbox's own
     words = [
-        *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", *_no_more_namespaces(), "--cap-drop", "ALL"),
+        *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session", "--seccomp", str(FILTER_FD)),
         *mounts.options(),
         *("--chdir", str(workspace), "--"),
