@@ -42,6 +42,7 @@ class Lab(Session):
         model: str | Model | None = None,
         approve: str | None = None,
         *,
+        sandbox: str | None = None,
         tools: Tools = (),
         models: Mapping[str, Model] | None = None,
         middleware: Iterable[Middleware] = (),
@@ -62,6 +63,8 @@ class Lab(Session):
             checkpoint_every=self.settings["checkpoint_every"],
             provider=self.settings["provider"],
             api_base=self.settings["api_base"],
+            sandbox=sandbox if sandbox is not None else self.settings["sandbox"],
+            network=self.settings["network"],
             env=env,
         )
 

@@ -23,6 +23,9 @@ from kestrel_lab.models.choose import available_models
 from kestrel_lab.models.escalation import EscalatingModel
 from kestrel_lab.models.routing import RoutedModel
 from kestrel_lab.tools.ripgrep import rg_path
+from kestrel_lab.tools.sandbox.canary import PROBES
+from kestrel_lab.tools.sandbox.choose import choose, verdict
+from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
 
@@ -65,7 +68,9 @@ class Doctor:
 
 def examine(lab: Lab) -> Doctor:
     """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
-    return Doctor((_python(), _log(lab), _model(lab), *_dependencies(lab), *_providers(lab), _ripgrep(), _git(), *_notebook()))
+    return Doctor(
+        (_python(), _log(lab), _model(lab), *_dependencies(lab), *_providers(lab), _ripgrep(), *_sandbox(lab), _git(), *_notebook())
+    )
 
 
 def known_models(lab: Lab) -> Doctor:
@@ -128,6 +133,27 @@ def _ripgrep() -> Finding:
         return Finding(ok=True, what="ripgrep", found=rg_path())
     except FileNotFoundError as error:
         return Finding(ok=False, what="ripgrep", found="none", advice=str(error))
+
+
+def _sandbox(lab: Lab) -> list[Finding]:
+    """The level that commands run at here, and what the canary of each level says."""
+    what = f"sandbox ({lab.sandbox.name}{', with network' if lab.sandbox.network else ''})"
+    try:
+        choice = choose(lab.sandbox, Path.cwd())
+    except UsageError as error:
+        return [Finding(ok=False, what=what, found="none", advice=str(error)), *_canaries(lab)]
+    asked = "" if choice.wanted else "each command is asked about as CRITICAL; install what is missing below, or set sandbox = S0"
+    held = Finding(ok=choice.level > Level.S0, what=what, found=f"{choice.level.name}: {choice.level.meaning}", advice=asked, optional=True)
+    return [held, *_canaries(lab)]
+
+
+def _canaries(lab: Lab) -> list[Finding]:
+    tried = {level: verdict(level, lab.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
+    passed = f"canary passed ({', '.join(PROBES)})"
+    return [
+        Finding(ok=not problem, what=f"  {level.name}", found="no" if problem else passed, advice=problem, optional=True)
+        for level, problem in tried.items()
+    ]
 
 
 def _git() -> Finding:

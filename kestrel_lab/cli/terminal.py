@@ -24,7 +24,7 @@ from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS
-from kestrel_lab.views.wording import chosen, duration
+from kestrel_lab.views.wording import chosen, duration, sandbox_words
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
@@ -215,6 +215,8 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
     }.get(asked.why, asked.why)
     if why:
         body.append(f"\n{why}", style="yellow")
+    if held := sandbox_words(asked.sandbox):
+        body.append(f"\n{held}", style="dim")
     return Panel(
         body, title=f"[bold]{escape(asked.tool)}[/bold] · {asked.danger} · wants to run", title_align="left", border_style="magenta"
     )

@@ -86,6 +86,8 @@ class ToolCalled:
     danger: str = "SAFE"
     effect: str = "opaque"
     attempt: int = 1
+    sandbox: str = ""
+    """The level that its commands are held in at; empty for a tool that starts none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +140,8 @@ class ApprovalAsked:
     """Names this question; a call asked about twice has two."""
     preview: str = ""
     """What the call would change, as a unified diff, or why it would fail; empty where its tool cannot say."""
+    sandbox: str = ""
+    """The level that its commands are to be held in at, with the reason where that is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -88,6 +88,13 @@ class Call:
     danger: Danger = Danger.SAFE
     effect: Effect = "opaque"
     attempt: int = 1
+    sandbox: str = ""
+    """The level that commands of a tool are held in at, with a reason where it is none; empty for a tool that starts none."""
+
+    @property
+    def unheld(self) -> bool:
+        """Whether it starts commands without a sandbox, which nobody asked for."""
+        return ":" in self.sandbox
 
     @property
     def key(self) -> str:

@@ -40,6 +40,8 @@ class ApprovalDesk:
         """
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
+        if call.unheld:  # leave that was given for a command in a sandbox is none for one without
+            question += "@S0"
         if (known := self.ctx.state.decisions.get(question)) is not None:
             return known
         if call.attempt > 1 and not unknown:
@@ -198,6 +200,7 @@ def _asked(call: Call, why: str) -> ApprovalAsked:
         key=call.key,
         why=why,
         question=call.id,
+        sandbox=call.sandbox,
     )
 
 

@@ -26,6 +26,7 @@ from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.textloop import TextToolModel
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.workspace import Workspace
 
 
@@ -44,6 +45,8 @@ class RunContext:
     approver: Approver | None
     resolve: Callable[[str], Model]
     """The model of a name, for steps that have one of their own."""
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """How commands that tools start are held in."""
     cache: Shelf | None = None
     """Where answers of pure tools are kept; `None` for nowhere."""
     middleware: tuple[Middleware, ...] = ()

@@ -49,6 +49,8 @@ from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
 from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.sandbox.choose import choose
+from kestrel_lab.tools.sandbox.levels import AUTO, Sandbox
 from kestrel_lab.tools.tasks import task_tools
 from kestrel_lab.tools.timeexpr.handshake import handshake
 from kestrel_lab.tools.web.reach import Reach
@@ -75,6 +77,8 @@ class Session(Archive):
         checkpoint_every: int | None = 10,
         provider: str | None = None,
         api_base: str | None = None,
+        sandbox: str = AUTO,
+        network: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Open the log under `home` (made if need be).
@@ -94,6 +98,9 @@ class Session(Archive):
                 after a twentieth more turns); `None` for only when it waits for approval, is stopped or fails.
             provider: Provider of model names that do not say theirs.
             api_base: Address of an OpenAI-compatible server.
+            sandbox: How commands that tools start are held in: `S3`, `S2`, `S1`, `S0` (not at all), or `auto` for the
+                best that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
+            network: Whether commands in a sandbox may use the network.
             env: Environment variables to read; the process's by default.
         """
         Policy.parse(approve)
@@ -106,6 +113,7 @@ class Session(Archive):
         self.checkpoint_every = checkpoint_every
         self.provider = provider
         self.api_base = api_base
+        self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
         self.toolbox = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
@@ -159,7 +167,7 @@ class Session(Archive):
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
-                workflow that is not in order, a step of the plan with a tool or arguments that cannot be.
+                sandbox level that was named and cannot be had, a workflow that is not in order, a step of the plan with a tool or arguments that cannot be.
         """
         if not goal.strip():
             msg = "the goal is empty: say what the run should do"
@@ -171,6 +179,7 @@ class Session(Archive):
         planned = plan_for(plan, goal, inputs)
         steps = () if planned is None else foreseen(planned.steps)
         toolbox = offer_macros(chosen_tools(self.toolbox, tools, steps), self.store, place)
+        self._check_sandbox(toolbox, place)
         check_steps(steps, toolbox, OPERATIONS, resolve or self.resolve_model)
         run_id = new_run_id()
         met = handshake((ports or self.ports).now())
@@ -302,6 +311,7 @@ class Session(Archive):
         tools, place = given.get("tools"), Workspace(Path(began.workspace))
         toolbox = offer_macros(self.resolve_tools(tools if tools is not None else tools_begun_with(began)), self.store, place, state)
         check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
+        self._check_sandbox(toolbox, place)
         return Setup(
             model=self._model_again(began, given.get("model")),
             toolbox=toolbox,
@@ -312,6 +322,11 @@ class Session(Archive):
             resolve=self.resolve_model,
             ports=self.ports,
         )
+
+    def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
+        """Raise `UsageError` before a run begins when the level that was named cannot be had for its commands."""
+        if self.sandbox.level is not None and any(tool.sandbox is not None for tool in toolbox):
+            choose(self.sandbox, place.root)
 
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
@@ -342,6 +357,7 @@ class Session(Archive):
             policy=setup.policy,
             approver=setup.approver,
             resolve=setup.resolve,
+            sandbox=self.sandbox,
             cache=self._cache,
             middleware=self.middleware,
             ports=setup.ports,

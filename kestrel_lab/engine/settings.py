@@ -13,6 +13,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.tools.sandbox.levels import AUTO, parse_level
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
 
@@ -37,6 +38,20 @@ def _text(value: Any) -> str:
 
 def _policy(value: Any) -> str:
     return Policy.parse(_text(value)).text
+
+
+def _sandbox(value: Any) -> str:
+    level = parse_level(_text(value))
+    return AUTO if level is None else level.name
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in {"on", "off", "true", "false", "yes", "no"}:
+        return value.lower() in {"on", "true", "yes"}
+    if not isinstance(value, bool):
+        msg = "must be on or off"
+        raise ValueError(msg)
+    return value
 
 
 def _number(value: Any) -> float | None:
@@ -71,6 +86,8 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "provider": (None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)"),
     "api_base": (None, _text, "address of an OpenAI-compatible server"),
     "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
+    "sandbox": (AUTO, _sandbox, "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here"),
+    "network": (False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),

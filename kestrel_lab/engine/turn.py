@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ApprovalRequired, KestrelError, Signal, StoreError, nearest
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, Signal, StoreError, UsageError, nearest
 from kestrel_lab.core.events import Progress, SchedulerParallelBatch
 from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.messages import ToolRequest
@@ -25,6 +26,7 @@ from kestrel_lab.middleware.order import TurnOrder
 from kestrel_lab.middleware.record import RecordAnswer, RecordIntent
 from kestrel_lab.middleware.timeout import Timeout
 from kestrel_lab.tools.registry import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
+from kestrel_lab.tools.sandbox.choose import chosen
 
 TOGETHER = Danger.LOW
 """Calls up to this danger may run beside others of their turn."""
@@ -54,6 +56,8 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
     calls: list[Call] = []
     for request in requests:
         prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
+        if isinstance(prepared, Call):
+            prepared = await _held_in(prepared, ctx)
         if isinstance(prepared, Call):
             calls.append(prepared)
         else:
@@ -127,6 +131,18 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
     return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
 
 
+async def _held_in(call: Call, ctx: RunContext) -> Call | Problem:
+    """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was asked for."""
+    least = ctx.toolbox.get(call.target).sandbox
+    if least is None:
+        return call
+    try:
+        choice = await chosen(ctx.sandbox, ctx.workspace.root, least)
+    except UsageError as error:
+        return Problem(kind="failed", message=str(error))
+    return replace(call, sandbox=str(choice), danger=call.danger if choice.wanted else Danger.CRITICAL)
+
+
 def _may_run_beside_others(call: Call, toolbox: Toolbox) -> bool:
     """Whether the call, and each call it makes, is neither dangerous nor meant to run alone."""
     tool = toolbox.get(call.target)
@@ -183,7 +199,14 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
         tool = ctx.toolbox.get(call.target)
         parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
         scope = ToolContext(
-            workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, progress=tell, time=ctx.began, tasks=tasks, parts=parts
+            workspace=ctx.workspace,
+            run_id=ctx.run_id,
+            call_id=call.id,
+            progress=tell,
+            time=ctx.began,
+            tasks=tasks,
+            parts=parts,
+            sandbox=ctx.sandbox,
         )
         try:
             value = await tool.run(call.args, scope)

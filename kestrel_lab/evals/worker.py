@@ -39,7 +39,13 @@ async def _serve(tell: Tell) -> None:
     order = json.loads(sys.stdin.readline())
     suite = load_suite(order["suite"], at=order["at"]).select(configs=order["configs"], epochs=1)
     session = Session(
-        order["home"], order["model"], provider=order["provider"], api_base=order["api_base"], limits=Limits(**order["limits"])
+        order["home"],
+        order["model"],
+        provider=order["provider"],
+        api_base=order["api_base"],
+        sandbox=order["sandbox"],
+        network=order["network"],
+        limits=Limits(**order["limits"]),
     )
     try:
         ready = prepare(session, suite, skip_missing=True)

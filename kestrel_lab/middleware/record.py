@@ -87,6 +87,7 @@ class RecordIntent:
                 danger=call.danger.name,
                 effect=call.effect,
                 attempt=call.attempt,
+                sandbox=call.sandbox,
             )
         )
         if call.effect != "pure":

@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.arguments import REQUIRED, Parameter, TypedArguments
 from kestrel_lab.tools.docstring import read_docstring
 from kestrel_lab.tools.registry import Fingerprint, Preview, Tool, ToolContext
+from kestrel_lab.tools.sandbox.levels import Level
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider accepts
 
@@ -33,6 +34,7 @@ def tool(
     thread: bool = False,
     fingerprint: Fingerprint | None = None,
     preview: Preview | None = None,
+    sandbox: Level | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -48,6 +50,7 @@ def tool(
     thread: bool = False,
     fingerprint: Fingerprint | None = None,
     preview: Preview | None = None,
+    sandbox: Level | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
 
@@ -67,6 +70,7 @@ def tool(
         thread: Run a synchronous function in a worker thread.
         fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
         preview: What a call would change, as a unified diff, for whoever is asked to allow it.
+        sandbox: The least sandbox level that commands it starts may run at, for a tool that starts some.
 
     Raises:
         UsageError: For a function whose arguments could not be described to a model, with what to change.
@@ -104,6 +108,7 @@ def tool(
             thread=thread,
             fingerprint=fingerprint,
             preview=preview,
+            sandbox=sandbox,
             context_parameter=context,
         )
 

@@ -1,4 +1,4 @@
-"""Running a program in its own process group, which does not outlive the call."""
+"""Running a program that does not outlive the call: in its own process group, or held in by a sandbox."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
+
+from kestrel_lab.tools.sandbox.launching import Launch, launched
 
 _PIECE = 65_536
 _GRACE_S = 0.25
@@ -20,7 +22,7 @@ _REAP_S = 2.0
 
 Sink = Callable[[bytes], bool]
 """Takes a piece of output; returns whether it wants more. When it does not, the program is killed."""
-Stopped = Literal["", "timeout", "output"]
+Stopped = Literal["", "timeout", "output", "processes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,7 @@ class Ended:
     """Negative: the signal that ended it."""
     seconds: float
     stopped: Stopped = ""
-    """Why it was killed: its time was up, or nobody wanted more output."""
+    """Why it was killed: its time was up, nobody wanted more output, or it started more and more processes."""
 
 
 async def run_process(
@@ -49,27 +51,87 @@ async def run_process(
     When the call ends, by itself, by `timeout_s` or by cancellation, every process left in the program's
     group is killed. A process that moved to another session is not found and survives.
     """
+
+    async def begin(out: int, err: int) -> Running:
+        return _Group(
+            await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+            )
+        )
+
+    return await _follow(begin, stdout, stderr, timeout_s)
+
+
+async def run_launched(launch: Launch, *, stdout: Sink, stderr: Sink, timeout_s: float, stdin: int | None = None) -> Ended:
+    """The same for a program that the launcher starts: none of the processes that came of it is left, wherever they went.
+
+    Not even if this process is killed. Raises `OSError` for a program that cannot be started.
+    """
+    return await _follow(lambda out, err: launched(launch, stdin, out, err), stdout, stderr, timeout_s)
+
+
+class Running(Protocol):
+    """A program at work."""
+
+    overgrown: bool
+    """Whether it was killed for starting more and more processes."""
+
+    async def wait(self) -> int:
+        """Its exit code, negative for the signal that ended it."""
+        ...
+
+    def kill(self) -> None:
+        """Kill what is left of it; harmless when nothing is."""
+        ...
+
+    async def gone(self) -> None:
+        """Wait, not for ever, until what was killed has disappeared."""
+        ...
+
+
+@dataclass(slots=True)
+class _Group:
+    """A child of this process, and its group."""
+
+    process: Process
+    overgrown: bool = False
+
+    async def wait(self) -> int:
+        return await self.process.wait()
+
+    def kill(self) -> None:
+        _kill_group(self.process.pid)
+
+    async def gone(self) -> None:
+        await asyncio.wait([asyncio.ensure_future(self.process.wait())], timeout=_REAP_S)
+
+
+async def _follow(begin: Callable[[int, int], Awaitable[Running]], stdout: Sink, stderr: Sink, timeout_s: float) -> Ended:
     started = time.monotonic()
-    process, pipes = await _start(argv, cwd, env, stdin)
+    program, pipes = await _start(begin)
     try:
         readers = [asyncio.ensure_future(_drain(pipe, sink)) for pipe, sink in zip(pipes, (stdout, stderr), strict=True)]
-        stopped = await _wait(process, readers, timeout_s)
-    except asyncio.CancelledError:
-        _kill_group(process.pid)
-        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_REAP_S)
-        raise
+        stopped = await _wait(program, readers, timeout_s)
     finally:
-        _kill_group(process.pid)
+        program.kill()
         for transport, _ in pipes:
             transport.close()
+        await program.gone()
     await asyncio.gather(*readers)  # a closed pipe ends its reader
-    return Ended(exit_code=await process.wait(), seconds=time.monotonic() - started, stopped=stopped)
+    code = await program.wait()
+    return Ended(exit_code=code, seconds=time.monotonic() - started, stopped=stopped or ("processes" if program.overgrown else ""))
 
 
 _Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
 
 
-async def _start(argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: int | None) -> tuple[Process, list[_Pipe]]:
+async def _start(begin: Callable[[int, int], Awaitable[Running]]) -> tuple[Running, list[_Pipe]]:
     pipes: list[_Pipe] = []
     ends: list[int] = []
     try:
@@ -77,15 +139,7 @@ async def _start(argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: i
             pipe, end = await _open_pipe()
             pipes.append(pipe)
             ends.append(end)
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
-            stdout=ends[0],
-            stderr=ends[1],
-            cwd=cwd,
-            env=dict(env),
-            start_new_session=True,
-        )
+        program = await begin(*ends)
     except BaseException:
         for transport, _ in pipes:
             transport.close()
@@ -93,7 +147,7 @@ async def _start(argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: i
     finally:
         for end in ends:
             os.close(end)
-    return process, pipes
+    return program, pipes
 
 
 async def _open_pipe() -> tuple[_Pipe, int]:
@@ -113,9 +167,9 @@ async def _drain(pipe: _Pipe, sink: Sink) -> bool:
     return False
 
 
-async def _wait(process: Process, readers: Sequence[asyncio.Future[bool]], timeout_s: float) -> Stopped:
+async def _wait(program: Running, readers: Sequence[asyncio.Future[bool]], timeout_s: float) -> Stopped:
     """Until the program ended and its output was read, its time is up, or a reader has enough."""
-    ended = asyncio.ensure_future(process.wait())
+    ended = asyncio.ensure_future(program.wait())
     waiting: set[asyncio.Future[object]] = {ended, *readers}  # type: ignore[arg-type]  # a set of futures of several types
     deadline = time.monotonic() + timeout_s
     try:
@@ -129,6 +183,8 @@ async def _wait(process: Process, readers: Sequence[asyncio.Future[bool]], timeo
             if ended in done:
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     finally:
+        if ended.done() and not ended.cancelled():
+            ended.exception()  # raised by whoever asks for the exit code
         ended.cancel()
     return ""
 

@@ -19,6 +19,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.text import one_line
 from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
@@ -71,6 +72,8 @@ class ToolContext:
     """`None` outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
+    sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
+    """How commands are to be held in."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]
@@ -116,6 +119,8 @@ class Tool:
     """What it answers was written by others, whom nobody vouches for: a web page, an issue."""
     group: str = ""
     """What it is named together with others by. One with a group is offered only to runs that name it or its group."""
+    sandbox: Level | None = None
+    """The least level that its commands may run at; `None` for a tool that starts none."""
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
 

@@ -1,4 +1,4 @@
-"""`bash`: any command, in the workspace, bounded in time and output."""
+"""`bash`: any command, in the workspace and in a sandbox, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.tools.capture import Capture
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.environment import clean_environment
-from kestrel_lab.tools.process import Sink, run_process
+from kestrel_lab.tools.process import Ended, Sink, run_launched, run_process
 from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.sandbox.choose import chosen
+from kestrel_lab.tools.sandbox.launching import can_launch
+from kestrel_lab.tools.sandbox.levels import Level
+from kestrel_lab.tools.sandbox.recipes import launch_for
 
 KEPT_STDOUT = 12_000
 KEPT_STDERR = 6_000
@@ -20,7 +24,7 @@ MAX_OUTPUT = 50_000_000
 MAX_SECONDS = 600.0
 
 
-@tool(danger_level=Danger.HIGH, effect="opaque", version="1", parallel_safe=False)
+@tool(danger_level=Danger.HIGH, effect="opaque", version="2", parallel_safe=False, sandbox=Level.S0)
 async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[str, Json]:
     """Run a bash command in the workspace directory and return its exit code and output.
 
@@ -33,8 +37,6 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
         timeout_s: Seconds it may take, at most 600.
 
     """
-    # Not a sandbox: the command can reach whatever its user can, and a process that leaves the group
-    # (setsid, a daemon) survives the call. That is why the danger is HIGH.
     if ctx.workspace.read_only:
         msg = "this workspace is read-only, and a command could write"
         raise PermissionError(msg)
@@ -45,14 +47,8 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
         msg = "the command contains a NUL character"
         raise ValueError(msg)
     out, err = Capture(KEPT_STDOUT), Capture(KEPT_STDERR)
-    ended = await run_process(
-        [_bash_path(), "--noprofile", "--norc", "-c", command],
-        cwd=str(ctx.workspace.root),
-        env=clean_environment(),
-        stdout=_sink(out),
-        stderr=_sink(err),
-        timeout_s=timeout_s,
-    )
+    choice = await chosen(ctx.sandbox, ctx.workspace.root)
+    ended = await _run(command, ctx, choice.level, _sink(out), _sink(err), timeout_s)
     answer: dict[str, Json] = {
         "exit_code": None if ended.stopped else ended.exit_code,
         "stdout": out.text(),
@@ -61,8 +57,17 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
         "seconds": round(ended.seconds, 2),
     }
     if ended.stopped:
-        answer["killed"] = f"it took longer than {timeout_s:g} seconds" if ended.stopped == "timeout" else "it wrote too much output"
+        why = {"timeout": f"it took longer than {timeout_s:g} seconds", "output": "it wrote too much output"}
+        answer["killed"] = why.get(ended.stopped, "it started too many processes")
     return answer
+
+
+async def _run(command: str, ctx: ToolContext, level: Level, out: Sink, err: Sink, timeout_s: float) -> Ended:
+    argv = [_bash_path(), "--noprofile", "--norc", "-c", command]
+    if not can_launch():  # only the process group is killed there, what moved out of it survives
+        return await run_process(argv, cwd=str(ctx.workspace.root), env=clean_environment(), stdout=out, stderr=err, timeout_s=timeout_s)
+    launch = launch_for(level, argv, workspace=ctx.workspace.root, env=clean_environment(), sandbox=ctx.sandbox)
+    return await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s)
 
 
 def _sink(capture: Capture) -> Sink:

@@ -20,7 +20,17 @@ from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
 from kestrel_lab.views.notices import notice_of, prompt, task_list, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
-from kestrel_lab.views.wording import RESULT_SHOWN, args_line, args_pairs, duration, options_of, shown, usage_line, visible_json
+from kestrel_lab.views.wording import (
+    RESULT_SHOWN,
+    args_line,
+    args_pairs,
+    duration,
+    options_of,
+    sandbox_words,
+    shown,
+    usage_line,
+    visible_json,
+)
 
 _GIVEN = "given by hand"
 _OPEN = {"asked", "waiting", "running", "thinking", "streaming"}
@@ -276,6 +286,7 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     row = _call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
+    note = " · ".join(part for part in (note, sandbox_words(event.sandbox)) if part)
     row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
     row.change(state="running", since=at, note=note)
     return [row.whole()]
@@ -306,7 +317,7 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         options=options_of(event) if question else [],
         tool=plain(event.tool),
         danger=event.danger,
-        why=_WHY.get(event.why, plain(event.why)),
+        why=" · ".join(part for part in (_WHY.get(event.why, plain(event.why)), sandbox_words(event.sandbox)) if part),
         diff=shown_diff(event.preview),
         folded=tells_all(event.preview),
         args=args_pairs(event.args, limit=None),

@@ -36,6 +36,13 @@ def value_text(value: Json) -> str:
     return plain(value.replace("\x1b", "\\u{1b}"))
 
 
+def sandbox_words(level: str) -> str:
+    """The sandbox of a call in words; empty for a call that has none to speak of."""
+    if not level:
+        return ""
+    return plain(level) if ":" in level else f"sandbox {plain(level)}"
+
+
 def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:
     """Name and text of each argument, each text at most about `limit` characters."""
     pairs = [[plain(name), value_text(value)] for name, value in args.items()]

@@ -19,6 +19,8 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "provider": None,
         "api_base": None,
         "approve": "ask",
+        "sandbox": "auto",
+        "network": False,
         "cycles": 20,
         "cost_usd": 1.0,
         "seconds": 300.0,

@@ -1,0 +1,114 @@
+"""Landlock and its company: what a process gives up, for itself and all it starts, without any privilege."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+_CREATE, _ADD, _RESTRICT, _CAPSET_X86, _CAPSET_ARM = 444, 445, 446, 126, 91
+_VERSION_FLAG = 1
+_BENEATH = 1
+_NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _AMBIENT = 38, 22, 24, 28, 47
+_NO_ROOT_LOCKED = 0x2F
+"""Being root means nothing by itself, and this cannot be undone."""
+_MOST_CAPABILITIES = 64
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
+_ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+_ALL_FROM_5 = (1 << 16) - 1
+_TCP = 3
+_SCOPES = 3
+TRUNCATES, HAS_TCP, HAS_SCOPES = 3, 4, 6
+"""From which version on truncating, TCP and signals are ruled too."""
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(number: int, *values: object) -> int:
+    result = int(_libc().syscall(ctypes.c_long(number), *values))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def _prctl(*values: int) -> None:
+    if _libc().prctl(*(ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:5])) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def version() -> int:
+    """Which version of Landlock the kernel has; 0 for none."""
+    try:
+        return _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    except OSError:
+        return 0
+
+
+def drop_privileges() -> None:
+    """Give up every capability for good, also those that root has by being root."""
+    _prctl(_NO_NEW_PRIVS, 1)
+    if os.geteuid() == 0:
+        for capability in range(_MOST_CAPABILITIES):
+            try:
+                _prctl(_CAPBSET_DROP, capability)
+            except OSError:  # the kernel knows no more of them, or they cannot be dropped and go below
+                continue
+        try:
+            _prctl(_SECUREBITS, _NO_ROOT_LOCKED)
+        except OSError:
+            pass  # root without the right to say so; with no_new_privs nothing comes back anyway
+    header = struct.pack("=II", 0x20080522, 0)
+    _call(_CAPSET_X86 if os.uname().machine == "x86_64" else _CAPSET_ARM, header, bytes(24))
+
+
+def restrict(read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
+    """Leave this process and its children reading (and executing) beneath `read`, and everything beneath `write`.
+
+    Paths that do not exist are left out. Without `network` no TCP is bound or connected. Where the kernel can,
+    signals and abstract sockets reach no process outside. Raises `OSError` where there is no Landlock.
+    """
+    abi = _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
+    everything = _ALL_BY_ABI.get(abi, _ALL_FROM_5)
+    attributes = struct.pack("=QQQ", everything, _TCP if abi >= HAS_TCP and not network else 0, _SCOPES if abi >= HAS_SCOPES else 0)
+    size = 8 if abi < HAS_TCP else 16 if abi < HAS_SCOPES else 24
+    rules = _call(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0))
+    try:
+        for paths, access in ((read, _READ), (write, everything)):
+            for path in paths:
+                _allow(rules, path, access & everything)
+        _prctl(_NO_NEW_PRIVS, 1)
+        _call(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
+    finally:
+        os.close(rules)
+
+
+def _allow(rules: int, path: str, access: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not os.path.isdir(f"/proc/self/fd/{fd}"):
+            access &= _ON_FILES
+        _call(_ADD, ctypes.c_int(rules), ctypes.c_int(_BENEATH), struct.pack("=Qi", access, fd), ctypes.c_uint32(0))
+    finally:
+        os.close(fd)
+
+
+def filter_calls(program: bytes) -> None:
+    """Put the filter of `seccomp` around this process and its children; it cannot be taken away."""
+    steps = ctypes.create_string_buffer(program, len(program))
+    described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
+    _prctl(_NO_NEW_PRIVS, 1)
+    _prctl(_SECCOMP, 2, ctypes.addressof(described))

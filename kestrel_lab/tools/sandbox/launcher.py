@@ -1,0 +1,232 @@
+"""A small process that starts commands and leaves nothing of them behind, whatever becomes of who asked.
+
+It runs beside the process that asks, without threads, so that forking is safe. A keeper is forked for each command, ahead of it:
+the keeper holds the command in, waits for it, and kills everything that came of it when the one who asked says so,
+or is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from kestrel_lab.tools.sandbox import landlock
+
+CONTROL_FD = 3
+FILTER_FD = 3
+"""Where a command finds its filter of system calls, if it is to put it up itself."""
+_SUBREAPER = 36
+_HIGH = 20
+"""Above the numbers that mean something to a command."""
+_DEFAULTS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python, or this process, handles in its own way."""
+_SWEEP_S = 5.0
+_CHECK_S = 0.2
+MAX_PROCESSES = 500
+"""How many processes a command may have at once; one that forks without end is killed."""
+
+Request = dict[str, Any]
+
+
+def serve() -> None:
+    """Keep one keeper ready for the next command, until whoever asks is gone."""
+    control = socket.socket(fileno=CONTROL_FD)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # so that forked processes share memory
+    while True:
+        taken, take = os.pipe()
+        if os.fork() == 0:
+            code = 1
+            try:
+                os.close(taken)
+                _keep(control, take)
+                code = 0
+            finally:
+                os._exit(code)  # no cleaning up that is the launcher's
+        os.close(take)
+        if not os.read(taken, 1):  # it ended without a command: nobody is left to give one
+            return
+        os.close(taken)
+
+
+def _keep(control: socket.socket, take: int) -> None:
+    """One command, from its request to the end of everything that came of it."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    message, fds, _, _ = socket.recv_fds(control, 16, 4, socket.MSG_CMSG_CLOEXEC)
+    if not message:
+        return
+    control.close()
+    with suppress(OSError):  # the launcher may have ended
+        os.write(take, b"x")
+    os.close(take)
+    talk = socket.socket(fileno=fds[0])
+    request = _received(talk)
+    private = tempfile.mkdtemp(prefix="kestrel-") if request["private"] else ""
+    try:
+        child = _started(request, private, fds[1:], talk)
+        for stream in fds[1:]:
+            os.close(stream)
+        if child:
+            _wait(child, talk, wake)
+    finally:
+        _sweep()
+        if private:
+            shutil.rmtree(private, ignore_errors=True)
+
+
+def _received(talk: socket.socket) -> Request:
+    with talk.makefile("rb") as stream:
+        (size,) = struct.unpack("=I", stream.read(4))
+        request: Request = json.loads(stream.read(size))
+    return request
+
+
+def _started(request: Request, private: str, streams: list[int], talk: socket.socket) -> int:
+    """The number of the command's process; 0 when it could not be started, which is then told."""
+    problem = b""
+    try:
+        os.chdir(request["cwd"])
+        if not request["landlock"]:
+            return _spawned(request, streams)
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _become(request, private, streams, tell)
+        os.close(tell)
+        with os.fdopen(told, "rb") as pipe:
+            problem = pipe.read()
+    except OSError as error:
+        problem = _described(error)
+    if not problem:
+        return child
+    _tell(talk, {"error": problem.decode("utf-8", "replace")})
+    return 0
+
+
+def _spawned(request: Request, streams: list[int]) -> int:
+    """A process that holds itself in, or is not held in: all it is given are its streams and its filter. No copy of this one is made."""
+    kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in enumerate(streams)]
+    if program := base64.b64decode(request["filter"]):
+        kept.append((fcntl.fcntl(_memory(program), fcntl.F_DUPFD_CLOEXEC, _HIGH), FILTER_FD))
+    actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
+    try:
+        return os.posix_spawnp(request["argv"][0], request["argv"], request["env"], file_actions=actions, setsid=True, setsigdef=_DEFAULTS)
+    finally:
+        for fd, _ in kept:
+            os.close(fd)
+
+
+def _become(request: Request, private: str, streams: list[int], tell: int) -> NoReturn:
+    """Turn this forked process into the command, held in by Landlock; an error goes to `tell`."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in _DEFAULTS:
+            signal.signal(number, signal.SIG_DFL)
+        for place, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH) for stream in streams]):
+            os.dup2(fd, place)
+        rules = request["landlock"]
+        landlock.drop_privileges()
+        landlock.restrict(rules["read"], [*rules["write"], private], network=rules["network"])
+        landlock.filter_calls(base64.b64decode(request["filter"]))
+        os.execvpe(request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private})  # noqa: S606  # no shell is wanted
+    except BaseException as error:  # noqa: BLE001  # a forked process has nobody else to tell
+        os.write(tell, _described(error))
+    finally:
+        os._exit(127)
+
+
+def _described(error: BaseException) -> bytes:
+    return f"{type(error).__name__}: {error}".encode()[:4096]
+
+
+def _memory(content: bytes) -> int:
+    fd = os.memfd_create("filter")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _wait(child: int, talk: socket.socket, wake: int) -> None:
+    """Tell how the command ended, and wait until who asked wants it gone or is gone."""
+    alive = True
+    while True:
+        ready, _, _ = select.select([talk.fileno(), wake], [], [], _CHECK_S if alive else None)
+        if wake in ready:
+            os.read(wake, 4096)
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    alive = False
+                    if not _tell(talk, {"exit": os.waitstatus_to_exitcode(ended[1])}):
+                        return
+        if talk.fileno() in ready:
+            return
+        if not ready and sum(1 for _ in _descendants(os.getpid())) > MAX_PROCESSES:
+            _tell(talk, {"stopped": "processes"})
+            return
+
+
+def _tell(talk: socket.socket, message: Request) -> bool:
+    try:
+        talk.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def _sweep() -> None:
+    """Kill every process that came of the command, also those that moved to sessions of their own: they are this one's by now."""
+    deadline = time.monotonic() + _SWEEP_S
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        found = list(_descendants(os.getpid()))
+        for what in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, none can start another in the meantime
+            for process in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, what)
+        time.sleep(0.001)
+
+
+def _descendants(of: int) -> Iterator[int]:
+    """The children of a process, their children, and so on, as far as they can be seen at this moment."""
+    todo = [of]
+    while todo:
+        for child in _children(todo.pop()):
+            todo.append(child)
+            yield child
+
+
+def _children(of: int) -> list[int]:
+    found: list[int] = []
+    try:
+        tasks = os.listdir(f"/proc/{of}/task")
+    except OSError:
+        return found
+    for task in tasks:
+        with suppress(OSError), open(f"/proc/{of}/task/{task}/children", "rb") as file:
+            found += map(int, file.read().split())
+    return found

@@ -1,0 +1,69 @@
+"""How strongly a command is held in: four levels, and what somebody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError, nearest
+
+
+class Level(IntEnum):
+    """A sandbox level; a higher one lets less through. All but S0 share the kernel with everything else on the machine."""
+
+    S0 = 0
+    S1 = 1
+    S2 = 2
+    S3 = 3
+
+    @property
+    def meaning(self) -> str:
+        """What a command at this level can reach, in one sentence."""
+        return _MEANING[self]
+
+
+_MEANING = {
+    Level.S0: "no sandbox: a command reaches whatever its user can, with a short environment",
+    Level.S1: "Landlock and seccomp: reads the system's programs, writes the workspace; it sees other processes, "
+    "can change modes and times of its user's files, and reads a .kestrel folder that lies in the workspace",
+    Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is written",
+    Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes are not there",
+}
+
+AUTO = "auto"
+_NAMES = (AUTO, *(level.name for level in Level))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sandbox:
+    """What is asked for: a level or the best there is, and whether commands may use the network."""
+
+    level: Level | None = None
+    """`None`: the highest that works here."""
+    network: bool = False
+    """At S1 and above commands have no network without this; with it they have the machine's own, its local services too."""
+    hidden: tuple[Path, ...] = ()
+    """Files and folders that no command sees, besides those that hold keys; S1 cannot hide these inside a workspace."""
+
+    @property
+    def name(self) -> str:
+        """The level as a setting writes it."""
+        return AUTO if self.level is None else self.level.name
+
+    @classmethod
+    def parse(cls, text: str, *, network: bool = False, hidden: Iterable[Path] = ()) -> Sandbox:
+        """Read `auto`, `S0`, `S1`, `S2` or `S3` in any case; raises `UsageError` with the nearest for anything else."""
+        return cls(level=parse_level(text), network=network, hidden=tuple(hidden))
+
+
+def parse_level(text: str) -> Level | None:
+    """The level of that name, `None` for `auto`; raises `UsageError` with the nearest for anything else."""
+    word = text.strip()
+    if word.lower() == AUTO:
+        return None
+    if word.upper() in Level.__members__:
+        return Level[word.upper()]
+    msg = f"unknown sandbox level {text!r}: {nearest(word.upper(), _NAMES)} ({', '.join(_NAMES)})"
+    raise UsageError(msg)

@@ -1,0 +1,125 @@
+"""A filter of system calls as the kernel reads it: what no command in a sandbox has a use for is refused."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from collections.abc import Sequence
+from functools import cache
+
+# The numbers of Linux on x86-64 and on 64-bit ARM.
+_DENIED: dict[str, tuple[int, int]] = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # mounts and namespaces
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "move_mount": (429, 429),
+    "open_tree": (428, 428),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "open_by_handle_at": (304, 265),
+    # ways around a filter, and parts of the kernel where most holes are found
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    # the machine itself
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "syslog": (103, 116),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+}
+_CLONE, _CLONE3, _TRUNCATE = (56, 220), (435, 435), (76, 45)
+_SOCKET, _SOCKETPAIR, _IOCTL = (41, 198), (53, 199), (16, 29)
+_AUDIT_ARCH = (0xC000003E, 0xC00000B7)
+_MACHINES = {"x86_64": 0, "amd64": 0, "aarch64": 1, "arm64": 1}
+
+_NEW_NAMESPACES = 0x7E020000
+_TERMINAL_INPUT = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: typing into the terminal of whoever started this."""
+_STREAM, _SEQPACKET = 1, 5
+AF_INET, AF_INET6 = 2, 10
+
+_LOAD, _MASK, _RETURN = 0x20, 0x54, 0x06
+_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
+_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+
+_Instruction = tuple[int, int, int, int]
+
+
+def machine() -> int | None:
+    """Which column of numbers holds here; `None` for a processor that is not known."""
+    return _MACHINES.get(platform.machine().lower())
+
+
+@cache
+def filter_program(families: Sequence[int], *, truncate: bool = True) -> bytes:
+    """The filter as an array of `sock_filter`, for this machine's processor.
+
+    `families` are the address families sockets may have; Unix sockets exist as connected pairs alone. Without
+    `truncate`, files cannot be shortened by name. What is refused fails with `EPERM`, what a program can do
+    without (`clone3`, calls of other processor modes) with `ENOSYS`. Raises `OSError` for an unknown processor.
+    """
+    column = machine()
+    if column is None:
+        raise OSError(errno.ENOSYS, f"no list of system calls for the processor {platform.machine()}")
+    refused, absent = _ret(_ERRNO | errno.EPERM), _ret(_ERRNO | errno.ENOSYS)
+    program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
+    if column == 0:
+        program += [(_AT_LEAST, 0, 1, 0x40000000), absent]  # the x32 mode has numbers of its own
+    for number in [numbers[column] for numbers in _DENIED.values()] + ([] if truncate else [_TRUNCATE[column]]):
+        program += [(_EQUAL, 0, 1, number), refused]
+    program += [(_EQUAL, 0, 1, _CLONE3[column]), absent]  # its flags lie in memory, where a filter cannot look
+    program += _section(_CLONE[column], [_load(_FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused, _ret(_ALLOW)])
+    program += _section(_SOCKET[column], [_load(_FIRST), *_allowing(families, refused)])
+    # A pair of datagram sockets can send to any address: only kinds that stay connected to each other.
+    program += _section(_SOCKETPAIR[column], [_load(_SECOND), (_MASK, 0, 0, 0xF), *_allowing((_STREAM, _SEQPACKET), refused)])
+    codes = [step for code in _TERMINAL_INPUT for step in ((_EQUAL, 0, 1, code), refused)]
+    program += _section(_IOCTL[column], [_load(_SECOND), *codes, _ret(_ALLOW)])
+    program.append(_ret(_ALLOW))
+    return b"".join(struct.pack("HBBI", *step) for step in program)
+
+
+def _load(offset: int) -> _Instruction:
+    return (_LOAD, 0, 0, offset)
+
+
+def _ret(what: int) -> _Instruction:
+    return (_RETURN, 0, 0, what)
+
+
+def _section(number: int, steps: list[_Instruction]) -> list[_Instruction]:
+    """`steps`, which end by returning, for the system call of that number; others pass by."""
+    return [(_EQUAL, 0, len(steps), number), *steps]
+
+
+def _allowing(values: Sequence[int], refused: _Instruction) -> list[_Instruction]:
+    return [step for value in values for step in ((_EQUAL, 0, 1, value), _ret(_ALLOW))] + [refused]

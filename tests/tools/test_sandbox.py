@@ -1,0 +1,330 @@
+"""Sandbox levels: what gets out of each, what is left behind, and that no level is relied on which does not hold here."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sandbox_probes
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.tools.environment import clean_environment
+from kestrel_lab.tools.process import Ended, run_launched, run_process
+from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.sandbox import choose as choosing
+from kestrel_lab.tools.sandbox.canary import PROBES, leaks, why_not
+from kestrel_lab.tools.sandbox.choose import Choice, choose
+from kestrel_lab.tools.sandbox.landlock import HAS_SCOPES, version
+from kestrel_lab.tools.sandbox.launcher import MAX_PROCESSES
+from kestrel_lab.tools.sandbox.launching import unshifted
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
+from kestrel_lab.tools.sandbox.recipes import bwrap_path, launch_for
+from kestrel_lab.tools.shell import bash
+from kestrel_lab.tools.workspace import Workspace
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
+
+LEVELS = [level.name for level in Level]
+# What S1 says it does not stop. Signals are ruled from Linux 6.12 on.
+KNOWN_OF_S1 = {"git hook", "git moved away", "log of the lab", "mode of a file in home", "processes of the host"} | (
+    set() if version() >= HAS_SCOPES else {"signal to the parent", "abstract Unix socket"}
+)
+SURELY_OUT_OF_S0 = KNOWN_OF_S1 | {
+    *("kernel connection file", "ssh key", "TCP to the host", "UDP to the host", "Unix socket", "abstract Unix socket"),
+    *("Unix datagram from a pair", "signal to the parent", "write into home", "write through a link", "key in the parent's environment"),
+}
+
+
+def needs(level: str) -> Level:
+    """The level, or a skip where it cannot be had."""
+    if problem := why_not(Level[level], Sandbox()):
+        pytest.skip(problem)
+    return Level[level]
+
+
+@cache
+def matrix(user: str) -> dict[str, list[str]]:
+    """What gets out at each level as that user."""
+    script = Path(sandbox_probes.__file__).resolve()
+    if user == "nobody":
+        if os.geteuid() != 0:
+            pytest.skip("only root can become somebody else")
+        found = sandbox_probes.as_nobody(script)
+        if found is None:
+            pytest.skip("no Python that an unprivileged user can run")
+        return found
+    env = {"PATH": os.environ["PATH"], "OPENAI_API_KEY": "sk-very-secret", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=100, check=True)
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("user", ["whoever runs this", "nobody"])
+@pytest.mark.parametrize("level", ["S3", "S2"])
+def test_nothing_gets_out_of_bubblewrap(user: str, level: str) -> None:
+    """Of 22 ways out none leads out: keys, network, sockets, processes, writes, mounts, what git runs later; as root and as a user."""
+    found = matrix(user)
+    if level not in found:
+        pytest.skip(why_not(Level[level], Sandbox()))
+    assert found[level] == []
+
+
+@pytest.mark.parametrize("user", ["whoever runs this", "nobody"])
+def test_what_gets_out_of_landlock_is_known(user: str) -> None:
+    """Without namespaces nothing gets out but what the level says of itself."""
+    found = matrix(user)
+    if "S1" not in found:
+        pytest.skip(why_not(Level.S1, Sandbox()))
+    assert set(found["S1"]) == KNOWN_OF_S1
+
+
+@pytest.mark.parametrize("user", ["whoever runs this", "nobody"])
+def test_the_probes_can_get_out(user: str) -> None:
+    """The mutants: without a sandbox, with the network, with Unix sockets let through, with Landlock alone, probes succeed."""
+    found = matrix(user)
+    assert set(found["S0"]) >= SURELY_OUT_OF_S0
+    if "S3" in found:
+        assert found["S3, network"] == ["TCP to the host", "UDP to the host"]
+        assert found["S3, Unix sockets"] == ["Unix socket"]
+    if "S1" in found:
+        assert set(found["S1, no filter"]) >= KNOWN_OF_S1 | {"UDP to the host", "Unix datagram from a pair", "Unix socket"}
+
+
+def test_the_canary_can_fail() -> None:
+    """Against no sandbox it reports every probe; it is silent about levels that hold."""
+    assert leaks(Level.S0, Sandbox()) == list(PROBES)
+    assert [leaks(level, Sandbox()) for level in (Level.S1, Level.S2, Level.S3) if not why_not(level, Sandbox())].count([]) >= 1
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is searched for bubblewrap instead of where it is."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(choosing, "_VERDICTS", {})
+    bwrap_path.cache_clear()
+    yield folder
+    monkeypatch.undo()
+    bwrap_path.cache_clear()
+
+
+def put_bwrap(folder: Path, text: str) -> None:
+    """A program that is called bubblewrap."""
+    (folder / "bwrap").write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+    (folder / "bwrap").chmod(0o755)
+
+
+FAKES = {
+    "": "bubblewrap is not installed",
+    "echo 'bwrap: No permissions to create new namespace' >&2; exit 1": "No permissions to create new namespace",
+    'while [ "$1" != -- ]; do [ "$1" = --chdir ] && cd "$2"; shift; done; shift; exec "$@"': "the canary got out: read outside, write outside, TCP",
+    "exit 0": "cannot be run at this level",
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), FAKES.items(), ids=["missing", "forbidden", "holds nothing in", "does nothing"])
+def test_bubblewrap_that_does_not_hold_is_not_relied_on(programs: Path, tmp_path: Path, text: str, problem: str) -> None:
+    """Missing, forbidden, or one that runs commands without holding them in: the next level is chosen, and a named one is refused."""
+    if text:
+        put_bwrap(programs, text)
+    choice = choose(Sandbox(), tmp_path)
+    assert (choice.level, choice.wanted) == ((Level.S1, True) if not why_not(Level.S1, Sandbox()) else (Level.S0, False))
+    assert [level for level, reason in choice.reasons if problem in reason][:2] == [Level.S3, Level.S2]
+    with pytest.raises(UsageError, match=f"sandbox level S3 cannot be had: .*{problem}"):
+        choose(Sandbox(level=Level.S3), tmp_path)
+    with pytest.raises(UsageError, match=r"no sandbox of level S2 or above can be had"):
+        choose(Sandbox(), tmp_path, minimum=Level.S2)
+
+
+def test_without_any_sandbox_the_choice_says_so(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace with keys cannot be held by S1, and without bubblewrap nothing else is left; S0 that was named is as wanted."""
+    (tmp_path / "runtime").mkdir()
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    choice = choose(Sandbox(), tmp_path)
+    assert (choice.level, choice.wanted) == (Level.S0, False)
+    assert str(choice).startswith("S0: no sandbox; S3 and S2: bubblewrap is not installed (apt install bubblewrap")
+    assert f"S1: the workspace holds {tmp_path / 'runtime'}" in str(choice)
+    assert choose(Sandbox(level=Level.S0), tmp_path) == Choice(level=Level.S0)
+    with pytest.raises(UsageError, match="below S1, the least this tool may run at"):
+        choose(Sandbox(level=Level.S0), tmp_path, minimum=Level.S1)
+
+
+def test_the_whole_machine_is_no_workspace() -> None:
+    """Around a command that works in `/` nothing can be put: it is refused when a level was named."""
+    with pytest.raises(UsageError, match="holds the system's own folders"):
+        choose(Sandbox(level=Level.S3), Path("/"))
+    assert choose(Sandbox(), Path("/")).level is Level.S0
+
+
+def test_levels_are_read_in_any_case() -> None:
+    """`auto` is the best there is; what is no level is answered with those there are."""
+    assert [parse_level(text) for text in ("auto", "s3", " S0 ", "AUTO")] == [None, Level.S3, Level.S0, None]
+    with pytest.raises(UsageError, match=r"unknown sandbox level 'S4': .*\(auto, S0, S1, S2, S3\)"):
+        parse_level("S4")
+
+
+def quiet(_: bytes) -> bool:
+    """Wants all output and does nothing with it."""
+    return True
+
+
+def run_at(level: Level, workspace: Path, command: str, timeout_s: float = 20.0) -> Ended:
+    """A command at a level, to its end."""
+    argv = ["bash", "--noprofile", "--norc", "-c", command]
+    launch = launch_for(level, argv, workspace=workspace, env=clean_environment(), sandbox=Sandbox())
+    return asyncio.run(run_launched(launch, stdout=quiet, stderr=quiet, timeout_s=timeout_s))
+
+
+def alive(mark: str) -> list[int]:
+    """Processes that have the mark as an argument."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words, state = (place / "cmdline").read_bytes().split(b"\0"), (place / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if mark.encode() in words and state != "Z":
+            found.append(int(place.name))
+    return found
+
+
+def settles(mark: str, count: int) -> bool:
+    """Whether there are soon so many of them, and no more."""
+    for _ in range(200):
+        if len(alive(mark)) == count:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def number() -> str:
+    """Seconds to sleep that nobody else sleeps."""
+    return str(uuid.uuid4().int % 10**8 + 10**7)
+
+
+DAEMONS = "sleep {0} & setsid sleep {0} & (setsid setsid sleep {0} >/dev/null 2>&1 &) ; nohup setsid bash -c 'trap \"\" TERM HUP; (sleep {0}; true)' >/dev/null 2>&1 & sleep {0}"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_timeout_leaves_no_daemon(level: str, tmp_path: Path) -> None:
+    """Processes that left their group and session, and ignore signals, are gone when the call is back, and soon."""
+    held, mark = needs(level), number()
+    started = time.monotonic()
+    ended = run_at(held, tmp_path, DAEMONS.format(mark), timeout_s=0.5)
+    assert alive(mark) == []
+    assert (ended.stopped, time.monotonic() - started < 3) == ("timeout", True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_end_of_a_command_leaves_no_daemon(level: str, tmp_path: Path) -> None:
+    """A command that ends by itself takes along what it started."""
+    held, mark = needs(level), number()
+    ended = run_at(held, tmp_path, f"setsid sleep {mark} & (setsid setsid sleep {mark} >/dev/null 2>&1 &); exit 3")
+    assert ((ended.exit_code, ended.stopped), alive(mark)) == ((3, ""), [])
+
+
+def test_a_process_group_alone_leaves_daemons(tmp_path: Path) -> None:
+    """The mutant: killing the group, as other systems must, leaves what moved to another session."""
+    mark = number()
+    argv = ["bash", "-c", f"setsid sleep {mark} >/dev/null 2>&1 & sleep 0.2"]
+    asyncio.run(run_process(argv, cwd=str(tmp_path), env=clean_environment(), stdout=quiet, stderr=quiet, timeout_s=10))
+    left = alive(mark)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert len(left) == 1
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from kestrel_lab.tools.sandbox.launching import run_blocking
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.recipes import launch_for
+argv = ["bash", "-c", sys.argv[3]]
+run_blocking(launch_for(Level[sys.argv[1]], argv, workspace=Path(sys.argv[2]), env={"PATH": "/usr/bin:/bin"}, sandbox=Sandbox()), 60)
+"""
+
+
+@pytest.mark.parametrize("level", ["S0", "S3"])
+def test_nothing_outlives_a_killed_session(level: str, tmp_path: Path) -> None:
+    """SIGKILL of the process that asked, which can clean up nothing itself, ends everything that came of its command."""
+    needs(level)
+    mark = number()
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    asking = subprocess.Popen([sys.executable, "-c", KILLED, level, str(tmp_path), DAEMONS.format(mark)], env=env)
+    try:
+        deadline = time.monotonic() + 20
+        while (
+            sum(1 for process in alive(mark) if Path(f"/proc/{process}/comm").read_text() == "sleep\n") < 5 and time.monotonic() < deadline
+        ):
+            time.sleep(0.02)
+        assert len(alive(mark)) >= 5
+    finally:
+        asking.kill()
+        asking.wait()
+    assert settles(mark, 0)
+
+
+@pytest.mark.parametrize("level", ["S3"])
+def test_a_command_that_forks_without_end_is_stopped(level: str, tmp_path: Path) -> None:
+    """More than some hundred processes are too many; all are gone, long before the time is up."""
+    held, mark = needs(level), number()
+    ended = run_at(held, tmp_path, f"for i in {{1..{2 * MAX_PROCESSES}}}; do sleep {mark} & done; wait", timeout_s=60)
+    assert (ended.stopped, alive(mark)) == ("processes", [])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_command_works_as_without_a_sandbox(level: str, tmp_path: Path) -> None:
+    """It writes the workspace, runs Python and pipes, keeps stderr apart, has its own temporary folder, and its exit code is told."""
+    sandbox = Sandbox(level=needs(level))
+    (tmp_path / "in.txt").write_text("b\na\n", encoding="utf-8")
+    command = "sort in.txt | tee out.txt; python -c 'import sys; print(sys.prefix)' 2>&1; mktemp >/dev/null && echo temp; cat <(echo sub); echo no >&2; exit 129"
+    context = ToolContext(workspace=Workspace(tmp_path), sandbox=sandbox)
+    answer: Any = asyncio.run(bash.run(bash.validate({"command": command}), context))
+    assert (answer["exit_code"], answer["stderr"]) == (129, "no\n")
+    assert answer["stdout"] == f"a\nb\n{sys.prefix}\ntemp\nsub\n"
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "a\nb\n"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_git_can_commit(level: str, tmp_path: Path) -> None:
+    """Hooks and settings of a repository are guarded, committing works."""
+    held = needs(level)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    name = "-c user.name=a -c user.email=a@example.org -c safe.directory=*"
+    ended = run_at(held, tmp_path, f"echo x > f && git {name} add f && git {name} commit -qm one && git {name} status --porcelain")
+    assert ended.exit_code == 0
+
+
+def test_a_program_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+    """Told as `OSError` with the reason, not as an exit code."""
+    launch = launch_for(Level.S0, ["/no/such/program"], workspace=tmp_path, env={}, sandbox=Sandbox())
+    with pytest.raises(OSError, match=r"could not be started: FileNotFoundError"):
+        asyncio.run(run_launched(launch, stdout=quiet, stderr=quiet, timeout_s=5))
+
+
+def test_a_launcher_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    """The next command has a new one."""
+    run_at(Level.S0, tmp_path, "true")
+    own = [int(text) for task in Path("/proc/self/task").iterdir() for text in (task / "children").read_text().split()]
+    launchers = [child for child in own if b"sandbox.launcher" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    assert len(launchers) == 1
+    os.kill(launchers[0], signal.SIGKILL)
+    os.waitpid(launchers[0], 0)
+    assert run_at(Level.S0, tmp_path, "exit 4").exit_code == 4
+
+
+def test_codes_of_signals_are_told_from_codes() -> None:
+    """Only what ends programs is a signal: 129 is git's own."""
+    assert [unshifted(code) for code in (0, 1, 128, 129, 130, 137, 139, 143)] == [0, 1, 128, 129, 130, -9, -11, -15]
