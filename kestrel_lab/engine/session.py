@@ -28,6 +28,8 @@ from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.macros import offer_macros, tools_begun_with
+from kestrel_lab.engine.mcp import McpServers
+from kestrel_lab.engine.mcphealth import tell_of_servers
 from kestrel_lab.engine.memory import LogMemory
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
@@ -47,6 +49,7 @@ from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
+from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.timeexpr.handshake import handshake
@@ -74,6 +77,7 @@ class Session(Archive):
         provider: str | None = None,
         api_base: str | None = None,
         env: Mapping[str, str] | None = None,
+        mcp: Mapping[str, ServerConfig] | None = None,
     ) -> None:
         """Open the log under `home` (made if need be).
 
@@ -93,6 +97,7 @@ class Session(Archive):
             provider: Provider of model names that do not say theirs.
             api_base: Address of an OpenAI-compatible server.
             env: Environment variables to read; the process's by default.
+            mcp: Servers of tools by name; started when one of their tools is called.
         """
         Policy.parse(approve)
         self.home = Path(home)
@@ -105,8 +110,10 @@ class Session(Archive):
         self.provider = provider
         self.api_base = api_base
         self.env = os.environ if env is None else env
-        self.toolbox = native_tools() + [given_tool(item) for item in tools]
+        self._tools = native_tools() + [given_tool(item) for item in tools]
         self.supervisor = RuntimeSupervisor()
+        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
+        """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=LogMemory(self.store))
         """Memory, search, clock and patience of the runs to come."""
@@ -261,12 +268,24 @@ class Session(Archive):
             )
         return self._models[key]
 
+    @property
+    def toolbox(self) -> Toolbox:
+        """Every known tool: the native ones, those given, and those of MCP servers that are approved."""
+        return self._tools + self.mcp.tools() if len(self.mcp) else self._tools
+
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
-        """The toolbox that `tools` describe; raises `UsageError` for an unknown name."""
+        """The toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises `UsageError` for an unknown name."""
+        if not len(self.mcp):
+            return chosen_tools(self._tools, tools)
+        if tools is None:
+            self.mcp.learn()
+        elif not isinstance(tools, str | Toolbox):
+            tools = self.mcp.named(tools)
         return chosen_tools(self.toolbox, tools)
 
     def close(self) -> None:
-        """Write what is queued and close the log."""
+        """End the MCP servers, write what is queued and close the log."""
+        self.mcp.close()
         self.store.close()
         if "_cache" in self.__dict__:
             self.__dict__["_cache"].close()
@@ -338,8 +357,10 @@ class Session(Archive):
         run.attach(ctx, desk, task)
         self._runs[run_id] = run
         owner.began(self.store.session, run_id)
+        unsubscribe = tell_of_servers(ctx, self.supervisor)
 
         def forget(done: asyncio.Task[None]) -> None:
+            unsubscribe()
             self._tasks.discard(done)
             self._runs.pop(run_id, None)
             owner.ended(self.store.session, run_id)
