@@ -176,10 +176,10 @@ class McpServers:
         with no name neither.
         """
         if name is None:
-            for each, server in self._servers.items():
-                if not server.config.source:
-                    with suppress(DependencyError):  # it is named in the table, and blocks nothing else
-                        self.learn(each)
+            new = [each for each, one in self._servers.items() if not one.config.source and self.approvals.tools(one.config) is None]
+            for waiting in [submit(self._first(each)) for each in new]:
+                with suppress(DependencyError):  # it is named in the table, and blocks nothing else
+                    waiting.result()
             return
         server = self._known(name)
         if self.approvals.tools(server.config) is not None:

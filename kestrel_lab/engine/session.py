@@ -40,7 +40,7 @@ from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
-from kestrel_lab.engine.toolset import chosen_tools, given_tool
+from kestrel_lab.engine.toolset import apart_on_the_wire, chosen_tools, given_tool
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -281,7 +281,7 @@ class Session(Archive):
             self.mcp.learn()
         elif not isinstance(tools, str | Toolbox):
             tools = self.mcp.named(tools)
-        return chosen_tools(self.toolbox, tools)
+        return apart_on_the_wire(chosen_tools(self.toolbox, tools))
 
     def close(self) -> None:
         """End the MCP servers, write what is queued and close the log."""

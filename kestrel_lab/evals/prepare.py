@@ -149,6 +149,7 @@ def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Tool
 
 
 def _named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
+    names = tuple(session.mcp.named(names))
     known = {tool.name: tool for tool in session.toolbox} | own
     for name in names:
         if name not in known:

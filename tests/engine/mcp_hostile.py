@@ -12,7 +12,12 @@ HOW = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
 
 
 def tool(name, description="A tool.", **fields):
-    return {"name": name, "description": description, "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}, **fields}
+    return {
+        "name": name,
+        "description": description,
+        "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}},
+        **fields,
+    }
 
 
 TOOLS = [
@@ -30,7 +35,6 @@ if "poison" in HOW:
         tool("g\u0430st"),
         tool("bash:run"),
         tool("heavy", "x" * 100_000),
-        tool("shapeless", inputSchema={"type": "object", "required": 5}),
     ]
 CANCELLED = []
 
@@ -60,7 +64,13 @@ def call(number, name, args, meta):
         say(number, "alive again")
     elif name == "progress":
         for step in range(3):
-            send({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": meta["progressToken"], "progress": step, "total": 4, "message": f"page {step}"}})
+            send(
+                {
+                    "jsonrpc": "2.0",
+                    "method": "notifications/progress",
+                    "params": {"progressToken": meta["progressToken"], "progress": step, "total": 4, "message": f"page {step}"},
+                }
+            )
             time.sleep(0.15)
         say(number, "done")
     elif name == "huge":
@@ -113,7 +123,11 @@ def main():
         message = json.loads(line)
         method, number, params = message.get("method"), message.get("id"), message.get("params") or {}
         if method == "initialize":
-            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": {"name": "hostile", "version": "1"}}
+            result = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {"listChanged": True}},
+                "serverInfo": {"name": "hostile", "version": "1"},
+            }
             send({"jsonrpc": "2.0", "id": number, "result": result})
         elif method == "tools/list":
             send({"jsonrpc": "2.0", "id": number, "result": {"tools": TOOLS}})

@@ -4,10 +4,12 @@ import asyncio
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ import pytest
 from kestrel_lab.core.errors import DependencyError, ToolError, UsageError
 from kestrel_lab.core.events import HealthChanged, Progress, RunFinished, ToolAnswered
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.engine.health import HealthPolicy
 from kestrel_lab.engine.mcp import McpServers
 from kestrel_lab.engine.session import Session
-from kestrel_lab.testing import ScriptedModel, call, say
+from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.mcp.config import read_server
 from kestrel_lab.tools.mcp.stdio import LONGEST_LINE
 
@@ -50,6 +53,16 @@ def make(tmp_path: Path) -> Iterator[Make]:
     assert [one for one in psutil.Process().children(recursive=True) if one not in before] == []
 
 
+def call(tool: str, **args: str) -> Turn:
+    """A turn that calls one tool."""
+    return [(tool, {**args})]
+
+
+def say(text: str) -> Turn:
+    """A turn that answers."""
+    return text
+
+
 def ask(session: Session, name: str, /, **args: Any) -> str:
     """What a tool answers outside a run."""
     return asyncio.run(asking(session, name, **args))
@@ -69,7 +82,9 @@ def test_the_published_time_server_works_in_a_run(make: Make, workspace: Path) -
     """A run calls `time:convert_time` of mcp-server-time, records it as MEDIUM and opaque, and answers."""
     args = {"source_timezone": "Asia/Tokyo", "time": "12:00", "target_timezone": "UTC"}
     session = make(time={"command": "mcp-server-time"})
-    run = session.run_sync("when?", model=ScriptedModel([call("time:convert_time", **args), say("03:00")]), tools=["time:*"], workspace=workspace)
+    run = session.run_sync(
+        "when?", model=ScriptedModel([call("time:convert_time", **args), say("03:00")]), tools=["time:*"], workspace=workspace
+    )
     answered = [event for event in run.events() if isinstance(event, ToolAnswered)]
     offered = run.records()[0].event.tools  # type: ignore[union-attr]
     assert [(item["name"], item["danger"], item["effect"]) for item in offered] == [
@@ -108,7 +123,7 @@ def test_a_server_of_a_file_is_not_started_before_it_was_approved(make: Make, tm
     table = hostile(f"stubborn={marker}")
     session = make(source="kestrel.toml", h=table)
     assert session.mcp.tools() == ()
-    with pytest.raises(UsageError, match="not approved.*kestrel mcp approve h"):
+    with pytest.raises(UsageError, match=r"not approved.*kestrel mcp approve h"):
         session.resolve_tools(["h:*"])
     session.resolve_tools(None)
     assert not marker.exists()
@@ -139,11 +154,11 @@ def test_a_call_that_may_be_repeated_is(make: Make, tmp_path: Path, workspace: P
 
 def test_restarts_end_with_their_budget(make: Make) -> None:
     """A server that dies at each call is given up after its restarts, without being started again; another one goes on working."""
-    from kestrel_lab.engine.health import HealthPolicy
-
     session = make(h=hostile(), good=hostile())
     policy = HealthPolicy(failures=1, open_s=0.01, restarts=2, restarts_per_s=600)
-    session.mcp = McpServers({n: s.config for n, s in session.mcp._servers.items()}, session.supervisor, env=session.env, logs=session.home, policy=policy)
+    session.mcp = McpServers(
+        {n: s.config for n, s in session.mcp._servers.items()}, session.supervisor, env=session.env, logs=session.home, policy=policy
+    )
     states = []
     for _ in range(4):
         with pytest.raises(DependencyError) as raised:
@@ -159,13 +174,13 @@ def test_restarts_end_with_their_budget(make: Make) -> None:
     [
         (["exits"], "it ended with exit code 7; it said last: no licence found"),
         (["noise"], "it writes what is no message to its standard output: <html>not a server</html>"),
-        (["silent"], "it was not ready within 0.5 s"),
-        (["slow=5"], "it was not ready within 0.5 s"),
+        (["silent"], "it was not ready within 0.3 s"),
+        (["slow=5"], "it was not ready within 0.3 s"),
     ],
 )
 def test_a_server_that_does_not_start_is_named_and_blocks_nothing_else(make: Make, workspace: Path, how: list[str], reason: str) -> None:
     """Whatever it does instead, the reason is told within its time, and a run with all tools goes on without it."""
-    limit = 5.0 if how[0] in ("exits", "noise") else 0.5
+    limit = 5.0 if how[0] in ("exits", "noise") else 0.3
     session = make(bad=hostile(*how, start_timeout_s=limit), good=hostile("banner"))
     began = time.monotonic()
     run = session.run_sync("go", model=ScriptedModel([call("good:echo", text="hi"), say("ok")]), workspace=workspace)
@@ -217,16 +232,16 @@ def test_a_changed_description_needs_a_new_approval(make: Make, workspace: Path,
     assert "keys" in later.toolbox.get("h:echo").description  # what was approved, not what it says now
     with pytest.raises(ToolError, match="has changed since it was approved"):
         ask(later, "h:echo", text="3")
-    assert ask(later, "h:fail2" if False else "h:cancelled") == "[]"  # its other tools still work
+    assert ask(later, "h:cancelled") == "[]"  # its other tools still work
 
 
 def test_poisoned_tools_are_never_offered(make: Make) -> None:
-    """Hidden characters, strange names, a second tool of one name, oversized and broken schemas are refused with the reason."""
+    """Hidden characters, strange names, a second tool of one name, an oversized definition are refused with the reason."""
     session = make(h=hostile("poison"))
     checked = asyncio.run(session.mcp.approve("h"))
     assert [tool.name for tool in session.mcp.tools()] == ["h:echo"]
     assert session.toolbox.get("h:echo").description == "A tool."
-    assert len(checked.refused) == 9
+    assert len(checked.refused) == 8
     assert "hidden characters" in checked.refused["tagged"] and "hidden characters" in checked.refused["nested"]
 
 
@@ -269,7 +284,11 @@ def test_progress_reaches_the_run(make: Make, workspace: Path) -> None:
     """What a server reports while it works stands in the run's log, with its fraction."""
     session = make(h=hostile())
     run = session.run_sync("go", model=ScriptedModel([call("h:progress"), say("ok")]), tools=["h:*"], workspace=workspace)
-    assert [(event.text, event.fraction) for event in run.events() if isinstance(event, Progress)] == [("page 0", 0.0), ("page 1", 0.25), ("page 2", 0.5)]
+    assert [(event.text, event.fraction) for event in run.events() if isinstance(event, Progress)] == [
+        ("page 0", 0.0),
+        ("page 1", 0.25),
+        ("page 2", 0.5),
+    ]
 
 
 def test_connections_survive_their_callers_loops(make: Make) -> None:
@@ -322,6 +341,76 @@ def test_no_server_outlives_its_process(tmp_path: Path, how: str) -> None:
     while psutil.pid_exists(server) and psutil.Process(server).status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
         time.sleep(0.02)
     assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def over_http() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server over streamable HTTP: its address and its process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("mcp_http_server.py")), str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            break
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}/mcp", process
+    process.kill()
+    process.wait()
+
+
+def test_servers_over_http_work_and_are_pinned_too(make: Make, over_http: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """Headers carry named secrets; a change that is announced makes the tool unusable; a dead server is named; another goes on."""
+    url, process = over_http
+    session = make(web={"url": url, "headers": {"x-who": "${WHO}"}, "timeout_s": 5}, good=hostile(), env={"WHO": "me"})
+    assert ask(session, "web:who") == "me"
+    assert ask(session, "web:rename") == "renamed"
+    until = time.monotonic() + 3
+    told = ""
+    while "has changed" not in told and time.monotonic() < until:
+        try:
+            told = ask(session, "web:who")
+        except ToolError as error:
+            told = str(error)
+    assert "web:who is not called: its definition has changed since it was approved" in told
+    process.kill()
+    process.wait()
+    with pytest.raises(DependencyError, match="mcp server web is recovering"):
+        ask(session, "web:rename")
+    assert ask(session, "good:echo", text="fine") == "fine"
+
+
+def serving(home: Path, workspace: Path, *options: str) -> dict[str, Any]:
+    """The table of `kestrel mcp serve` as a server."""
+    env = {"KESTREL_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return {"command": sys.executable, "args": ["-m", "kestrel_lab", "mcp", "serve", *options], "env": env, "cwd": str(workspace)}
+
+
+def test_kestrel_is_a_server_itself(make: Make, workspace: Path, tmp_path: Path) -> None:
+    """Its tools answer, what its policy does not allow is refused at once, a goal is run by an agent, and all of it is in its log."""
+    (workspace / "a.txt").write_text("seven")
+    (workspace / "script.yaml").write_text(
+        "rules:\n- when: .\n  turns:\n  - - tool: read_file\n      args: {path: a.txt}\n  - It says seven.\n"
+    )
+    home = tmp_path / "served"
+    session = make(k=serving(home, workspace, "--approve", "deny"))
+    said = [ask(session, "k:read_file", path="a.txt"), ask(session, "k:run_goal", goal="What does it say?", model="scripted:script.yaml")]
+    assert [line.strip() for line in said] == ["seven", "It says seven."]
+    for tool, args, why in [
+        ("k:bash", {"command": "touch b.txt"}, "denied by policy"),
+        ("k:read_file", {"path": "../x"}, "outside the workspace"),
+        ("k:read_file", {"path": "a.txt", "nonsense": "1"}, "unknown argument"),
+        ("k:run_goal", {"goal": " "}, "the goal is empty"),
+    ]:
+        with pytest.raises(ToolError, match=why):
+            ask(session, tool, **args)
+    assert not (workspace / "b.txt").exists()
+    session.close()
+    log = Session(home, env={})
+    assert sorted(row.status for row in log.store.runs()) == ["COMPLETE", "COMPLETE", "FAILED", "FAILED"]
+    log.close()
 
 
 def test_what_a_server_says_on_standard_error_is_kept(make: Make) -> None:

@@ -51,7 +51,8 @@ class Connection:
         self._log: ServerLog | None = None
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
-        self._stop, self._stale, self._turn = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stop, self._turn = asyncio.Event(), asyncio.Event()
+        self._wanted, self._listed = 1, 0  # how many changes of its tools were told of, and taken in
         self._listing = asyncio.Lock()
 
     @property
@@ -61,6 +62,8 @@ class Connection:
 
     async def open(self) -> None:
         """Connect and ask for its tools; raises `ConnectionError` with the reason. Once."""
+        import mcp  # noqa: F401  # here, so that loading it does not count as the server's time
+
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.create_task(self._own(ready), name=f"kestrel mcp {self.config.name}")
         seconds = self.config.start_timeout_s
@@ -92,8 +95,7 @@ class Connection:
         does not answer in time.
         """
         client = self._open_client()
-        if self._stale.is_set():
-            await self._list()
+        await self._list()
         self._check(tool, pin)
         seconds = self.config.timeout_s
         result = await self._asked(
@@ -191,14 +193,15 @@ class Connection:
         """Until it is closed or ends; asks for the tools again when the server says that they have changed."""
         while not (self._stop.is_set() or self.reason):
             self._turn.clear()
-            if self._stale.is_set():
-                with suppress(ToolError):
-                    await self._list()
+            with suppress(ToolError, TimeoutError):  # the next call asks again
+                await self._list()
             await self._turn.wait()
 
     async def _list(self) -> None:
+        """Have the tools as they are since the last change that was told, and wait for that also when another task asks."""
         async with self._listing:
-            self._stale.clear()
+            if self._listed == (wanted := self._wanted):
+                return
             client, found, cursor = cast("Client", self._client), [], None
             for _ in range(_PAGES):
                 page = await self._asked(partial(client.list_tools, cursor=cursor))
@@ -208,6 +211,7 @@ class Connection:
                 if (cursor := page.next_cursor) is None:
                     break
             self.definitions, self.refused = vetted(found)
+            self._listed = wanted
 
     async def _listen(self, client: Client) -> None:
         """Newer servers tell of changes only to those who ask."""
@@ -227,7 +231,7 @@ class Connection:
             self._changed()
 
     def _changed(self) -> None:
-        self._stale.set()
+        self._wanted += 1
         self._turn.set()
 
     def _ended(self, reason: str) -> None:
