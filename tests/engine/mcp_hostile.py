@@ -101,10 +101,11 @@ def call(number, name, args, meta):
 
 
 def main():
-    if "stubborn" in HOW:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if where := HOW.get("stubborn") or HOW.get("leaves"):
+        if "stubborn" in HOW:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
-        Path(HOW["stubborn"]).write_text(f"{os.getpid()} {child.pid}")
+        Path(where).write_text(f"{os.getpid()} {child.pid}")
     if "banner" in HOW:
         print("Welcome to the server!", flush=True)
     if "exits" in HOW:
