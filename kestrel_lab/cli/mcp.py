@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -115,6 +117,15 @@ def serve(
     if Policy.parse(approve).unattended is False:
         msg = f"--approve {approve}: nobody can be asked here; use deny, auto:LEVEL or auto"
         raise UsageError(msg)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        msg = "serve is for a terminal: another program starts it and talks to its standard input; here that is the notebook's"
+        raise UsageError(msg)
+    if sys.stdin.isatty():
+        typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
     run_blocking(serve_stdio(_face(ctx).lab(), approve=approve, workspace=workspace, tools=names, goals=goals))
 

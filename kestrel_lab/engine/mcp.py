@@ -218,11 +218,12 @@ class McpServers:
     def table(self) -> ServerTable:
         """Every server as it stands; starts none."""
         rows = [self._row(name, server) for name, server in self._servers.items()]
-        return ServerTable([*rows, *(ServerRow(name=name, state="off", tools=0, what=one.shown) for name, one in self._off.items())])
+        rows += [_off_row(one) for one in self._off.values()]
+        return ServerTable(rows)
 
     def row(self, name: str) -> ServerRow:
         """One server as it stands; raises `UsageError` for an unknown one."""
-        return self._row(name, self._known(name))
+        return _off_row(self._off[name]) if name in self._off else self._row(name, self._known(name))
 
     async def aclose(self) -> None:
         """End every server; from any event loop."""
@@ -323,7 +324,8 @@ class McpServers:
         if (server := self._servers.get(name)) is not None:
             return server
         if name in self._off:
-            msg = f"MCP server {name!r} is switched off: enabled = false in {self._off[name].source or 'its table'}"
+            off = self._off[name]
+            msg = off.problem or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false"
             raise UsageError(msg)
         msg = f"there is no MCP server {name!r}: {nearest(name, self._servers)}"
         raise UsageError(msg)
@@ -369,3 +371,8 @@ class McpServers:
         else:
             state, reason = "not started", ""
         return ServerRow(name=name, state=state, tools=len(self._tools_of(name)), what=config.shown, reason=reason, source=config.source)
+
+
+def _off_row(config: ServerConfig) -> ServerRow:
+    state = "cannot be used" if config.problem else "off"
+    return ServerRow(name=config.name, state=state, tools=0, what=config.shown, reason=config.problem, source=config.source)

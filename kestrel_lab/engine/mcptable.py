@@ -17,7 +17,7 @@ class ServerRow:
 
     name: str
     state: str
-    """`not approved`, `not started`, `off`, or its health: `ready`, `degraded`, `recovering`, `failed`."""
+    """`not approved`, `not started`, `off`, `cannot be used`, or its health: `ready`, `degraded`, `recovering`, `failed`."""
     tools: int
     """How many are approved and offered."""
     what: str

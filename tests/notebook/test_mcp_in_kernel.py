@@ -29,11 +29,14 @@ def test_cells_await_block_and_leave_nothing_behind(tmp_path: Path) -> None:
         answers = [
             person.run("print((await lab.run('go', tools=['h:*'])).answer)"),
             person.run("print(lab.run_sync('go', tools=['h:*']).answer)"),
+            person.run("%load_ext kestrel_lab\n%kestrel mcp serve"),
             person.run("print([row.state for row in lab.mcp.table()])"),
         ]
         server = int(ids.read_text().split()[0])
         alive = psutil.pid_exists(server)
-    assert answers == ["done\n", "done\n", "['ready']\n"]
+    assert answers[:2] == ["done\n", "done\n"]
+    assert "serve is for a terminal" in answers[2]
+    assert answers[3] == "['ready']\n"
     assert alive
     until = time.monotonic() + 5
     while psutil.pid_exists(server) and time.monotonic() < until:

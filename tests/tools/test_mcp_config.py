@@ -63,6 +63,21 @@ def test_what_is_wrong_is_named(name: str, table: Any, said: str) -> None:
         read_server(name, table, "kestrel.toml")
 
 
+def test_what_another_programs_file_says_harms_nothing(tmp_path: Path) -> None:
+    """Keys that only that program knows are left out, a server that is switched off stays so, one that cannot be used says why."""
+    servers = {
+        "a": {"command": "x", "alwaysAllow": ["*"], "danger": "safe", "timeout": 5},
+        "b": {"command": "y", "disabled": True},
+        "my server": {"command": "z"},
+        "old": {"type": "sse", "url": "http://x"},
+    }
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    found = mcp_servers(tmp_path)
+    assert [(one.enabled, bool(one.problem)) for one in found.values()] == [(True, False), (False, False), (False, True), (False, True)]
+    assert found["a"].trust == Trust(danger=Danger.MEDIUM, effect="opaque")
+    assert "sse is not spoken" in found["old"].problem
+
+
 @pytest.mark.parametrize("text", ["[", "[]", "{}", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "[" * 100_000])
 def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     """Whatever is in a `.mcp.json`, the error names it."""

@@ -17,6 +17,8 @@ from kestrel_lab.middleware.policy import danger_named
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]|_(?!_)){0,31}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_OF_OTHERS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type"})
+"""Keys of a server that programs agree on."""
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 
@@ -51,6 +53,8 @@ class ServerConfig:
     timeout_s: float = 60.0
     """Seconds a call may take."""
     start_timeout_s: float = 20.0
+    problem: str = ""
+    """Why it cannot be used as it is written; such a server is not `enabled`."""
     source: str = ""
     """The file that says so; empty for one that code gives."""
 
@@ -139,12 +143,21 @@ def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
     try:
         content = json.loads(text)
         servers = content["mcpServers"]
-        return {name: read_server(name, table, str(path)) for name, table in servers.items()}
+        return {name: _of_others(name, table, str(path)) for name, table in servers.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
         msg = f'{path} is not of the form {{"mcpServers": {{"NAME": {{"command": …}}}}}}: {type(error).__name__}: {error}'
         raise UsageError(msg) from error
+
+
+def _of_others(name: str, table: Mapping[str, Json], source: str) -> ServerConfig:
+    """A server as another program's file has it: keys of that program are left out, what cannot be used stands there as such."""
+    known = {key: value for key, value in table.items() if key in _OF_OTHERS}
+    try:
+        return read_server(name, known | ({"enabled": False} if table.get("disabled") is True else {}), source)
+    except UsageError as error:
+        return ServerConfig(name=name, source=source, enabled=False, problem=str(error))
 
 
 def _trust(table: object, otherwise: Trust, where: str) -> Trust:
