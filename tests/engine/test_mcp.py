@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -106,6 +107,29 @@ def test_the_published_git_server_works(make: Make, workspace: Path) -> None:
     with pytest.raises(ToolError):
         ask(session, "git:git_status", repo_path=str(workspace / "nowhere"))
     assert [row.state for row in session.mcp.table()] == ["ready"]
+
+
+def test_the_published_node_servers_work(make: Make, tmp_path: Path) -> None:
+    """everything, memory and filesystem answer, report progress and refuse what they should, side by side."""
+    programs = [shutil.which(f"mcp-server-{name}") for name in ("everything", "memory", "filesystem")]
+    if None in programs:
+        pytest.skip("not installed: npm install -g @modelcontextprotocol/server-everything (and -memory, -filesystem)")
+    every, memory, files = (str(program) for program in programs)
+    session = make(
+        every={"command": every},
+        mem={"command": memory, "env": {"MEMORY_FILE_PATH": str(tmp_path / "m")}},
+        fs={"command": files, "args": [str(tmp_path)]},
+    )
+    told: list[float | None] = []
+    work = asking(
+        session, "every:trigger-long-running-operation", progress=lambda _, fraction: told.append(fraction), duration=0.5, steps=2
+    )  # type: ignore[arg-type]
+    assert asyncio.run(work).startswith("Long running operation completed")
+    assert told == [0.5, 1.0]
+    assert '"entities": []' in ask(session, "mem:read_graph")
+    with pytest.raises(ToolError, match="outside allowed directories"):
+        ask(session, "fs:read_text_file", path="/etc/passwd")
+    assert [row.state for row in session.mcp.table()] == ["ready"] * 3
 
 
 def test_nothing_starts_before_a_call_and_tools_are_known_from_approval(make: Make) -> None:

@@ -63,6 +63,12 @@ def test_what_is_wrong_is_named(name: str, table: Any, said: str) -> None:
         read_server(name, table, "kestrel.toml")
 
 
+def test_a_secret_written_into_a_table_is_not_shown() -> None:
+    """The command is shown whole, with the names of its variables; a value that is a secret by its name is not."""
+    table = {"command": "x", "args": ["-m", "a b"], "env": {"API_TOKEN": "s3cret", "GH_TOKEN": "${GH}", "DEBUG": "1"}}
+    assert read_server("a", table).shown == '"API_TOKEN=…" "GH_TOKEN=${GH}" DEBUG=1 x -m "a b"'
+
+
 def test_what_another_programs_file_says_harms_nothing(tmp_path: Path) -> None:
     """Keys that only that program knows are left out, a server that is switched off stays so, one that cannot be used says why."""
     servers = {

@@ -14,6 +14,7 @@ from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.middleware.policy import danger_named
+from kestrel_lab.tools.environment import looks_secret
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]|_(?!_)){0,31}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -60,10 +61,10 @@ class ServerConfig:
 
     @property
     def shown(self) -> str:
-        """What is started or reached, whole, as it is configured."""
+        """What is started or reached, whole, as it is configured; only what is likely to be a secret is not shown."""
         if self.url:
             return self.url
-        given = [f"{name}={value}" for name, value in self.env.items()]
+        given = [f"{name}={'…' if looks_secret(name) and not _VARIABLE.search(value) else value}" for name, value in self.env.items()]
         words = " ".join(_quoted(word) for word in (*given, self.command, *self.args))
         return f"{words}  (in {self.cwd})" if self.cwd else words
 
