@@ -273,6 +273,11 @@ class Session(Archive):
         """Every known tool: the native ones, those given, and those of MCP servers that are approved."""
         return self._tools + self.mcp.tools() if len(self.mcp) else self._tools
 
+    @toolbox.setter
+    def toolbox(self, tools: Toolbox) -> None:
+        served = {tool.name for tool in self.mcp.tools()}
+        self._tools = Toolbox(tool for tool in tools if tool.name not in served)
+
     def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
         """The toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises `UsageError` for an unknown name."""
         if not len(self.mcp):
