@@ -275,6 +275,7 @@ class Session(Archive):
 
     @toolbox.setter
     def toolbox(self, tools: Toolbox) -> None:
+        """Know these tools from now on; those of MCP servers stay with their servers."""
         served = {tool.name for tool in self.mcp.tools()}
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
