@@ -11,9 +11,10 @@ from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session
-from kestrel_lab.engine.settings import load_settings
+from kestrel_lab.engine.settings import load_settings, mcp_servers
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.engine.workspace_memory import WorkspaceMemory
+from kestrel_lab.tools.mcp.config import read_server
 from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Lab(Session):
     What is not given comes from `kestrel.toml`, `[tool.kestrel]` in `pyproject.toml` or `KESTREL_…`
     environment variables (`kestrel config` shows which), and at last from built-in defaults:
     `Lab(home=".kestrel", model=None, approve="ask")`.
+
+    `mcp` adds MCP servers to those that are configured: `Lab(mcp={"time": {"command": "mcp-server-time"}})`. Their
+    tools are called `time:convert_time` and count as MEDIUM and opaque unless their table says otherwise.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Lab(Session):
         middleware: Iterable[Middleware] = (),
         listeners: Iterable[RunListener] = (),
         env: Mapping[str, str] | None = None,
+        mcp: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         env = os.environ if env is None else env
         self.settings = load_settings(Path.cwd(), env)
@@ -66,6 +71,7 @@ class Lab(Session):
             sandbox=sandbox if sandbox is not None else self.settings["sandbox"],
             network=self.settings["network"],
             env=env,
+            mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
         )
 
     @property

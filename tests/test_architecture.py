@@ -22,7 +22,7 @@ PACKAGE = ROOT / "kestrel_lab"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 HEAVY = (
-    *("IPython", "anywidget", "apsw", "httpx", "ipywidgets", "litellm", "matplotlib", "nbclient", "networkx"),
+    *("IPython", "anywidget", "apsw", "httpx", "ipywidgets", "litellm", "matplotlib", "mcp", "nbclient", "networkx"),
     *("numpy", "pandas", "pydantic", "rich", "scipy", "typer", "watchfiles", "yaml"),
 )
 
@@ -125,7 +125,7 @@ def test_importing_is_quiet_and_light() -> None:
 @pytest.mark.parametrize("module", ["kestrel_lab.engine.session", "kestrel_lab.lab", "kestrel_lab.cli.main"])
 def test_what_a_run_needs_loads_nothing_heavy(module: str) -> None:
     """Even the engine and the command line's entry load no data frames, plots, notebooks or model clients until they are used."""
-    heavy = ("IPython", "litellm", "matplotlib", "networkx", "pandas", "scipy")
+    heavy = ("IPython", "litellm", "matplotlib", "mcp", "networkx", "pandas", "scipy")
     code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

@@ -14,6 +14,7 @@ from kestrel_lab.cli.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.evals import compare_commits, evals
 from kestrel_lab.cli.face import Face, Following
 from kestrel_lab.cli.macros import macros
+from kestrel_lab.cli.mcp import mcp
 from kestrel_lab.cli.memory import memory
 from kestrel_lab.cli.notebooks import notebooks
 from kestrel_lab.cli.scenarios import scenarios
@@ -47,6 +48,7 @@ evals.add_typer(along_commits)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(memory, name="memory")
+app.add_typer(mcp, name="mcp")
 app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
 app.add_typer(workflows)

@@ -18,6 +18,7 @@ from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.guard import watch_model
 from kestrel_lab.engine.health import HealthState
 from kestrel_lab.engine.healthtable import HealthRow
+from kestrel_lab.engine.mcp import watched_as
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.choose import available_models
 from kestrel_lab.models.escalation import EscalatingModel
@@ -69,7 +70,18 @@ class Doctor:
 def examine(lab: Lab) -> Doctor:
     """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
     return Doctor(
-        (_python(), _log(lab), _model(lab), *_dependencies(lab), *_providers(lab), _ripgrep(), *_sandbox(lab), _git(), *_notebook())
+        (
+            _python(),
+            _log(lab),
+            _model(lab),
+            *_dependencies(lab),
+            *_servers(lab),
+            *_providers(lab),
+            _ripgrep(),
+            *_sandbox(lab),
+            _git(),
+            *_notebook(),
+        )
     )
 
 
@@ -113,6 +125,21 @@ def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
     found = "starting: not called yet, and asking would cost" if row.state is HealthState.STARTING else str(row.state)
     advice = "" if well else str(lab.supervisor.error(row.dependency))
     return Finding(ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice=advice, optional=optional)
+
+
+def _servers(lab: Lab) -> list[Finding]:
+    """The MCP servers that are configured; none is started."""
+    return [
+        Finding(
+            ok=row.state in {"not started", "ready", "off"},
+            what=f"  mcp {row.name}",
+            found=f"{row.state}, {row.tools} tools",
+            advice=row.reason,
+            optional=True,
+        )
+        for row in lab.mcp.table()
+        if lab.supervisor.get(watched_as(row.name)) is None  # else it is among the dependencies
+    ]
 
 
 def _providers(lab: Lab) -> list[Finding]:

@@ -27,6 +27,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import plain
+from kestrel_lab.engine.mcptable import ServerTable
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
 from kestrel_lab.evals.bisectresult import BisectResult
@@ -189,6 +190,8 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             console.print(_table(*result.table()))
             console.print(Text("\n".join(result.lines())))
             return result.exit_code if isinstance(result, BisectResult) else 0
+        case ServerTable():
+            console.print(_table(*result.table()) if result else Text(repr(result)))
         case _ if hasattr(result, "itertuples"):
             console.print(
                 _table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()])

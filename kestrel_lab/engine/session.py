@@ -25,9 +25,12 @@ from kestrel_lab.engine.archive import Archive
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.continuation import continuation
+from kestrel_lab.engine.equipment import Equipment
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.macros import offer_macros, tools_begun_with
+from kestrel_lab.engine.mcp import McpServers
+from kestrel_lab.engine.mcphealth import tell_of_servers
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
@@ -37,7 +40,7 @@ from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
-from kestrel_lab.engine.toolset import chosen_tools, known_tools
+from kestrel_lab.engine.toolset import known_tools
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -45,8 +48,7 @@ from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
-from kestrel_lab.models.choose import choose_model
-from kestrel_lab.testing import load_script
+from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.sandbox.choose import choose
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
     pass
 
 
-class Session(Archive):
+class Session(Archive, Equipment):
     """Starts, resumes and lists runs over one log."""
 
     def __init__(
@@ -80,6 +82,7 @@ class Session(Archive):
         sandbox: str = AUTO,
         network: bool = False,
         env: Mapping[str, str] | None = None,
+        mcp: Mapping[str, ServerConfig] | None = None,
     ) -> None:
         """Open the log under `home` (made if need be).
 
@@ -102,6 +105,7 @@ class Session(Archive):
                 best that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
             network: Whether commands in a sandbox may use the network.
             env: Environment variables to read; the process's by default.
+            mcp: Servers of tools by name; started when one of their tools is called.
         """
         Policy.parse(approve)
         self.home = Path(home)
@@ -115,8 +119,10 @@ class Session(Archive):
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
-        self.toolbox = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
+        self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
+        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
+        """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=NoteMemory(self.store))
         """Memory, search, clock and patience of the runs to come."""
@@ -178,7 +184,7 @@ class Session(Archive):
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         planned = plan_for(plan, goal, inputs)
         steps = () if planned is None else foreseen(planned.steps)
-        toolbox = offer_macros(chosen_tools(self.toolbox, tools, steps), self.store, place)
+        toolbox = offer_macros(self.resolve_tools(tools, steps), self.store, place)
         self._check_sandbox(toolbox, place)
         check_steps(steps, toolbox, OPERATIONS, resolve or self.resolve_model)
         run_id = new_run_id()
@@ -274,29 +280,9 @@ class Session(Archive):
         """`run` for scripts; inside a running event loop (a notebook) it works too and blocks it."""
         return run_blocking(self.run(goal, **options))
 
-    def resolve_model(self, model: str | Model | None) -> Model:
-        """The model of that name, ready to be called; raises `UsageError` when there is none."""
-        wanted = model if model is not None else self.model
-        if wanted is not None and not isinstance(wanted, str):
-            return wanted
-        key = wanted or ""
-        if key not in self._models:
-            self._models[key] = choose_model(
-                wanted, env=self.env, provider=self.provider, api_base=self.api_base, factories={"scripted": load_script}
-            )
-        return self._models[key]
-
-    def given_model(self, model: str | None) -> Model | None:
-        """The model object that the name stands for already, the session's own where it is `None`; chooses none."""
-        wanted = model if model is not None else self.model
-        return wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
-
-    def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
-        """The toolbox that `tools` describe; raises `UsageError` for an unknown name."""
-        return chosen_tools(self.toolbox, tools)
-
     def close(self) -> None:
-        """Write what is queued and close the log."""
+        """End the MCP servers, write what is queued and close the log."""
+        self.mcp.close()
         self.store.close()
         if "_cache" in self.__dict__:
             self.__dict__["_cache"].close()
@@ -377,8 +363,10 @@ class Session(Archive):
         run.attach(ctx, desk, task)
         self._runs[run_id] = run
         owner.began(self.store.session, run_id)
+        unsubscribe = tell_of_servers(ctx, self.supervisor)
 
         def forget(done: asyncio.Task[None]) -> None:
+            unsubscribe()
             self._tasks.discard(done)
             self._runs.pop(run_id, None)
             owner.ended(self.store.session, run_id)

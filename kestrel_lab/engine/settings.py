@@ -13,6 +13,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.tools.mcp.config import ServerConfig, read_mcp_json, read_server
 from kestrel_lab.tools.sandbox.levels import AUTO, parse_level
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
@@ -126,6 +127,26 @@ class Settings:
         return Limits(**{key: self[key] for key in ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "messages")})
 
 
+def mcp_servers(folder: Path) -> dict[str, ServerConfig]:
+    """The MCP servers configured for `folder`: `[mcp.servers.NAME]` where settings are, and a `.mcp.json` beside; the settings win.
+
+    Raises `UsageError` that names file, server and key.
+    """
+    found: dict[str, ServerConfig] = {}
+    for place in (folder.resolve(), *folder.resolve().parents):
+        if (place / ".mcp.json").is_file():
+            found = read_mcp_json(place / ".mcp.json")
+        if found or (place / ".git").exists():
+            break
+    for path, table in _files(folder):
+        own, where = table.get("mcp", {}), shown_path(path)
+        if not isinstance(own, dict) or not isinstance(servers := own.get("servers", {}), dict) or set(own) - {"servers"}:
+            msg = f"{where}: write MCP servers as [mcp.servers.NAME], with a command or a url each"
+            raise UsageError(msg)
+        found |= {name: read_server(name, one, where) for name, one in servers.items()}
+    return found
+
+
 def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     """Read the settings that hold in `folder`: its files or those of the nearest folder above that has any.
 
@@ -134,6 +155,8 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     items = {key: Setting(key=key, value=value, source="default", meaning=meaning) for key, (value, _, meaning) in _KNOWN.items()}
     for path, table in _files(folder):
         for key, value in table.items():
+            if key == "mcp":  # see `mcp_servers`
+                continue
             items[key] = _setting(key, value, shown_path(path))
     for key in _KNOWN:
         name = f"KESTREL_{key.upper()}"

@@ -9,6 +9,7 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.engine.options import Tools
+from kestrel_lab.models.wire import wire_name
 from kestrel_lab.tools.decorator import tool as as_tool
 from kestrel_lab.tools.native import NEEDS
 from kestrel_lab.tools.registry import Tool, Toolbox
@@ -52,6 +53,16 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
 def group_names(known: Toolbox) -> list[str]:
     """The words that stand for several tools."""
     return [DEFAULT, *dict.fromkeys(tool.group for tool in known if tool.group)]
+
+
+def apart_on_the_wire(toolbox: Toolbox) -> Toolbox:
+    """`toolbox`; raises `UsageError` where a model could not tell two of its tools apart."""
+    seen: dict[str, str] = {}
+    for name in toolbox.names:
+        if (other := seen.setdefault(wire_name(name), name)) != name:
+            msg = f"models are told of {other!r} and of {name!r} by the same name, {wire_name(name)!r}: rename one of them"
+            raise UsageError(msg)
+    return toolbox
 
 
 def given_tool(item: Tool | Callable[..., Any] | str) -> Tool:

@@ -226,9 +226,9 @@ def _refuse_mixed(suite: Suite) -> None:
 
 
 def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
-    known = Toolbox(({tool.name: tool for tool in session.toolbox} | own).values())
     try:
-        return chosen_tools(known, names)
+        names = tuple(session.mcp.named(names))
+        return chosen_tools(Toolbox(({tool.name: tool for tool in session.toolbox} | own).values()), names)
     except UsageError as error:
         msg = f"{who}: {error}"
         raise UsageError(msg) from error

@@ -20,7 +20,7 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.models.litellm_errors import model_error
-from kestrel_lab.models.wire import CallPieces, messages_to_wire, response_format, tools_to_wire
+from kestrel_lab.models.wire import CallPieces, from_wire, messages_to_wire, response_format, tools_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ class LiteLLMModel:
             raise model_error(error, model=self.name, api_base=self.api_base, key_name=f"{provider}_API_KEY") from error
         return ModelAnswer(
             text=heard.text,
-            calls=heard.calls.requests(),
+            calls=from_wire(heard.calls.requests(), request.tools),
             usage=self._usage(litellm, request, heard),
             model=heard.model or self.name,
             finish=heard.finish,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.jsontypes import Json, dumps, loads
+from kestrel_lab.core.jsontypes import Json, content_key, dumps, loads
 from kestrel_lab.core.messages import Message, ToolRequest, ToolSpec
 from kestrel_lab.core.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def messages_to_wire(messages: Iterable[Message]) -> list[dict[str, Json]]:
@@ -26,7 +30,8 @@ def _message(message: Message) -> dict[str, Json]:
         wire["content"] = message.text
     if message.calls:
         wire["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": dumps(call.args)}} for call in message.calls
+            {"id": call.id, "type": "function", "function": {"name": wire_name(call.name), "arguments": dumps(call.args)}}
+            for call in message.calls
         ]
     return wire
 
@@ -34,8 +39,25 @@ def _message(message: Message) -> dict[str, Json]:
 def tools_to_wire(tools: Iterable[ToolSpec]) -> list[dict[str, Json]]:
     """The tools on offer as a server reads them."""
     return [
-        {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema}} for tool in tools
+        {"type": "function", "function": {"name": wire_name(tool.name), "description": tool.description, "parameters": tool.schema}}
+        for tool in tools
     ]
+
+
+def wire_name(name: str) -> str:
+    """The name of a tool as every server takes it: `time:now` becomes `time__now`; what does not fit gets a hash at its end."""
+    if _PLAIN.fullmatch(name):
+        return name
+    wire = name.replace(":", "__")
+    if _PLAIN.fullmatch(wire):
+        return wire
+    return f"{_NOT_PLAIN.sub('_', wire)[:55]}_{content_key(name)[:8]}"
+
+
+def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tuple[ToolRequest, ...]:
+    """`requests` with the names that `tools` have here."""
+    names = {wire_name(tool.name): tool.name for tool in tools}
+    return tuple(replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one for one in requests)
 
 
 def response_format(schema: dict[str, Json]) -> dict[str, Json]:

@@ -13,6 +13,11 @@ _SET = {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "GI
 """Programs neither colour their output nor wait for somebody to answer."""
 
 
+def looks_secret(name: str) -> bool:
+    """Whether a variable of that name is likely to hold a secret."""
+    return _SECRET.search(name) is not None
+
+
 def clean_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What commands are given; `python` in them is the Python that runs this, when it is in a virtual environment.
 

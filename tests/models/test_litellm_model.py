@@ -17,7 +17,7 @@ from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
 from kestrel_lab.models.litellm_model import LiteLLMModel
 from kestrel_lab.models.retry import with_retries
-from kestrel_lab.models.wire import messages_to_wire, tools_to_wire
+from kestrel_lab.models.wire import messages_to_wire, tools_to_wire, wire_name
 
 # Remarks about litellm's own code; they would become errors inside it.
 pytestmark = [
@@ -248,3 +248,22 @@ def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path) -> 
     base = serve(Reply(text="x")).api_base
     done = subprocess.run([sys.executable, "-c", code, base], capture_output=True, text=True, timeout=90, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_tools_of_servers_have_names_that_every_provider_takes(serve: Serve) -> None:
+    """`time:now` is `time__now` on the wire, there and in the conversation, and comes back as `time:now`; what still does not fit gets a hash."""
+    tools = [replace(GREP, name="time:now"), GREP]
+    server = serve(Reply(calls=(("time__now", "{}"), ("grep", "{}"), ("other__tool", "{}"))))
+    talk = (
+        Message(role="user", text="?"),
+        Message(role="assistant", calls=(ToolRequest(id="c1", name="time:now", args={}),)),
+        Message(role="tool", call_id="c1", name="time:now", text="12"),
+    )
+    answer, _ = ask(at(server), ModelRequest(messages=talk, tools=tools))
+    sent = server.requests()[0]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["time__now", "grep"]
+    assert sent["messages"][1]["tool_calls"][0]["function"]["name"] == "time__now"
+    assert [one.name for one in answer.calls] == ["time:now", "grep", "other__tool"]
+    long = [wire_name(f"server:{'x' * 90}{end}") for end in "ab"]
+    assert [len(name) <= 64 and name.isascii() for name in long] == [True, True]
+    assert long[0] != long[1] and wire_name("a:b.c") != wire_name("a:b-c") != wire_name("a:b_c")

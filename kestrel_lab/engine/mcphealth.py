@@ -1,0 +1,35 @@
+"""Changes of health of MCP servers, told to the runs that use them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from kestrel_lab.core.events import HealthChanged
+from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.mcp import watched_as
+from kestrel_lab.engine.supervisor import RuntimeSupervisor
+
+
+def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None]:
+    """Record in the run of `ctx` how the MCP servers of its tools do, from now on; returns what ends that."""
+    used = {watched_as(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}
+    if not used:
+        return _nothing
+    loop = asyncio.get_running_loop()
+
+    def emit(change: HealthChanged) -> None:
+        if not ctx.state.status.terminal:
+            ctx.emit(change)
+
+    def heard(change: HealthChanged) -> None:  # on whatever thread noticed it
+        if change.kind == "mcp" and change.dependency in used:
+            with suppress(RuntimeError):  # the run's loop has ended
+                loop.call_soon_threadsafe(emit, change)
+
+    return supervisor.subscribe(heard)
+
+
+def _nothing() -> None:
+    """There is nothing to end."""
