@@ -104,7 +104,12 @@ def elsewhere(recorded, tmp_path):
     shutil.copytree(recorded[0], folder, ignore=shutil.ignore_patterns("home", "report.html"))
     today = datetime.now(UTC)
     for path in (folder / "cassettes" / "s").iterdir():
-        path.write_text(path.read_text().replace(f"{today:%Y-%m-%d}", "2001-02-03").replace(f"{today:%A}", "Saturday").replace(f"{today:%G-W%V}", "2001-W05"))
+        path.write_text(
+            path.read_text()
+            .replace(f"{today:%Y-%m-%d}", "2001-02-03")
+            .replace(f"{today:%A}", "Saturday")
+            .replace(f"{today:%G-W%V}", "2001-W05")
+        )
     return folder
 
 
