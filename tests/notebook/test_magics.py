@@ -189,7 +189,7 @@ def test_every_verb_of_the_command_line_is_one_of_the_notebook(shell: Interactiv
     here = words(root_command())
     assert here == words(typer.main.get_command(app))
     assert here["compare"] == here["eval"]["compare"]
-    wanted = "run plan show runs resume approve deny fork tools models macros orchestrate eval compare config doctor"
+    wanted = "run plan show runs resume approve deny fork tools models memory time macros orchestrate eval compare config doctor"
     assert set(wanted.split()) <= set(here)
 
 
@@ -213,6 +213,9 @@ def test_words_and_options_complete() -> None:
     assert completions("%kestrel macros a") == ["accept"]
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
     assert "--workspace" in completions("%%kestrel ")
+    assert completions("%kestrel memory --re") == ["--replaced"]
+    assert completions("%kestrel time --z") == ["--zone"]
+    assert completions("%kestrel compare --suite-") == ["--suite-at-commit"]
 
 
 def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +241,12 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []
     assert found("%kestrel help ru") == ["run", "runs"]
+    note = lab.memory.remember("Tests are run with make.", tags=["tests"])
+    assert [found(f"%kestrel memory {verb} ") for verb in ("show", "edit")] == [[note.id]] * 2
+    assert found("%kestrel memory forget ta") == ["tag:tests", "tainted"]
+    assert found("%kestrel memory --select kind:p") == ["kind:pitfall", "kind:preference", "kind:procedure"]
+    assert found("%kestrel memory add x --kind fi") == ["fingerprint"]
+    assert found("%kestrel time x --prefer ") == ["future", "past"]
 
 
 def tab(shell: InteractiveShell, text: str) -> list[str]:
