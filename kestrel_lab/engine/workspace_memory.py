@@ -126,7 +126,8 @@ class MemoryDrawing:
     def __repr__(self) -> str:
         if not self.graph.notes:
             return repr(Notes((), self.where))
-        head = f"{len(self.graph.notes)} notes, {len(self.graph.things)} things they name, {len(self.graph.links)} links between notes"
+        notes, things, links = map(len, (self.graph.notes, self.graph.things, self.graph.links))
+        head = f"notes: {notes}, things that they name: {things}, links between notes: {links}"
         return f"{head}\n{table_text(*self.table())}\ndraw it: kestrel memory graph --html memory.html"
 
     def _repr_html_(self) -> str:

@@ -87,6 +87,7 @@ def test_no_text_of_others_can_become_a_formula(held: Holdings) -> None:
         assert TRAP not in "".join(outside.texts), (name, outside.texts)
         seen |= {name} if TRAP in html else set()
     assert {"run", "plan", "runs", "events", "result", "trials", "comparison", "flips", "gates", "diff", "macro", "toolbox"} <= seen
+    assert {"history", "bisect", "front", "rescored", "stored", "stored frame", "notes", "note card", "memory graph"} <= seen
 
 
 def test_frames_say_units_and_whole_texts(held: Holdings) -> None:
@@ -96,6 +97,13 @@ def test_frames_say_units_and_whole_texts(held: Holdings) -> None:
     assert "cost_estimate, grading_cost in USD" in html
     picked = held.objects["trials"][["scenario", "wall_time"]].head(1)
     assert "wall_time in s<" in str(shown(picked)["text/html"])
+    units = {
+        "history summary": "value, low, high, step in share",
+        "bisect frame": "value, low, high in share",
+        "history frame": "cost_estimate, ",
+    }
+    units |= {"families": "working_time, working_time_low, working_time_high", "stored": "working_time, s (95 %)"}
+    assert [name for name, said in units.items() if said not in str(shown(held.objects[name])["text/html"])] == []
     long = shown_frame({"text": ["x" * 200, f"{TRAP} <img src=x>\u202e"]})
     table = str(shown(long)["text/html"])
     assert ("x" * 200 in table, "<img" in table, "\u202e" in table) == (True, False, False)
@@ -115,7 +123,19 @@ def test_frames_are_frames_to_everybody_else(held: Holdings) -> None:
     assert (pd.get_option("display.html.use_mathjax"), pd.get_option("display.max_colwidth")) == (True, 50)
 
 
-@pytest.mark.parametrize("name", ["result figure", "plan figure", "thoughts figure"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "result figure",
+        "plan figure",
+        "thoughts figure",
+        "families figure",
+        "history figure",
+        "bisect figure",
+        "front figure",
+        "routers figure",
+    ],
+)
 def test_figures_read_on_any_ground(held: Holdings, name: str) -> None:
     """The picture has no ground of its own and no black ink; stored on paper, the same figure is black on white."""
     import io

@@ -30,7 +30,8 @@ def shown_figure() -> type[Figure]:
 
         def __repr__(self) -> str:
             titles = [self.get_suptitle(), *(axes.get_title() or axes.get_xlabel() for axes in self.axes)]
-            return f"Figure: {'; '.join(filter(None, titles)) or 'a drawing'}"
+            said = "; ".join(filter(None, titles)).replace(r"\$", "$")
+            return f"Figure: {said or 'a drawing'}"
 
     return ShownFigure
 
