@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.notes import KINDS
@@ -70,11 +70,18 @@ def _takes_value(command: Any, word: str) -> bool:
     return option is not None and not option.is_flag
 
 
+def _choices(option: Any) -> tuple[str, ...]:
+    """The words that an option declares; depending on typer's version they are in its type, or in the annotation it was made of."""
+    annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
+    return (*getattr(getattr(option, "type", None), "choices", ()), *(str(word) for kind in kinds for word in get_args(kind)))
+
+
 def _values(command: Any, before: str, arguments: int, typed: str) -> Values | None:
     """Where the values of the word come from: the option before it, or the argument in whose place it stands."""
     if _takes_value(command, before):
         option = _option(command, before)
-        if choices := getattr(option.type, "choices", ()):
+        if choices := _choices(option):
             return lambda _lab, _typed: choices
         # An option without values of its own has none to offer, and no option may stand here.
         return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(option.metavar, _nothing)

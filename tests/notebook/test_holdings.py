@@ -185,6 +185,14 @@ def test_these_tests_notice_a_careless_rendering(held: Holdings, spoil: str) -> 
         check(spoilt)
 
 
+def test_an_empty_list_need_not_say_where_it_is(held: Holdings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a saved notebook a workspace is told by its place in the folder of the notebook, not on the machine."""
+    monkeypatch.chdir(held.objects["memory"].workspace)
+    said = {name: [repr(held.objects[name]), held.objects[name]._repr_html_()] for name in ("no notes", "no memory graph", "no macros")}
+    assert [name for name, forms in said.items() if str(Path.cwd()) in "".join(forms)] == []
+    assert [text.split(":")[0] for text, _ in said.values()] == ["this folder", "home", "no macros for home, and none to propose"]
+
+
 def test_a_result_is_cheap_to_name(held: Holdings) -> None:
     """`repr` of results and comparisons needs no statistics: an event loop asks for it whenever one is returned."""
 
