@@ -205,4 +205,5 @@ def test_a_result_is_cheap_to_name(held: Holdings) -> None:
 def test_the_report_of_a_result_has_the_title_of_its_figure(held: Holdings, tmp_path: Path) -> None:
     """A figure says what suite it is of."""
     assert "suite" in held.objects["result figure"].get_suptitle()
-    assert repr(held.objects["result figure"]).startswith("Figure: suite")
+    assert repr(held.objects["result figure"]).startswith("Figure: suite held $x_1+y_2$: 4 trials")
+    assert repr(held.objects["plan figure"]) == "Figure: Plan of 2 steps: 2 ok"

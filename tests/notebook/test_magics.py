@@ -201,6 +201,8 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
             assert shell.run_cell(line).result is None  # type: ignore[no-untyped-call]
 
     assert captured.stdout.count("--help") >= 3
+    assert (captured.outputs, [sign for sign in ("\x1b", "│", "[bold]") if sign in captured.stdout]) == ([], [])
+    assert max(map(len, captured.stdout.splitlines())) <= 110
     assert "--approval-timeout" in captured.stdout
     assert list(run(shell, "%kestrel runs").status) == ["COMPLETE"]
     assert "bash" in run(shell, "%kestrel tools").names
