@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Verdict = Literal["found", "narrowed", "no fall", "inconclusive"]
-_HEADINGS = ("commit", "value (95 %)", "trials", "p not worse than good", "p not better than bad", "", "subject")
+_HEADINGS = ("commit", "value (95 %)", "trials", "p not worse than good", "p not better than bad", "verdict", "subject")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

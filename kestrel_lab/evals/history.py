@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 40
 """Commits that a text shows; the frame has all."""
-_HEADINGS: Final = ("commit", "made", "configuration", "value (95 %)", "trials", "broke", "", "subject")
+_HEADINGS: Final = ("commit", "made", "configuration", "value (95 %)", "trials", "broke", "change", "subject")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -152,6 +152,7 @@ def test_figures_read_on_any_ground(held: Holdings, name: str) -> None:
     if name != "plan figure":  # whose words stand in white boxes
         assert (on_screen[..., 3] == 1).any()
         assert not ((on_screen[..., :3].max(axis=2) < 0.1) & (on_screen[..., 3] > 0.9)).any()
+        assert not ((on_screen[..., :3].min(axis=2) > 0.75) & (on_screen[..., 3] > 0.5)).any()  # no sheet of white
         assert (on_paper[..., :3].max(axis=2) < 0.1).any()
         assert all(axes.get_title() and axes.get_xlabel() for axes in figure.axes)
 
