@@ -29,7 +29,7 @@ def shown_figure() -> type[Figure]:
             return _png(self)
 
         def __repr__(self) -> str:
-            titles = [self.get_label(), self.get_suptitle(), *(axes.get_title() or axes.get_xlabel() for axes in self.axes)]
+            titles = [str(self.get_label()), self.get_suptitle(), *(axes.get_title() or axes.get_xlabel() for axes in self.axes)]
             said = "; ".join(filter(None, titles)).replace(r"\$", "$")
             return f"Figure: {said or 'a drawing'}"
 
