@@ -11,6 +11,7 @@ import typer
 from kestrel_lab.cli.face import Face
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.engine.workspace_memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
+from kestrel_lab.views.frames import shown_frame
 
 memory = typer.Typer(
     help="List what is remembered for later runs; search, add, edit, forget and draw it.",
@@ -138,12 +139,10 @@ def learn(
 @memory.command()
 def questions(ctx: typer.Context, *, workspace: Place = ".") -> Any:
     """List what was asked here three times or more."""
-    import pandas as pd
-
     found = _memory(ctx, workspace).questions()
     if not found:
         return "nothing was asked here three times"
-    frame = pd.DataFrame([(each.question, len(each.runs), each.runs[0]) for each in found], columns=["question", "times", "last run"])
+    frame = shown_frame([(each.question, len(each.runs), each.runs[0]) for each in found], columns=["question", "times", "last run"])
     return frame.set_index("question")
 
 

@@ -51,6 +51,12 @@ def one_line(text: str, limit: int = 80) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def shown_folder(path: str | Path) -> str:
+    """The folder as people in it or above it would call it: a saved output need not say where on a machine that is."""
+    shown = shown_path(Path(path))
+    return "this folder" if shown == "." else shown
+
+
 def shown_path(path: Path) -> str:
     """The path as people in this folder would write it."""
     absolute = path.absolute()

@@ -9,6 +9,7 @@ from typing import Unpack
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.text import shown_folder
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.mining import MacroProposal, past_calls, propose
 from kestrel_lab.engine.options import RunOptions
@@ -99,7 +100,7 @@ class WorkspaceMacros:
     def __repr__(self) -> str:
         columns, rows = self.table()
         if not rows:
-            return f"no macros for {self.workspace}, and none to propose: agents have not yet done the same there three times"
+            return f"no macros for {shown_folder(self.workspace)}, and none to propose: agents have not yet done the same there three times"
         hint = "\nkeep a proposed one with: kestrel macros accept NAME" if any(row[1].startswith("proposed") for row in rows) else ""
         return table_text(columns, rows) + hint
 

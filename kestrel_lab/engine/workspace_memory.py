@@ -10,14 +10,14 @@ from typing import overload
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import Note
-from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.core.text import one_line, plain, shown_folder
 from kestrel_lab.engine.learning import learned
 from kestrel_lab.engine.recurring import Recurring, recurring
 from kestrel_lab.engine.session import Session
 from kestrel_lab.memory.graph import MemoryGraph, memory_graph
 from kestrel_lab.memory.memory import Forgotten, NoteMemory
 from kestrel_lab.memory.selector import one, select
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import paragraph_html, table_html
 from kestrel_lab.views.page import page
 from kestrel_lab.views.text import table_text
 from kestrel_lab.views.web import Spot, Tie, web_svg
@@ -54,10 +54,10 @@ class Notes(Sequence[Note]):
         return _COLUMNS, [_row(note) for note in self.notes]
 
     def __repr__(self) -> str:
-        return table_text(*self.table()) if self.notes else f"{self.where}: {self.empty}"
+        return table_text(*self.table()) if self.notes else f"{shown_folder(self.where)}: {self.empty}"
 
     def _repr_html_(self) -> str:
-        return table_html(*self.table()) if self.notes else table_html((self.where,), [(self.empty,)])
+        return table_html(*self.table()) if self.notes else paragraph_html(repr(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +126,8 @@ class MemoryDrawing:
     def __repr__(self) -> str:
         if not self.graph.notes:
             return repr(Notes((), self.where))
-        head = f"{len(self.graph.notes)} notes, {len(self.graph.things)} things they name, {len(self.graph.links)} links between notes"
+        notes, things, links = map(len, (self.graph.notes, self.graph.things, self.graph.links))
+        head = f"notes: {notes}, things that they name: {things}, links between notes: {links}"
         return f"{head}\n{table_text(*self.table())}\ndraw it: kestrel memory graph --html memory.html"
 
     def _repr_html_(self) -> str:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.bisection import Phase
 from kestrel_lab.evals.historyplot import Line, Mark, history_figure
 from kestrel_lab.evals.observed import observed
@@ -18,14 +17,14 @@ from kestrel_lab.evals.stats import Interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.views.frames import shown_frame
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
 Verdict = Literal["found", "narrowed", "no fall", "inconclusive"]
-_HEADINGS = ("commit", "value (95 %)", "trials", "p not worse than good", "p not better than bad", "", "subject")
+_HEADINGS = ("commit", "value (95 %)", "trials", "p not worse than good", "p not better than bad", "verdict", "subject")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +102,7 @@ class BisectResult:
             }
             for tried, interval in zip(self.tried, self._intervals, strict=True)
         ]
-        return shown_frame(records)
+        return shown_frame(records, units=observed(self.metric).units("value", "low", "high"))
 
     @property
     def exit_code(self) -> int:
@@ -173,8 +172,8 @@ class BisectResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<p>{escape(plain(line))}</p>" for line in self.lines())
-        return f"<p><b>{escape(plain(self.headline))}</b></p>{table_html(_HEADINGS, self._cells())}{notes}"
+        notes = "".join(map(paragraph_html, self.lines()))
+        return f"{headline_html(self.headline)}{table_html(_HEADINGS, self._cells())}{notes}"
 
     def _cells(self) -> list[list[str]]:
         text = observed(self.metric).text

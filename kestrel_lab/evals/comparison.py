@@ -20,7 +20,7 @@ from kestrel_lab.evals.pullrequest import comparison_markdown
 from kestrel_lab.evals.sidebyside import Rounds, by_scenario, moved_by_round, side_by_side
 from kestrel_lab.evals.stats import ALPHA
 from kestrel_lab.evals.suite import CountErrors, Suite
-from kestrel_lab.evals.table import UNITS, labelled
+from kestrel_lab.evals.table import labelled, with_unit
 from kestrel_lab.evals.testcases import groups
 from kestrel_lab.evals.transcripts import Transcripts
 from kestrel_lab.log.store import EvalRow, SessionStore
@@ -164,7 +164,8 @@ class Comparison:
     def _table(self) -> str:
         headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
         cells = [
-            [labelled(config, self._kinds[config]), _named(metric), *_shown(metric, d)] for (config, metric), d in self._differences.items()
+            [labelled(config, self._kinds[config]), with_unit(metric), *_shown(metric, d)]
+            for (config, metric), d in self._differences.items()
         ]
         return table_html(headings, cells)
 
@@ -354,11 +355,6 @@ def _record(d: Difference) -> dict[str, Any]:
         "test": d.test,
         "note": d.note,
     }
-
-
-def _named(metric: str) -> str:
-    """The metric with the unit of its values, where its name is not the unit."""
-    return f"{metric}, {UNITS[metric]}" if metric in UNITS else metric
 
 
 def _shown(metric: str, d: Difference) -> list[str]:

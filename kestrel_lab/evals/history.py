@@ -20,10 +20,10 @@ from kestrel_lab.evals.revisions import Commit
 from kestrel_lab.evals.stats import Interval
 from kestrel_lab.evals.steps import ALPHA, Step, find_steps
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.table import COLUMNS, labelled, trial_record
+from kestrel_lab.evals.table import COLUMNS, UNITS, labelled, trial_record
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.views.frames import shown_frame
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 from kestrel_lab.views.page import page
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 40
 """Commits that a text shows; the frame has all."""
-_HEADINGS: Final = ("commit", "made", "configuration", "value (95 %)", "trials", "broke", "", "subject")
+_HEADINGS: Final = ("commit", "made", "configuration", "value (95 %)", "trials", "broke", "change", "subject")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ class History:
             for c in self.commits
             for row in c.rows
         ]
-        return shown_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS])
+        return shown_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS], units={**UNITS, "committed_at": "UTC"})
 
     def summary(self) -> pd.DataFrame:
         """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's mean `value`
@@ -94,7 +94,7 @@ class History:
             }
             for config, place, rows, interval in self._points
         ]
-        return shown_frame(records)
+        return shown_frame(records, units={**self._observed.units("value", "low", "high", "step"), "committed_at": "UTC"})
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -116,7 +116,7 @@ class History:
             for config, steps in self._steps.items()
             for step in steps
         ]
-        return shown_frame(records, columns=columns)
+        return shown_frame(records, columns=columns, units=self._observed.units("before", "after"))
 
     def plot(self) -> Figure:
         """The metric at each commit with its interval, and the steps with the means on both sides."""
@@ -179,8 +179,8 @@ class History:
         return self._html(whole=False)
 
     def _html(self, *, whole: bool) -> str:
-        notes = "".join(f"<p>{escape(plain(line))}</p>" for line in self.lines())
-        return f"<p><b>{escape(plain(self.headline))}</b></p>{table_html(_HEADINGS, self._cells(whole=whole))}{notes}"
+        notes = "".join(map(paragraph_html, self.lines()))
+        return f"{headline_html(self.headline)}{table_html(_HEADINGS, self._cells(whole=whole))}{notes}"
 
     def _cells(self, *, whole: bool) -> list[list[str]]:
         cells = []

@@ -33,6 +33,10 @@ class Observed:
         """The name with its unit, for an axis."""
         return self.name.replace("_", " ") + ("" if self.share else f", {self.unit}")
 
+    def units(self, *columns: str) -> dict[str, str]:
+        """The metric's unit for each of these columns of a frame."""
+        return dict.fromkeys(columns, self.unit)
+
     def value(self, row: EvalRow, count_errors: CountErrors) -> float:
         """The metric of one trial; NaN where the trial says nothing of it."""
         if self.name == "error_rate":

@@ -11,7 +11,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.text import plain
 from kestrel_lab.evals.difference import Difference
 from kestrel_lab.evals.gate import SUCCESS
-from kestrel_lab.evals.table import labelled
+from kestrel_lab.evals.table import labelled, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +35,8 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
     return figure
 
 
-def families_figure(records: Sequence[dict[str, Any]], metric: str) -> Figure:
-    """One metric by family, with intervals; `records` are those of `Reducer.grouped`. Raises `UsageError` for a metric they lack."""
+def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "family") -> Figure:
+    """One metric by family, or whatever else `by` says that is, with intervals; `records` are those of `Reducer.grouped`. Raises `UsageError` for a metric they lack."""
     known = [key for key in (records[0] if records else {}) if f"{key}_low" in records[0]]
     if metric not in known:
         msg = f"there is no metric {metric!r} in these trials; {nearest(metric, known) if known else 'there are no trials'}"
@@ -56,7 +56,8 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str) -> Figure:
         axes.errorbar(values, places, xerr=reach, fmt="o", capsize=3, label=literal(label))
     axes.set_yticks(range(len(families)), [literal(family or "(no family)") for family in families])
     axes.set_ylim(len(families) - 0.5, -0.5)
-    axes.set_xlabel(literal(f"{metric}, 95 % interval"))
+    axes.set_title(literal(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
+    axes.set_xlabel(literal(f"{with_unit(metric)}, 95 % interval"))
     if metric == "success_rate" or metric.startswith("recall@"):
         axes.set_xlim(-0.02, 1.02)
     axes.grid(axis="x", alpha=0.3)

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from html import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.toolfiles import load_check
 from kestrel_lab.evals.trial import Identity, scenario_hash
 from kestrel_lab.log.store import EvalRow
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import headline_html, paragraph_html, table_html
 
 _SHOWN = 20
 _NAMED = 5
@@ -65,8 +64,8 @@ class Rescored:
     def _repr_html_(self) -> str:
         cells = [[c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")] for c in self.changes[:_SHOWN]]
         changed = table_html(["scenario", "configuration", "epoch", "before", "after", "reason"], cells) if cells else ""
-        notes = "".join(f"<p>{escape(plain(note))}</p>" for note in self._notes())
-        return f"<p><b>{escape(plain(self.headline))}</b></p>{changed}{notes}{self.result._repr_html_() if self.result.rows else ''}"
+        notes = "".join(paragraph_html(note) for note in self._notes())
+        return f"{headline_html(self.headline)}{changed}{notes}{self.result._repr_html_() if self.result.rows else ''}"
 
     def _notes(self) -> list[str]:
         kept = [f"{what} ({count} trials)" for what, count in self.kept.items()]
@@ -78,7 +77,7 @@ class Rescored:
     def headline(self) -> str:
         """How many were judged, and how many outcomes changed."""
         judged = f"{len(self.result.rows)} trials judged again by suite {self.result.suite.name} ({self.suite_hash})"
-        return f"{judged}: {len(self.changes)} outcomes changed"
+        return f"{judged}: {len(self.changes)} outcome{'' if len(self.changes) == 1 else 's'} changed"
 
 
 async def rescore(

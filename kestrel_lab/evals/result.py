@@ -23,6 +23,7 @@ from kestrel_lab.evals.report import report_page
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import (
     COLUMNS,
+    INTERVAL_UNITS,
     UNITS,
     cost_text,
     grading_cost,
@@ -109,7 +110,7 @@ class EvalResult:
         if group not in get_args(Group):
             msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {group!r}"
             raise UsageError(msg)
-        return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group))
+        return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group), units=INTERVAL_UNITS)
 
     def plot_families(self, metric: str = "success_rate") -> Figure:
         """A metric by family of scenarios, with intervals, one mark per configuration."""

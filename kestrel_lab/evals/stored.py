@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.text import plain
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.gate import SUCCESS, shown
 from kestrel_lab.evals.plots import families_figure
@@ -18,9 +16,9 @@ from kestrel_lab.evals.reducer import Group, reduced
 from kestrel_lab.evals.rescore import each_stored, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suitefile import load_suite
-from kestrel_lab.evals.table import UNITS, labelled
+from kestrel_lab.evals.table import INTERVAL_UNITS, labelled, with_unit
 from kestrel_lab.views.frames import shown_frame
-from kestrel_lab.views.html import table_html
+from kestrel_lab.views.html import headline_html, table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ class StoredSummary:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per configuration and group, all metrics with their 95 % intervals, clustered by scenario."""
-        return shown_frame(list(self.records))
+        return shown_frame(list(self.records), units=INTERVAL_UNITS)
 
     @property
     def headline(self) -> str:
@@ -62,7 +60,7 @@ class StoredSummary:
             *([self.by] if self.by != "config" else []),
             "trials",
             "broke",
-            *(f"{name} (95 %)" if name not in UNITS else f"{name}, {UNITS[name]} (95 %)" for name in metrics),
+            *(f"{with_unit(name)} (95 %)" for name in metrics),
         ]
         rows = [
             [
@@ -75,13 +73,13 @@ class StoredSummary:
 
     def plot(self, metric: str = SUCCESS) -> Figure:
         """A metric by family (or whatever the trials are grouped by), with intervals."""
-        return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric)
+        return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by)
 
     def __repr__(self) -> str:
         return f"{self.headline}\n{table_text(*self.table())}"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{escape(plain(self.headline))}</b></p>{table_html(*self.table())}"
+        return f"{headline_html(self.headline)}{table_html(*self.table())}"
 
     @property
     def known(self) -> list[str]:

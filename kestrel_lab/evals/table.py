@@ -21,6 +21,13 @@ COLUMNS: Final = (
 
 UNITS: Final = {**{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")}, "grading_cost": "USD"}
 """Of columns with an amount."""
+INTERVAL_UNITS: Final = {f"{name}{end}": unit for name, unit in UNITS.items() for end in ("", "_low", "_high")}
+"""And of the ends of their intervals, for frames that have those."""
+
+
+def with_unit(metric: str) -> str:
+    """The metric with the unit of its values, where its name is not the unit."""
+    return f"{metric}, {UNITS[metric]}" if metric in UNITS else metric
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:

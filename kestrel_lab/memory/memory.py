@@ -31,7 +31,7 @@ _MOST_STANDING = 3
 _NEVER_ALIKE = frozenset({"episode", "fingerprint"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Forgotten:
     """What came of forgetting."""
 
@@ -39,7 +39,7 @@ class Forgotten:
     still_in: tuple[str, ...] = ()
     """Runs whose own log has the words of one of them: it was said there, and a log is not changed."""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """In a sentence."""
         count = len(self.notes)
         text = f"forgot {count} note{'' if count == 1 else 's'}" if count else "nothing was selected: nothing is forgotten"

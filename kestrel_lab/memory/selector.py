@@ -7,6 +7,7 @@ from datetime import datetime
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.notes import KINDS, Note
+from kestrel_lab.core.text import shown_folder
 from kestrel_lab.memory.table import NoteTable
 
 WORDS = ("all", "expired", "tainted", "short", "replaced")
@@ -51,7 +52,7 @@ def one(table: NoteTable, note_id: str, workspace: str) -> Note:
         raise UsageError(msg)
     known = [note.id for note in table.notes(workspace)[:200]]
     hint = nearest(note_id, [*known, *WORDS]) if known else "it has none yet"
-    msg = f"no note {note_id!r} in the memory of {workspace}; {hint}"
+    msg = f"no note {note_id!r} in the memory of {shown_folder(workspace)}; {hint}"
     raise UsageError(msg)
 
 

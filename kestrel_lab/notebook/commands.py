@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from kestrel_lab.core.errors import UsageError, nearest
 PROGRAM = "%kestrel"
 WITH_GOAL = ("run", "orchestrate")
 """Commands whose goal may be the cell."""
+_WIDTH = 110
+"""Characters of a line of help."""
+_MARKUP = re.compile(r"\[/?bold\]")
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -110,4 +114,14 @@ def root_command() -> Any:
     """All commands with their options, as click has them, without what is for a terminal's own completion."""
     root = typer.main.get_command(app)
     root.params = [parameter for parameter in root.params if "completion" not in (parameter.name or "")]
+    _as_text(root)
     return root
+
+
+def _as_text(command: Any) -> None:
+    """Help as plain text: drawn for a terminal it is cut off at a notebook's edge, and stored with signs that only terminals know."""
+    command.rich_markup_mode = None
+    command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
+    command.epilog = _MARKUP.sub("", command.epilog or "")
+    for inner in getattr(command, "commands", {}).values():
+        _as_text(inner)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.notes import KINDS
 from kestrel_lab.engine.toolset import group_names
+from kestrel_lab.memory.selector import KEYS, WORDS
 from kestrel_lab.models.choose import available_models
 from kestrel_lab.models.ollama import Ollama
 from kestrel_lab.notebook.commands import WITH_GOAL, root_command
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 POLICIES = ("ask", "auto", "deny", *(f"auto:{danger.name.lower()}" for danger in Danger))
 RUNS = 30
 """How many runs are offered, the newest."""
+
+NOTES = 30
+"""And of notes."""
 
 Values = Callable[["Lab", str], Iterable[str]]
 """Values that a word may take, given what is typed of it."""
@@ -43,12 +48,13 @@ def completions(line: str, find_lab: Callable[[], Lab] | None = None, held: Iter
             command = known[word]
         elif not word.startswith("-") and not _takes_value(command, words[place - 1] if place else ""):
             arguments += 1
-    if hasattr(command, "commands"):
-        return _fitting([*command.commands, "--help"], typed)
-    if values := _values(command, words[-1] if words else "", arguments, typed):
+    before = words[-1] if words else ""
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+    if hasattr(command, "commands") and not _takes_value(command, before):
+        return _fitting([*command.commands, *options, "--help"], typed)
+    if values := _values(command, before, arguments, typed):
         named = [f"@{name}" for name in held] if values is _runs else []
         return _fitting((*named, *values(find_lab(), typed)), typed) if find_lab else []
-    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
     return _fitting((*options, "--help"), typed or "-")
 
 
@@ -65,11 +71,21 @@ def _takes_value(command: Any, word: str) -> bool:
     return option is not None and not option.is_flag
 
 
+def _choices(option: Any) -> tuple[str, ...]:
+    """The words that an option declares; depending on typer's version they are in its type, or in the annotation it was made of."""
+    annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
+    return (*getattr(getattr(option, "type", None), "choices", ()), *(str(word) for kind in kinds for word in get_args(kind)))
+
+
 def _values(command: Any, before: str, arguments: int, typed: str) -> Values | None:
     """Where the values of the word come from: the option before it, or the argument in whose place it stands."""
     if _takes_value(command, before):
+        option = _option(command, before)
+        if choices := _choices(option):
+            return lambda _lab, _typed: choices
         # An option without values of its own has none to offer, and no option may stand here.
-        return _OF_OPTION.get(max(_option(command, before).opts, key=len), _nothing)
+        return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(option.metavar, _nothing)
     places = [parameter for parameter in command.params if not any(name.startswith("-") for name in parameter.opts)]
     if typed.startswith("-") or arguments >= len(places):
         return None
@@ -91,6 +107,24 @@ def _models(lab: Lab, _typed: str) -> Iterable[str]:
 
 def _runs(lab: Lab, _typed: str) -> Iterable[str]:
     return [run.id for run in lab.store.runs(limit=RUNS, trials=False)]
+
+
+def _kinds(_lab: Lab, _typed: str) -> Iterable[str]:
+    return KINDS
+
+
+def _notes(lab: Lab, _typed: str) -> Iterable[str]:
+    return [note.id for note in lab.memory.list(replaced=True)[:NOTES]]
+
+
+def _selectors(lab: Lab, typed: str) -> Iterable[str]:
+    tags = sorted({tag for note in lab.memory.list(replaced=True) for tag in note.tags})
+    named = [
+        *(f"kind:{kind}" for kind in KINDS),
+        *(f"tag:{tag}" for tag in tags),
+        *(f"{key}:" for key in KEYS if key not in ("kind", "tag")),
+    ]
+    return [*_notes(lab, typed), *WORDS, *named]
 
 
 def _plans(_lab: Lab, typed: str) -> Iterable[str]:
@@ -118,6 +152,7 @@ _OF_OPTION: Mapping[str, Values] = {
     "--html": _paths,
     "--junit": _paths,
     "--markdown": _paths,
+    "--kind": _kinds,
     "--model": _models,
     "--out": _paths,
     "--plan": _plans,
@@ -128,4 +163,12 @@ _OF_OPTION: Mapping[str, Values] = {
     "--tools": _tools,
     "--workspace": _paths,
 }
-_OF_ARGUMENT: Mapping[str | None, Values] = {"RUN": _runs, "A": _runs, "B": _runs, "NB": _paths, "SUITE": _paths}
+_OF_ARGUMENT: Mapping[str | None, Values] = {
+    "A": _runs,
+    "B": _runs,
+    "ID": _notes,
+    "NB": _paths,
+    "RUN": _runs,
+    "SELECTOR": _selectors,
+    "SUITE": _paths,
+}

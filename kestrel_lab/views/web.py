@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.core.text import AS_TEXT, one_line, plain
 
 _ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 22.0, 24.0, 470.0, 700.0, 1_000.0
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#9d755d", "#d4a017")
@@ -51,7 +51,7 @@ def web_svg(left: Sequence[Spot], right: Sequence[Spot], ties: Sequence[Tie]) ->
     parts += [_named(spot, places[spot.id]) for spot in theirs]
     parts += _key(colours, height)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height + 10:g}" role="img" '
+        f'<svg {AS_TEXT} xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height + 10:g}" role="img" '
         f'aria-label="{len(left)} notes and {len(right)} things that they name" '
         f'style="max-width:{_WIDTH:g}px;width:100%;font:12px sans-serif" fill="currentColor">{"".join(parts)}</svg>'
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,16 @@ from kestrel_lab import Comparison, Lab, Plan, Step, tool
 from kestrel_lab.cli.doctor import known_models
 from kestrel_lab.core.plan_events import BranchScored
 from kestrel_lab.engine.blocking import run_blocking
+from kestrel_lab.evals.bisectresult import BisectResult, TriedCommit
 from kestrel_lab.evals.comparison import Side
+from kestrel_lab.evals.history import CommitRows, History
+from kestrel_lab.evals.result import EvalResult
+from kestrel_lab.evals.revisions import Commit
+from kestrel_lab.evals.routers import router_curve, routers_figure
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.tools.timeexpr.handshake import handshake
+from kestrel_lab.tools.timeexpr.parse import parse_relative
 from kestrel_lab.views.thoughts import plot_thoughts, thoughts_of
 
 TRAP = "$x_1+y_2$"
@@ -53,7 +61,7 @@ def hold(folder: Path) -> Iterator[Holdings]:
     turns = [[("write_file", {"path": "a.txt", "content": TRAP}), ("weigh", {"what": TRAP})], f"It is {TRAP}."]
     lab = Lab(home=folder / "home", model=ScriptedModel(turns, name=f"model {TRAP}"), approve="auto", tools=[weigh])
     try:
-        yield Holdings({**_runs(lab, folder), **_measured(lab, folder)})
+        yield Holdings({**_runs(lab, folder), **_measured(lab, folder), **_remembered(lab, folder)})
     finally:
         lab.close()
 
@@ -127,4 +135,82 @@ def _measured(lab: Lab, folder: Path) -> dict[str, Any]:
         "comparison": comparison,
         "changes": comparison.frame,
         "flips": comparison.flips,
+        "families": result.by("family"),
+        "families figure": result.plot_families(),
+        "stored": lab.stored(suite),
+        "stored frame": lab.stored(suite, by="scenario").frame,
+        "rescored": run_blocking(lab.rescore(_stricter(repository))),
+        **_along(result, later),
+    }
+
+
+def _stricter(repository: Path) -> Path:
+    """The same suite with another check."""
+    path = repository / "stricter.yaml"
+    path.write_text(SUITE.replace("answer_contains: 'yes'", f"answer_contains: 'no {TRAP}'"))
+    return path
+
+
+def _along(before: EvalResult, after: EvalResult) -> dict[str, Any]:
+    """What is told of several commits and models, of the rows of two results."""
+    commits = [Commit(sha=f"{n}" * 40, subject=f"Commit {n} {TRAP}", at=1_700_000_000.0 + 86_400 * n) for n in range(7)]
+    rows = [(before if n < 4 else after).rows for n in range(6)]
+    history = History(
+        suite=before.suite,
+        metric="success_rate",
+        commits=(
+            *(CommitRows(commit=c, rows=r) for c, r in zip(commits, rows, strict=False)),
+            CommitRows(commit=commits[6], rows=(), why=TRAP),
+        ),
+        notes=(f"of note {TRAP}",),
+    )
+    tried = [
+        TriedCommit(place=n, rows=() if n == 2 else rows[n], decided="bad" if n > 3 else "good", skipped=TRAP if n == 2 else "", worse_than_good=0.01, better_than_bad=1.0)
+        for n in (0, 2, 3, 4, 5)
+    ]  # fmt: skip
+    found = BisectResult(
+        suite=before.suite, metric="success_rate", margin=0.05, alpha=0.05, commits=tuple(commits[:6]), phase="found", good=3, bad=4,
+        tried=tuple(tried), made=20, reused=4, ended="",
+    )  # fmt: skip
+    marks = [float(n % 3 > 0) for n in range(60)]
+    router = router_curve(f"router {TRAP}", [1 - mark for mark in marks], [1.0] * 60, marks)
+    front = before.frontier("working_time")
+    return {
+        "history": history,
+        "history frame": history.frame,
+        "history summary": history.summary(),
+        "steps": history.steps,
+        "history figure": history.plot(),
+        "bisect": found,
+        "bisect frame": found.frame,
+        "bisect figure": found.plot(),
+        "front": front,
+        "front frame": front.frame,
+        "front figure": front.plot(),
+        "router": router,
+        "router frame": router.frame,
+        "routers figure": routers_figure([router]),
+        "abstention": before.abstention(),
+    }
+
+
+def _remembered(lab: Lab, folder: Path) -> dict[str, Any]:
+    """Notes of a workspace, and readings of the time."""
+    memory = lab.memory.at(folder)
+    first = memory.remember(f"Tests are run with make {TRAP} in Makefile.", kind="procedure", tags=["tests"])
+    memory.remember("Tests are run with tox in Makefile.", kind="procedure", tags=["tests"])
+    now = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+    return {
+        "memory": memory,
+        "notes": memory.list(),
+        "no notes": memory.list("tag:none"),
+        "note card": memory.show(first.id),
+        "note": first,
+        "memory graph": memory.graph(),
+        "no memory graph": lab.memory.at(folder / "home").graph(),
+        "questions": memory.questions(),
+        "forgotten": memory.forget("tag:none"),
+        "now": handshake(now),
+        "time": parse_relative("next monday at 9:00", now),
+        "times": parse_relative("last week", now),
     }

@@ -87,6 +87,7 @@ def test_no_text_of_others_can_become_a_formula(held: Holdings) -> None:
         assert TRAP not in "".join(outside.texts), (name, outside.texts)
         seen |= {name} if TRAP in html else set()
     assert {"run", "plan", "runs", "events", "result", "trials", "comparison", "flips", "gates", "diff", "macro", "toolbox"} <= seen
+    assert {"history", "bisect", "front", "rescored", "stored", "stored frame", "notes", "note card", "memory graph"} <= seen
 
 
 def test_frames_say_units_and_whole_texts(held: Holdings) -> None:
@@ -96,6 +97,13 @@ def test_frames_say_units_and_whole_texts(held: Holdings) -> None:
     assert "cost_estimate, grading_cost in USD" in html
     picked = held.objects["trials"][["scenario", "wall_time"]].head(1)
     assert "wall_time in s<" in str(shown(picked)["text/html"])
+    units = {
+        "history summary": "value, low, high, step in share",
+        "bisect frame": "value, low, high in share",
+        "history frame": "cost_estimate, ",
+    }
+    units |= {"families": "working_time, working_time_low, working_time_high", "stored": "working_time, s (95 %)"}
+    assert [name for name, said in units.items() if said not in str(shown(held.objects[name])["text/html"])] == []
     long = shown_frame({"text": ["x" * 200, f"{TRAP} <img src=x>\u202e"]})
     table = str(shown(long)["text/html"])
     assert ("x" * 200 in table, "<img" in table, "\u202e" in table) == (True, False, False)
@@ -115,7 +123,19 @@ def test_frames_are_frames_to_everybody_else(held: Holdings) -> None:
     assert (pd.get_option("display.html.use_mathjax"), pd.get_option("display.max_colwidth")) == (True, 50)
 
 
-@pytest.mark.parametrize("name", ["result figure", "plan figure", "thoughts figure"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "result figure",
+        "plan figure",
+        "thoughts figure",
+        "families figure",
+        "history figure",
+        "bisect figure",
+        "front figure",
+        "routers figure",
+    ],
+)
 def test_figures_read_on_any_ground(held: Holdings, name: str) -> None:
     """The picture has no ground of its own and no black ink; stored on paper, the same figure is black on white."""
     import io
@@ -132,6 +152,7 @@ def test_figures_read_on_any_ground(held: Holdings, name: str) -> None:
     if name != "plan figure":  # whose words stand in white boxes
         assert (on_screen[..., 3] == 1).any()
         assert not ((on_screen[..., :3].max(axis=2) < 0.1) & (on_screen[..., 3] > 0.9)).any()
+        assert not ((on_screen[..., :3].min(axis=2) > 0.75) & (on_screen[..., 3] > 0.5)).any()  # no sheet of white
         assert (on_paper[..., :3].max(axis=2) < 0.1).any()
         assert all(axes.get_title() and axes.get_xlabel() for axes in figure.axes)
 
@@ -165,6 +186,14 @@ def test_these_tests_notice_a_careless_rendering(held: Holdings, spoil: str) -> 
         check(spoilt)
 
 
+def test_an_empty_list_need_not_say_where_it_is(held: Holdings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a saved notebook a workspace is told by its place in the folder of the notebook, not on the machine."""
+    monkeypatch.chdir(held.objects["memory"].workspace)
+    said = {name: [repr(held.objects[name]), held.objects[name]._repr_html_()] for name in ("no notes", "no memory graph", "no macros")}
+    assert [name for name, forms in said.items() if str(Path.cwd()) in "".join(forms)] == []
+    assert [text.split(":")[0] for text, _ in said.values()] == ["this folder", "home", "no macros for home, and none to propose"]
+
+
 def test_a_result_is_cheap_to_name(held: Holdings) -> None:
     """`repr` of results and comparisons needs no statistics: an event loop asks for it whenever one is returned."""
 
@@ -177,4 +206,5 @@ def test_a_result_is_cheap_to_name(held: Holdings) -> None:
 def test_the_report_of_a_result_has_the_title_of_its_figure(held: Holdings, tmp_path: Path) -> None:
     """A figure says what suite it is of."""
     assert "suite" in held.objects["result figure"].get_suptitle()
-    assert repr(held.objects["result figure"]).startswith("Figure: suite")
+    assert repr(held.objects["result figure"]).startswith("Figure: suite held $x_1+y_2$: 4 trials")
+    assert repr(held.objects["plan figure"]) == "Figure: Plan of 2 steps: 2 ok"

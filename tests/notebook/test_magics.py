@@ -189,7 +189,7 @@ def test_every_verb_of_the_command_line_is_one_of_the_notebook(shell: Interactiv
     here = words(root_command())
     assert here == words(typer.main.get_command(app))
     assert here["compare"] == here["eval"]["compare"]
-    wanted = "run plan show runs resume approve deny fork tools models macros orchestrate eval compare config doctor"
+    wanted = "run plan show runs resume approve deny fork tools models memory time macros orchestrate eval compare config doctor"
     assert set(wanted.split()) <= set(here)
 
 
@@ -201,6 +201,8 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
             assert shell.run_cell(line).result is None  # type: ignore[no-untyped-call]
 
     assert captured.stdout.count("--help") >= 3
+    assert (captured.outputs, [sign for sign in ("\x1b", "│", "[bold]") if sign in captured.stdout]) == ([], [])
+    assert max(map(len, captured.stdout.splitlines())) <= 110
     assert "--approval-timeout" in captured.stdout
     assert list(run(shell, "%kestrel runs").status) == ["COMPLETE"]
     assert "bash" in run(shell, "%kestrel tools").names
@@ -213,6 +215,9 @@ def test_words_and_options_complete() -> None:
     assert completions("%kestrel macros a") == ["accept"]
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
     assert "--workspace" in completions("%%kestrel ")
+    assert completions("%kestrel memory --re") == ["--replaced"]
+    assert completions("%kestrel time --z") == ["--zone"]
+    assert completions("%kestrel compare --suite-") == ["--suite-at-commit"]
 
 
 def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +243,12 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []
     assert found("%kestrel help ru") == ["run", "runs"]
+    note = lab.memory.remember("Tests are run with make.", tags=["tests"])
+    assert [found(f"%kestrel memory {verb} ") for verb in ("show", "edit")] == [[note.id]] * 2
+    assert found("%kestrel memory forget ta") == ["tag:tests", "tainted"]
+    assert found("%kestrel memory --select kind:p") == ["kind:pitfall", "kind:preference", "kind:procedure"]
+    assert found("%kestrel memory add x --kind fi") == ["fingerprint"]
+    assert found("%kestrel time x --prefer ") == ["future", "past"]
 
 
 def tab(shell: InteractiveShell, text: str) -> list[str]:

@@ -398,6 +398,7 @@ def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens:
         page.get_by_label("Your answer").fill("two, please")
         page.keyboard.press("Enter")
         expect(output(page, 2)).to_contain_text("GIVEN", timeout=ENDED)
+        output(page, 2).scroll_into_view_if_needed()  # what is out of sight has no text
         told = output(page, 2).inner_text()
         page.locator(".jp-Notebook").evaluate("node => node.scrollTo(0, 0)")
         for call in output(page, 1).locator("summary").all()[2:5]:

@@ -29,8 +29,9 @@ def shown_figure() -> type[Figure]:
             return _png(self)
 
         def __repr__(self) -> str:
-            titles = [self.get_suptitle(), *(axes.get_title() or axes.get_xlabel() for axes in self.axes)]
-            return f"Figure: {'; '.join(filter(None, titles)) or 'a drawing'}"
+            titles = [str(self.get_label()), self.get_suptitle(), *(axes.get_title() or axes.get_xlabel() for axes in self.axes)]
+            said = "; ".join(filter(None, titles)).replace(r"\$", "$")
+            return f"Figure: {said or 'a drawing'}"
 
     return ShownFigure
 
@@ -71,22 +72,26 @@ def _png(figure: Figure) -> bytes:
 
 @contextmanager
 def _for_any_ground(figure: Figure) -> Iterator[None]:
-    """Everything black in `INK`; black on white again afterwards, which is for paper."""
+    """Everything black in `INK`, legends without a ground; black on white again afterwards, which is for paper."""
     from matplotlib.colors import to_hex
+    from matplotlib.legend import Legend
     from matplotlib.lines import Line2D
     from matplotlib.spines import Spine
     from matplotlib.text import Text
 
     kinds = {Line2D: ("color", "markeredgecolor"), Spine: ("edgecolor",), Text: ("color",)}
     changed: list[tuple[Callable[[Any], object], Any]] = []
+    for legend in figure.findobj(Legend):
+        frame = legend.get_frame()
+        changed.append((frame.set_alpha, frame.get_alpha()))
+        frame.set_alpha(0.0)  # a sheet of white below grey words
     for kind, colours in kinds.items():
         for artist in figure.findobj(kind):
             for colour in colours:
                 before = getattr(artist, f"get_{colour}")()
                 if to_hex(before) == "#000000":
                     changed.append((getattr(artist, f"set_{colour}"), before))
-    for change, _ in changed:
-        change(INK)
+                    changed[-1][0](INK)
     try:
         yield
     finally:

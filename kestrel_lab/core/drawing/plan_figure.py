@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, short
-from kestrel_lab.core.drawing.svg import COLOURS, MARKS, QUIET
+from kestrel_lab.core.drawing.svg import COLOURS, MARKS, QUIET, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +21,7 @@ def plan_figure(layout: Layout) -> Figure:
     """The layout as a figure that a notebook shows and `savefig` stores, also as SVG or PDF."""
     scale = min(1.0, _WIDEST * _PER_INCH / max(layout.width, layout.height, 1))
     figure = shown_figure()(figsize=(layout.width * scale / _PER_INCH, layout.height * scale / _PER_INCH), facecolor="white")
+    figure.set_label(summary(box.node.state for box in layout.boxes))
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_xlim(0, layout.width)
     axes.set_ylim(layout.height, 0)
