@@ -175,7 +175,8 @@ def test_what_is_forgotten_is_in_no_byte_of_the_files(memory: NoteMemory) -> Non
     words = {number: [f"zq{secrets.token_hex(5)}x" for _ in range(12)] for number in range(120)}
     for number, own in words.items():
         kind, run = ("episode", f"r{number % 3}") if number % 2 else ("fact", "r")
-        memory.table.add(Note(id=f"n{number}", text=" ".join(own), kind=kind, run=run, tags=(own[0],), at=1.0), HERE)
+        queued = memory.table.add(Note(id=f"n{number}", text=" ".join(own), kind=kind, run=run, tags=(own[0],), at=1.0), HERE)
+    queued.result()  # they are written in order
     memory.find(" ".join(word for own in words.values() for word in own[:1]), 50, workspace=HERE)
     gone = [number for number in words if number % 3 == 0 or number > 100]
     memory.table.delete(memory.table.by_id([f"n{number}" for number in gone[1:]], HERE).values())
