@@ -72,13 +72,17 @@ class TerminalFace:
         return asyncio.run(self._follow(begin, how))
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
-        """Do `work` under a progress bar."""
+        """Do `work` under a progress bar; Ctrl-C stops it."""
 
         async def body() -> Any:
             with progress_bar(self.console) as reporter:
                 return await work(reporter)
 
-        return asyncio.run(body())
+        try:
+            return asyncio.run(body())
+        except KeyboardInterrupt:  # typer would end without a word
+            msg = "stopped; what was finished is stored. `eval run` and `eval gate` go on with --resume, other commands when typed again"
+            raise RunCancelled(msg) from None
 
     async def _follow(self, begin: Begin, how: Following) -> Run:
         console = Console(stderr=True) if how.as_json else self.console

@@ -22,7 +22,7 @@ from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.remote import Worker, worker
 from kestrel_lab.evals.reuse import Reuse, look_up
 from kestrel_lab.evals.runner import in_order, plan_trials
-from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.trial import Ask
 from kestrel_lab.log.store import EvalRow
@@ -31,7 +31,7 @@ AT_ONCE: Final = 8
 """Commits whose processes are kept alive at once."""
 _STARTING: Final = 4
 """Commits that are checked out and started at the same time."""
-FIRST_OF_SEARCH: Final = 1001
+FIRST_OF_SEARCH: Final = MOST_EPOCHS + 1
 """The first epoch of trials made to search for a bad commit.
 
 They are kept apart: those that made somebody search would favour what was seen in them, and those made until

@@ -24,7 +24,7 @@ from kestrel_lab.evals.recordings import with_cassette
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.evals.reuse import Reuse, look_up
 from kestrel_lab.evals.sitting import Sitting, gone_on_with, last_sitting, sitting_of
-from kestrel_lab.evals.suite import Config, Suite
+from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.trial import Ask, Identity, after, run_trial, scenario_hash
 from kestrel_lab.log.store import EvalRow, SessionStore
@@ -99,6 +99,9 @@ async def run_suite(
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen, models = choose_configs(loaded, configs)
     chosen = with_cassette(chosen, cassette, cassettes).select(epochs=epochs, scenarios=scenarios, families=families, tags=tags)
+    if chosen.epochs > MOST_EPOCHS:
+        msg = f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more than repeats do"
+        raise UsageError(msg)
     chosen = replace(
         chosen,
         concurrency=chosen.concurrency if concurrency is None else concurrency,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, nearest
@@ -16,6 +16,8 @@ from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.evals.environment import Environment
 from kestrel_lab.evals.gate import Gate
 
+MOST_EPOCHS: Final = 1000
+"""Epochs of a suite; what a search adds is counted from the next one on."""
 CassetteMode = Literal["off", "record", "replay", "refresh"]
 """`record` asks a model only for what is missing, `replay` never, `refresh` for everything."""
 CountErrors = Literal["fail", "exclude"]

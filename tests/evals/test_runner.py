@@ -454,3 +454,12 @@ def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
         prepare(lab, load_suite(path))
     told = ["grpe", "gone", "no_such_package", "nobodys-model", "none.yaml", "nowhere"]
     assert [word in line for word, line in zip(told, str(caught.value).splitlines(), strict=True)] == [True] * 6
+
+
+def test_too_many_epochs_are_refused(tmp_path):
+    """Epochs beyond those that a suite may have would be taken for trials of a search."""
+    session = Session(home=tmp_path)
+    suite = Suite(name="s", scenarios=(Scenario(id="a", goal="x", checks=(RIGHT,)),), configs=(Config(name="c"),), epochs=1001)
+    with pytest.raises(UsageError, match=r"1,001 epochs are more than 1,000"):
+        asyncio.run(run_suite(session, suite, configs={"c": MODEL}))
+    session.close()
