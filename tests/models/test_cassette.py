@@ -54,7 +54,7 @@ class Deck:
     def __init__(self, folder, tape=Tape):
         self.path, self.tape, self.model = folder / "c.jsonl", tape, Counting()
 
-    def play(self, mode, *requests, take=Take(), workspace=Path("/work/here"), scrub=Scrubber(), model=None):
+    def play(self, mode, *requests, take=Take(), workspace=Path("/some/here"), scrub=Scrubber(), model=None):
         """The texts answered to `requests` in one trial."""
 
         async def ask():
@@ -448,7 +448,7 @@ def test_what_is_declared_volatile_is_no_difference(tmp_path):
     deck.play("record", says("exit_code: 0\nseconds: 0.02\nstdout: 3"))
     assert deck.play("replay", says("exit_code: 0\nseconds: 11\nstdout: 3")) == ["answer 2"]
     fenced = "--- begin artifact 'a' {0} ---\n{1}/x\n--- end artifact 'a' {0} ---"
-    deck.play("record", says(fenced.format("0123456789ab", "/work/here")))
+    deck.play("record", says(fenced.format("0123456789ab", "/some/here")))
     assert deck.play("replay", says(fenced.format("ba9876543210", "/work/there")), workspace=Path("/work/there")) == ["answer 3"]
     for pattern, why in (("(", "not a regular expression"), ("x*", "fits an empty text")):
         with pytest.raises(UsageError, match=why):
