@@ -449,7 +449,7 @@ def test_what_is_declared_volatile_is_no_difference(tmp_path):
     assert deck.play("replay", says("exit_code: 0\nseconds: 11\nstdout: 3")) == ["answer 2"]
     fenced = "--- begin artifact 'a' {0} ---\n{1}/x\n--- end artifact 'a' {0} ---"
     deck.play("record", says(fenced.format("0123456789ab", "/some/here")))
-    assert deck.play("replay", says(fenced.format("ba9876543210", "/work/there")), workspace=Path("/work/there")) == ["answer 3"]
+    assert deck.play("replay", says(fenced.format("ba9876543210", "/some/there")), workspace=Path("/some/there")) == ["answer 3"]
     for pattern, why in (("(", "not a regular expression"), ("x*", "fits an empty text")):
         with pytest.raises(UsageError, match=why):
             Scrubber.of({}, [pattern])
@@ -457,11 +457,11 @@ def test_what_is_declared_volatile_is_no_difference(tmp_path):
 
 def test_folders_are_replaced_whole():
     """A path that goes on is another folder; the end of a sentence is not part of a path."""
-    hide, show = folder_hidden(Path("/tmp/work")), folder_shown(Path("/tmp/work"))
-    for text in ("/tmp/work/a.py", "see /tmp/work.", "'/tmp/work'", "/tmp/work:/bin"):
-        assert "/tmp/work" not in hide(text)
+    hide, show = folder_hidden(Path("/tmp/space")), folder_shown(Path("/tmp/space"))
+    for text in ("/tmp/space/a.py", "see /tmp/space.", "'/tmp/space'", "/tmp/space:/bin"):
+        assert "/tmp/space" not in hide(text)
         assert show(hide(text)) == text
-    assert [hide(text) for text in ("/tmp/works", "/tmp/work-2", "/tmp/work.bak")] == ["/tmp/works", "/tmp/work-2", "/tmp/work.bak"]
+    assert [hide(text) for text in ("/tmp/spaces", "/tmp/space-2", "/tmp/space.bak")] == ["/tmp/spaces", "/tmp/space-2", "/tmp/space.bak"]
     assert folder_hidden(Path("/"))("/ /a") == "/ /a"
 
 
