@@ -1,6 +1,7 @@
 """A run goes on from any event of another one; what they share is stored once, and the other one stays as it is."""
 
 import asyncio
+import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -107,6 +108,7 @@ def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None
 def test_a_cached_result_can_be_replaced(session: Session, workspace: Path) -> None:
     """A result given by hand also takes the place of one from the cache, by default of the last."""
     (workspace / "a.txt").write_text("long")
+    time.sleep(0.1)  # a file that has just changed is not cached
 
     def turn(request: ModelRequest) -> Turn:
         told = [message.text for message in request.messages if message.role == "tool"]

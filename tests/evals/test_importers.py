@@ -73,7 +73,7 @@ def test_summary() -> None:
     (row,) = summary_of(read_files([LOG])).reset_index().to_dict(orient="records")
     assert row == {
         "configuration": "mockllm/model (scripted)",
-        "success (95 %)": "50 % (50–50)",
+        "success (95 %)": "50 % (9–91)",
         "trials": "6",
         "broke": "2",
         "wall s": "0.25",
@@ -229,7 +229,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["eval", "import", str(LOG), "--csv", str(tmp_path / "out" / "rows.csv")])
     assert done.value.code == 0
-    assert "50 % (50–50)" in capsys.readouterr().out
+    assert "50 % (9–91)" in capsys.readouterr().out
     assert len((tmp_path / "out" / "rows.csv").read_text().splitlines()) == 7
     for name, problem in ((tmp_path, "is a folder: name the files in it"), (tmp_path / "none.eval", "there is no file")):
         with pytest.raises(SystemExit) as failed:

@@ -70,7 +70,7 @@ def test_the_new_checks_judge_the_old_run(lab):
     (stored,) = lab.store.eval_scores(suite="demo", suite_hash=found.suite_hash)
     assert stored == found.result.rows[0]
     assert lab.store.eval_scores(suite="demo", suite_hash="other") == []
-    assert "1 outcomes changed" in repr(found)
+    assert "1 outcome changed" in repr(found)
     assert "fail" in found._repr_html_()
 
 
