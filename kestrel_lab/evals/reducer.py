@@ -19,6 +19,10 @@ MEANS: Final = ("wall_time", "working_time", "token_usage", "model_calls", "tool
 """Metrics whose means a summary shows."""
 
 
+MOST_TRIES: Final = 10
+"""The most tries that a summary gives the chances of."""
+
+
 @dataclass(slots=True)
 class Cell:
     """What is known of the trials of one scenario with one configuration."""
@@ -105,7 +109,7 @@ class Reducer:
     def _summary(self, config: str, cells: Sequence[Cell]) -> dict[str, Any]:
         rate = proportion_of([(cell.success, cell.weight) for cell in cells])
         means = {name: _plain_mean(name, cells) for name in (*MEANS, "grading_cost")}
-        k = min(cell.success.n for cell in cells)
+        k = min(MOST_TRIES, *(cell.success.n for cell in cells))
         return {
             "config": config,
             "model": cells[0].model,

@@ -112,7 +112,10 @@ def _begins(change: Change) -> bool:
 
 
 def _merge(buffer: list[Change], change: Change) -> None:
-    """Append `change`, joining pieces of the same text."""
+    """Append `change`, joining pieces of the same text, and what is told of the head, of which only the newest counts."""
+    if change["op"] == "head" and (known := next((place for place, one in enumerate(buffer) if one["op"] == "head"), None)) is not None:
+        buffer[known] = {**buffer[known], **change}
+        return
     last = buffer[-1] if buffer else {}
     if change["op"] == "text" and last.get("op") == "text" and last["id"] == change["id"]:
         buffer[-1] = {**last, "append": f"{last['append']}{change['append']}"}
