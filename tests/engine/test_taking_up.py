@@ -158,7 +158,7 @@ def test_the_setting_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kestrel.toml").write_text("checkpoint_every = 2\n")
     lab = Lab(tools=[look], env={})
-    run = asyncio.run(lab.run("go", model=ScriptedModel([*looking(4), "done"])))
+    run = asyncio.run(lab.run("go", model=ScriptedModel(at_leisure([*looking(4), "done"]))))
     assert len(saved(run)) == 2
     lab.close()
     assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).checkpoint_every is None
