@@ -49,7 +49,7 @@ def at_leisure(turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
     """The same turns from a model that takes its time, so that all events before an answer are on disk when it comes."""
 
     def play(request: ModelRequest) -> Turn:
-        time.sleep(0.03)
+        time.sleep(0.1)
         return turns[sum(message.role == "assistant" for message in request.messages)]
 
     return play
