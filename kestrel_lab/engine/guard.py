@@ -42,10 +42,22 @@ def guarded(model: Model, supervisor: RuntimeSupervisor, emit: Emit, *, patience
         return replace(model, models=(*ahead, guarded(last, supervisor, emit, patience_s=patience, idle=idle)))
     if isinstance(model, RoutedModel):
         return model.over(lambda one: guarded(one, supervisor, emit, patience_s=patience, idle=idle))
+    if (inner := wrapped(model)) is not None and is_dataclass(model) and _stands_for_several(inner):
+        parts: dict[str, Any] = {"model": guarded(inner, supervisor, emit, patience_s=patience, idle=idle)}
+        return cast("Model", replace(model, **parts))
     if model.kind != "real":
         return model
     endpoint = watch_model(model, supervisor)
     return GuardedModel(_metered(model, endpoint, emit, patience, idle), endpoint, emit, patience, idle)
+
+
+def _stands_for_several(model: Model) -> bool:
+    """Whether there are several endpoints behind `model`, under what is wrapped around it."""
+    while not isinstance(model, EscalatingModel | RoutedModel):
+        if (inner := wrapped(model)) is None:
+            return False
+        model = inner
+    return True
 
 
 def _metered(model: Model, endpoint: Dependency, emit: Emit, patience_s: float, idle: Idle) -> Model:
@@ -80,8 +92,8 @@ async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: flo
 
     Of models that stand in for each other one is enough, and of those for kinds of work the one for everything else.
     """
-    while isinstance(model, RoutedModel):
-        model = model.otherwise
+    while isinstance(model, RoutedModel) or (_stands_for_several(model) and not isinstance(model, EscalatingModel)):
+        model = model.otherwise if isinstance(model, RoutedModel) else wrapped(model) or model
     *others, last = model.models if isinstance(model, EscalatingModel) else (model,)
     for one in others:
         if one.kind != "real":

@@ -20,10 +20,12 @@ from kestrel_lab.engine.health import HealthPolicy
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
+from kestrel_lab.evals.prepare import TunedModel
 from kestrel_lab.models.escalation import EscalatingModel
 from kestrel_lab.models.litellm_model import LiteLLMModel
 from kestrel_lab.models.probing import endpoint_of, probe_of
 from kestrel_lab.models.retry import with_retries
+from kestrel_lab.models.routing import Route, RoutedModel
 from kestrel_lab.models.textloop import TextToolModel
 from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
 from kestrel_lab.tools.decorator import tool
@@ -369,6 +371,20 @@ def test_escalation_goes_past_a_dead_endpoint(session: Session, workspace: Path,
     ]
     answered = [event for event in runs[0].events() if isinstance(event, ModelAnswered)]
     assert [(event.model, event.error is None) for event in answered] == [("openai/any", False), ("own/any-1", True)]
+
+
+@pytest.mark.parametrize("several", ["stand-ins", "routes"])
+def test_what_is_around_several_models_does_not_hide_them(several: str) -> None:
+    """Where settings are put around models that stand for each other, each endpoint is still watched by itself."""
+    supervisor = RuntimeSupervisor()
+    one, other = LiteLLMModel("openai/a", api_key="k"), LiteLLMModel("openai/b", api_key="k")
+    routes = RoutedModel(name="r", routes=(Route(kind="code", model=one),), otherwise=other)
+    around = TunedModel(model=EscalatingModel(models=(one, other)) if several == "stand-ins" else routes, temperature=0.5)
+    kept = guarded(around, supervisor, lambda _: None)
+    assert isinstance(kept, TunedModel)
+    assert kept.temperature == 0.5
+    assert [type(model) for model in kept.model.models] == [GuardedModel, GuardedModel]  # type: ignore[attr-defined]
+    assert [model.endpoint.name for model in kept.model.models] == ["openai/a", "openai/b"]  # type: ignore[attr-defined]
 
 
 def test_endpoints_are_told_apart(server: ServerProcess) -> None:
