@@ -70,7 +70,15 @@ def _bench(suite: str) -> _Bench:
     )
     folder = tempfile.TemporaryDirectory(prefix="kestrel-")
     _FOLDERS.append(folder)
-    session = Session(folder.name, order["model"], provider=order["provider"], api_base=order["api_base"], limits=Limits(**order["limits"]))
+    session = Session(
+        folder.name,
+        order["model"],
+        provider=order["provider"],
+        api_base=order["api_base"],
+        sandbox=order["sandbox"],
+        network=order["network"],
+        limits=Limits(**order["limits"]),
+    )
     asks = plan_trials(loaded, code=order["code"], git_sha=order["code"])
     return _Bench(
         session=session, ready=prepare(session, loaded), asks={(ask.scenario.id, ask.config.name, ask.epoch): ask for ask in asks}
