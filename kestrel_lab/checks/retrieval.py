@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import MemoryRecalled, Record, ToolAnswered
+from kestrel_lab.core.events import Record, ToolAnswered
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.text import one_line
-
-MEMORY = "memory"
-"""In place of a tool: the notes of earlier runs that the run was given."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecallAt:
     """Of the items that matter, the share that is among the first `k` results which the run was shown.
 
-    Results are those of `tool`, of all tools where it is empty, or notes of earlier runs for `memory`: elements of a
-    list, else lines, in the order in which they came; the same one twice counts once, and calls that failed give none.
+    Results are those of `tool`, of all tools where it is empty: elements of a list, else lines, in the order in which
+    they came; the same one twice counts once, and calls that failed give none.
     An item is found by a result that names it, letter by letter and not inside a longer name. The value is `recall@k`
     of the trial, a column of its own in frames; the check passes from `at_least` on.
     """
@@ -65,8 +62,6 @@ def results(records: Iterable[Record], tool: str) -> Iterator[str]:
     """What the run was shown, result by result."""
     for event in (record.event for record in records):
         match event:
-            case MemoryRecalled(notes=notes) if tool in ("", MEMORY):
-                yield from map(_text, notes)
             case ToolAnswered(error=None, given=False) if tool in ("", event.tool):
                 yield from _elements(event)
 

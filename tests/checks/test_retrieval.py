@@ -8,7 +8,7 @@ import pytest
 from kestrel_lab.checks.abstention import AnswerAbstains, abstains
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import MemoryRecalled, Record, ToolAnswered
+from kestrel_lab.core.events import Record, ToolAnswered
 from kestrel_lab.core.protocols import Trial
 
 
@@ -39,7 +39,6 @@ RANKED = answered("doc-1: one\ndoc-2: two\n\ndoc-2: two\ndoc-3: three\ndoc-10: t
         ({"items": ("doc-1",), "tool": "search"}, [answered("doc-1", tool="grep")], 0.0),
         ({"items": ("doc-9",), "k": 1}, [answered("ignored", value=[{"id": "doc-9"}, {"id": "doc-8"}])], 1.0),
         ({"items": ("doc-8",), "k": 1}, [answered("ignored", value=[{"id": "doc-9"}, {"id": "doc-8"}])], 0.0),
-        ({"items": ("blue",), "tool": "memory"}, [MemoryRecalled(step="s", notes=[{"text": "likes blue"}]), RANKED], 1.0),
         ({"items": ("a", "b"), "k": 3}, [answered("a\nx"), answered("y\nb")], 0.5),  # over all calls, in their order
     ],
     ids=str,
