@@ -209,6 +209,7 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
         "model": answer.model,
         "finish": answer.finish,
         "tried": [{"model": one.model, "reason": one.reason, "then": one.then, "usage": _usage(one.usage)} for one in answer.tried],
+        "routed": answer.routed,
     }
     return {key: value for key, value in told.items() if value not in ("", [], {})}
 
@@ -224,6 +225,7 @@ def answer_of(told: dict[str, Any]) -> ModelAnswer:
         model=told.get("model", ""),
         finish=told.get("finish", "stop"),
         tried=tuple(Tried(**{**one, "usage": Usage(**one.get("usage", {}))}) for one in tried),
+        routed=told.get("routed", ""),
         replayed=True,
     )
 
