@@ -50,6 +50,7 @@ from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
+from kestrel_lab.tools.noting import memory_tools
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.sandbox.choose import choose
 from kestrel_lab.tools.sandbox.levels import AUTO, Sandbox
@@ -119,7 +120,7 @@ class Session(Archive, Equipment):
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
-        self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
+        self._tools = known_tools([*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
