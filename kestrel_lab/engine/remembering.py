@@ -57,7 +57,7 @@ At most {most} notes of at most {longest} characters."""
 async def commit(scope: Scope) -> Done:
     """Keep what the run has learned and pass on its answer unchanged.
 
-    Arguments: `goal` and `answer`. A model proposes notes; `refusal` decides on each, and what passes is given to the
+    Arguments: `goal` and `answer`; `propose`, whether a model is asked, true if left out. A model proposes notes; `refusal` decides on each, and what passes is given to the
     memory; then what the log itself shows, see `learned`. A proposal that cannot be used after three attempts means
     that nothing of it is kept: the run has its answer.
     """
@@ -66,6 +66,9 @@ async def commit(scope: Scope) -> Done:
         msg = "the operation 'commit' needs a goal in its args"
         raise UsageError(msg)
     said = as_text(answer)
+    if scope.args.get("propose", True) is not True:
+        await _keep_learned(scope, goal)
+        return Done(output=answer)
     text = _TEXT.format(goal=goal, answer=told({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
     try:
         proposed = await Dialogue(scope.step, ctx, scope.desk).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
@@ -83,10 +86,17 @@ async def commit(scope: Scope) -> Done:
             continue
         kept += 1
         await _keep(scope, note)
+    await _keep_learned(scope, goal)
+    return Done(output=answer)
+
+
+async def _keep_learned(scope: Scope, goal: str) -> None:
+    """Keep what the log itself shows."""
+    ctx = scope.ctx
+    await ctx.on_disk()
     for note in await asyncio.to_thread(lambda: learned(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):
         if not unfit(note):
             await _keep(scope, note)
-    return Done(output=answer)
 
 
 async def _keep(scope: Scope, note: Note) -> None:
