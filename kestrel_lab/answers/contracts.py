@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kestrel_lab.answers.abstaining import abstains
 from kestrel_lab.answers.intent import Intent
 from kestrel_lab.answers.naming import file_names, there
 from kestrel_lab.answers.patches import patch_problem
-from kestrel_lab.checks.abstention import abstains
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.text import one_line
 

@@ -1,12 +1,15 @@
 """Contracts hold answers to what they promise: a good answer of each kind passes, and each way of breaking it is named."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT, contract_named, split
 from kestrel_lab.answers.intent import INTENTS
+from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Trial
 
 GOOD = {
     "brief": "It is `MAX = 20`, set in `app/limits.py`.\n\n- app/limits.py:1 says so",
@@ -91,3 +94,15 @@ def test_every_intent_has_a_contract() -> None:
     assert all(contract_named(name).name == name for name in FOR_INTENT.values())
     with pytest.raises(UsageError, match="did you mean 'brief'"):
         contract_named("breif")
+
+
+def test_a_suite_checks_the_form(project: Path) -> None:
+    """The check `answer_form` says what is wrong, and passes what is not."""
+    check = parse_check({"answer_form": "explanation"})
+    good, bad = (
+        asyncio.run(check(Trial(goal="", answer=text, records=(), workspace=project))) for text in (GOOD["explanation"], "Because.")
+    )
+    assert (good.passed, good.value) == (True, 1.0)
+    assert (bad.passed, bad.reason) == (False, "the answer lacks the sections ## In short, ## How it works, ## Where to look")
+    with pytest.raises(UsageError, match="there is no form of answers 'essay'"):
+        parse_check({"answer_form": "essay"})
