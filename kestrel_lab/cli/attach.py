@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from rich.console import Console
 from rich.text import Text
 
-from kestrel_lab.cli.terminal import TerminalApprover, TerminalDisplay
+from kestrel_lab.cli.terminal import PlainReporter, TerminalApprover, TerminalDisplay
 from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
 from kestrel_lab.core.text import plain
@@ -17,7 +17,7 @@ from kestrel_lab.core.text import plain
 if TYPE_CHECKING:
     from kestrel_lab.cli.face import Begin, Following
     from kestrel_lab.control.link import Link
-    from kestrel_lab.control.messages import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage
+    from kestrel_lab.control.messages import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage, Told
     from kestrel_lab.engine.run import Run
     from kestrel_lab.lab import Lab
 
@@ -30,6 +30,7 @@ class TerminalClient:
         self._link, self._console, self._display = link, console, display
         self._ask_person = TerminalApprover(console, display, user, None) if ask else None
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._reporters: dict[str, PlainReporter] = {}
         self._sent: dict[str, str] = {}
         """Decisions under way: question by the id of the message."""
         self._refused: dict[str, asyncio.Future[str]] = {}
@@ -37,6 +38,7 @@ class TerminalClient:
 
     async def follow(self, run: str) -> None:
         """Show the run and ask its questions until it has ended."""
+        await self._link.send({"type": "watch", "limit": 1})  # for what is told of long jobs
         await self._link.send({"type": "subscribe", "run": run})
         try:
             async for message in self._link:
@@ -57,6 +59,10 @@ class TerminalClient:
             self._error(cast("Refused", message))
         elif kind == "accepted":
             self._settle(cast("Accepted", message).re, "")
+        elif kind == "progress" and cast("Told", message).done is not None:
+            told = cast("Told", message)
+            reporter = self._reporters.setdefault(told.job, PlainReporter(self._console))
+            reporter(told.done or 0, told.total or 0, f"{told.job}: {told.text}")
         elif (event := getattr(message, "event", None)) is not None:
             if kind == "decided":
                 self._decided(cast("Decided", message))

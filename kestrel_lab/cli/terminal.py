@@ -226,7 +226,7 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
 def progress_bar(console: Console) -> Iterator[Any]:
     """A `Reporter` that draws a bar, or prints a line now and then where there is no terminal."""
     if not console.is_terminal:
-        yield _PlainReporter(console)
+        yield PlainReporter(console)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -247,12 +247,15 @@ def progress_bar(console: Console) -> Iterator[Any]:
         yield report
 
 
-class _PlainReporter:
+class PlainReporter:
+    """Prints a line every few seconds, and the last."""
+
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last = 0.0
 
     def __call__(self, done: int, total: int, note: str) -> None:
+        """Print how far it is, unless that was done just now."""
         if done == total or time.monotonic() - self._last > 5:
             self._last = time.monotonic()
-            self._console.print(Text(f"{done}/{total} {note}"))
+            self._console.print(Text(plain(f"{done}/{total} {note}")))

@@ -84,6 +84,8 @@ class Control:
         self.followers: set[Follower] = set()
         self._own: dict[str, asyncio.Task[None]] = {}
         """Runs that were begun here, until they end."""
+        self.jobs: dict[str, Told] = {}
+        """How far jobs are that go on, for whoever comes later."""
 
     async def __aenter__(self) -> Self:
         await self.tail.__aenter__()
@@ -120,10 +122,13 @@ class Control:
         return Attended(self.attendance, self.patience_s)
 
     def reporter(self, job: str) -> Reporter:
-        """A `Reporter` that tells all clients how far `job` is; may be called from any thread."""
+        """A `Reporter` that tells all clients that `watch` how far `job` is; may be called from any thread."""
         loop = asyncio.get_running_loop()
 
         def tell(message: Told) -> None:
+            self.jobs[job] = message
+            if message.done == message.total:
+                del self.jobs[job]
             for link in self.links:
                 link.report(message)
 

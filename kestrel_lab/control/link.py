@@ -76,6 +76,8 @@ class Link:
                 await self._queue.put(Accepted(re=read.id))
                 await self._queue.put(Runs(runs=found))
                 self._run("", self._list(read, count, {summary.id: summary for summary in found}))
+                for message in self._control.jobs.values():
+                    self.report(message)
             case Unsubscribe():
                 await self._unsubscribe(read)
             case _:
@@ -88,7 +90,7 @@ class Link:
     async def receive(self) -> ServerMessage:
         """The next message; raises `EOFError` when the link is closed."""
         while True:
-            if self._reports:
+            if self._reports and self._queue.empty():
                 return self._reports.pop(next(iter(self._reports)))
             if self._closed and self._queue.empty():
                 raise EOFError
@@ -105,7 +107,9 @@ class Link:
                 return
 
     def report(self, message: Told) -> None:
-        """Tell of a job's progress, of which only the newest counts; never waits."""
+        """Tell a client that watches of a job's progress, of which only the newest counts; never waits."""
+        if "" not in self._tasks:
+            return
         self._reports[message.job] = message
         if not self._queue.full():
             self._queue.put_nowait(_WAKE)

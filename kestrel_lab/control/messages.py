@@ -52,7 +52,7 @@ class _FromClient(BaseModel):
 
 
 class Watch(_FromClient):
-    """List the newest runs, and tell whenever one of them changes or a new one begins."""
+    """List the newest runs, tell whenever one of them changes or a new one begins, and how far long jobs are."""
 
     type: Literal["watch"] = "watch"
     limit: Annotated[int, Field(ge=1, le=500)] = 50
