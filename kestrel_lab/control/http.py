@@ -1,10 +1,10 @@
 """The protocol over HTTP: one address takes messages, streams of server-sent events tell what happens, and a page uses both.
 
-POST /v1/messages           a message of the protocol; the response is the reply
-POST /v1/runs               the same for `start`, whose `type` may be left out
-GET  /v1/runs               the newest runs, as the message `runs`
-GET  /v1/events             `watch`, and how far jobs are
-GET  /v1/runs/RUN/events    `subscribe`: `?after=N` or `Last-Event-ID`, and `?view=1` for what a screen shows
+- `POST /v1/messages`: a message of the protocol; the response is the reply
+- `POST /v1/runs`: the same for `start`, whose `type` may be left out
+- `GET /v1/runs`: the newest runs, as the message `runs`
+- `GET /v1/events`: `watch`
+- `GET /v1/runs/RUN/events`: `subscribe` with `?after=N` or `Last-Event-ID`, and `?view=1` for what a screen shows
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ HEARTBEAT_S: Final = 15.0
 SLOW_S: Final = 20.0
 """A client that takes nothing for so long is dropped; it comes back where it was."""
 _STREAMS: Final = 64
+_SWALLOWED: Final = 16 * MESSAGE_BYTES
+"""So much of a message that is too long is read and thrown away: who is still sending cannot read why it was refused."""
 
 _STATUS: Final[dict[ErrorCode, int]] = {
     "bad_message": 400,
@@ -179,17 +181,18 @@ async def _body(request: Request) -> bytes | Response:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return refusal(415, "not_json", "messages are application/json", "send Content-Type: application/json")
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MESSAGE_BYTES:
+    if not length.isdecimal() or int(length) > _SWALLOWED:
         return _too_large()
-    body = b""
+    body, size = b"", 0
     try:
         async for chunk in request.stream():
-            body += chunk
-            if len(body) > MESSAGE_BYTES:
+            size += len(chunk)
+            if size > _SWALLOWED:
                 return _too_large()
+            body = body + chunk if size <= MESSAGE_BYTES else b""
     except ClientDisconnect:
         return refusal(400, "cut_off", "the message ended early and was not obeyed")
-    return body
+    return body if size <= MESSAGE_BYTES else _too_large()
 
 
 def _too_large() -> Response:
