@@ -63,7 +63,7 @@ class Link:
         try:
             await self._obey(read)
         except KestrelError as error:
-            await self._queue.put(Refused(re=read.re if isinstance(read, Refused) else read.id, code="refused", message=str(error)))
+            await self._put(Refused(re=read.re if isinstance(read, Refused) else read.id, code="refused", message=str(error)))
 
     async def _obey(self, read: ClientMessage | Refused) -> None:
         match read:
@@ -73,19 +73,19 @@ class Link:
                 await self._subscribe(read)
             case Watch():
                 count, found = self._control.tail.count, await self._newest(read)
-                await self._queue.put(Accepted(re=read.id))
-                await self._queue.put(Runs(runs=found))
+                await self._put(Accepted(re=read.id))
+                await self._put(Runs(runs=found))
                 self._run("", self._list(read, count, {summary.id: summary for summary in found}))
                 for message in self._control.jobs.values():
                     self.report(message)
             case Unsubscribe():
                 await self._unsubscribe(read)
             case _:
-                await self._queue.put(await self._control.handle(read, how=self._how))
+                await self._put(await self._control.handle(read, how=self._how))
 
     async def refuse(self, refused: Refused) -> None:
         """Reply to what never became a message."""
-        await self._queue.put(refused)
+        await self._put(refused)
 
     async def receive(self) -> ServerMessage:
         """The next message; raises `EOFError` when the link is closed."""
@@ -152,6 +152,15 @@ class Link:
         if not self._queue.full():
             self._queue.put_nowait(None)
 
+    def drop(self) -> None:
+        """Throw away what was not received: nobody will, and whoever waits to say something waits no longer."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    async def _put(self, message: ServerMessage) -> None:
+        if not self._closed:
+            await self._queue.put(message)
+
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Do `work` in the background, in place of what was done under that name."""
         if (before := self._tasks.pop(name, None)) is not None:
@@ -162,22 +171,22 @@ class Link:
     async def _subscribe(self, message: Subscribe) -> None:
         if len(self._tasks) > _FOLLOWED and message.run not in self._tasks:
             todo = "unsubscribe from some"
-            await self._queue.put(Refused(re=message.id, code="too_many", message=f"{_FOLLOWED} runs are followed already", todo=todo))
+            await self._put(Refused(re=message.id, code="too_many", message=f"{_FOLLOWED} runs are followed already", todo=todo))
             return
         try:
             follower = self._control.follow(message.run, after=message.after, view=message.view)
         except UsageError as error:
-            await self._queue.put(Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs"))
+            await self._put(Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs"))
             return
-        await self._queue.put(Accepted(re=message.id, run=message.run))
+        await self._put(Accepted(re=message.id, run=message.run))
 
         async def tell() -> None:
             self._control.followers.add(follower)
             try:
                 async for one in follower.messages():
-                    await self._queue.put(one)
+                    await self._put(one)
             except StoreError as error:
-                await self._queue.put(Refused(re=message.id, code="refused", message=str(error), todo="subscribe again"))
+                await self._put(Refused(re=message.id, code="refused", message=str(error), todo="subscribe again"))
             finally:
                 self._control.followers.discard(follower)
 
@@ -189,7 +198,7 @@ class Link:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await self._queue.put(Accepted(re=message.id, run=message.run))
+        await self._put(Accepted(re=message.id, run=message.run))
 
     async def _list(self, message: Watch, count: int, known: dict[str, RunSummary]) -> None:
         """Tell of what is new in the list: only its last state counts, however much happened between."""
@@ -201,11 +210,11 @@ class Link:
                 found = await self._newest(message)
                 for summary in reversed(found):
                     if known.get(summary.id) != summary:
-                        await self._queue.put(RunChanged(run=summary))
+                        await self._put(RunChanged(run=summary))
                 known = {summary.id: summary for summary in found}
                 await asyncio.sleep(_LIST_S)
         except StoreError as error:
-            await self._queue.put(Refused(re=message.id, code="refused", message=str(error), todo="watch again"))
+            await self._put(Refused(re=message.id, code="refused", message=str(error), todo="watch again"))
 
     async def _newest(self, message: Watch) -> list[RunSummary]:
         return await asyncio.to_thread(self._control.list.newest, message.limit, trials=message.trials)

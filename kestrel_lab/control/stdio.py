@@ -67,6 +67,7 @@ class LineTransport:
             except OSError:  # nobody reads any more
                 self._gone()
                 await self._link.close()
+                self._link.drop()
                 return
 
     def _gone(self) -> None:
