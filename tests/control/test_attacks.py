@@ -168,7 +168,10 @@ def _instead(kind: type[Guard]) -> Callable[[Any], Any]:
     ("mutate", "expected"),
     [
         (lambda app: app, set()),
-        (_instead(_AnyOrigin), {"a page of another site", "a page on another port of this machine", "a request that a browser marks as foreign"}),
+        (
+            _instead(_AnyOrigin),
+            {"a page of another site", "a page on another port of this machine", "a request that a browser marks as foreign"},
+        ),
         (_instead(_AnyName), {"another name for this machine (rebinding)"}),
         (_instead(_Beginning), {"the beginning of the token"}),
         (_takes_get, {"a decision by GET", "a decision by HEAD"}),
@@ -204,7 +207,9 @@ def test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not(session: Se
     assert (status("no"), status(TOKEN)) == (401, None)
 
 
-def test_a_real_server_is_for_this_machine_and_leaves_no_secret(session: Session, workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_server_is_for_this_machine_and_leaves_no_secret(
+    session: Session, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It listens on loopback, sends its safety headers with everything, takes one message from the owner, and logs no token."""
 
     async def body() -> None:
@@ -340,7 +345,9 @@ def test_who_reads_nothing_is_dropped_and_holds_up_nobody(session: Session) -> N
         run = long_run(session.store, 600)
         async with Control(session, always=True) as control, serving(control, slow_s=0.2) as (address, _):
             reader, writer = await asyncio.open_connection("127.0.0.1", address.port, limit=1_024)
-            writer.write(f"GET /v1/runs/{run}/events HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\nAuthorization: Bearer {address.token}\r\n\r\n".encode())
+            writer.write(
+                f"GET /v1/runs/{run}/events HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\nAuthorization: Bearer {address.token}\r\n\r\n".encode()
+            )
             (link,) = await until(lambda: control.links)
             program = InMemory(control)
             await program.follow(run)
@@ -358,7 +365,18 @@ def test_who_reads_nothing_is_dropped_and_holds_up_nobody(session: Session) -> N
 def test_every_question_is_a_message_of_its_kind() -> None:
     """Mutant of the schema: a message with a type of its own only is read as what it is, and lone surrogates go through as text."""
     wanted = ApprovalWanted(
-        run="r", seq=1, at=0.0, event={"type": "approval_asked"}, question="q", key="k", tool="t", args={"path": "\udcff"}, danger="LOW", why="", diff="", sandbox=""
+        run="r",
+        seq=1,
+        at=0.0,
+        event={"type": "approval_asked"},
+        question="q",
+        key="k",
+        tool="t",
+        args={"path": "\udcff"},
+        danger="LOW",
+        why="",
+        diff="",
+        sandbox="",
     )
     assert json.loads(wanted.line())["args"] == {"path": "\udcff"}
     read = read_message(json.dumps({"type": "approve", "run": "r", "question": "q", "key": "k"}))

@@ -40,7 +40,9 @@ def test_lines_that_are_no_messages_get_typed_errors_and_the_run_goes_on(session
             program = OnLines(control)
             run = await program.start("go")
             asked = await program.asked()
-            decision = json.dumps({"type": "approve", "id": "late", "run": run, "question": asked["question"], "key": asked["key"]}).encode()
+            decision = json.dumps(
+                {"type": "approve", "id": "late", "run": run, "question": asked["question"], "key": asked["key"]}
+            ).encode()
             program.write(b"garbage\n[1]\n\n" + b"[" * 10_000 + b"\n\xff\xfe\n{}\n")
             huge = b'{"type":"approve","x":"' + b"y" * (3 * MESSAGE_BYTES)
             await asyncio.to_thread(program.write, huge + b'"}\n' + b"z" * (MESSAGE_BYTES + 1) + b"\n")
