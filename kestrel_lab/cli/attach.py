@@ -66,7 +66,7 @@ class TerminalClient:
         elif (event := getattr(message, "event", None)) is not None:
             if kind == "decided":
                 self._decided(cast("Decided", message))
-            self._display.tell(from_json(event["type"], event))
+            self._display.tell(from_json(event["type"], event), getattr(message, "at", None))
             if kind in {"question", "approval"} and self._ask_person is not None:
                 asked = cast("Question | ApprovalWanted", message)
                 self._asking[asked.question] = asyncio.create_task(self._ask(self._ask_person, asked))

@@ -81,17 +81,23 @@ async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspa
     control = Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
-        console.print(Text(f"runs of {lab.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"))
+        console.print(
+            Text(f"runs of {lab.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
+            soft_wrap=True,
+        )
         # Not through the console, which would break the line.
         sys.stdout.write(f"{address.link}\n")
         sys.stdout.flush()
         await work
+        console.print(Text("ended; runs that wait for a decision are left as they are: kestrel runs"))
 
 
 async def _serve_lines(lab: Lab, user: str, _: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
     from kestrel_lab.control.control import Control  # loads pydantic
     from kestrel_lab.control.stdio import serve_lines, standard_streams
 
+    if sys.stdin.isatty():
+        typer.echo("waiting for messages on standard input, one per line; Ctrl-D ends it", err=True)
     async with Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s) as control:
         with standard_streams() as (reading, writing):
             await serve_lines(control.connect(), reading, writing)

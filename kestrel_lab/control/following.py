@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Final, cast
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 from kestrel_lab.control.messages import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
 from kestrel_lab.control.tail import Tail
@@ -22,11 +22,14 @@ from kestrel_lab.core.events import (
     to_json,
 )
 from kestrel_lab.log.store import SessionStore
+from kestrel_lab.views.rows import Change
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.wording import options_of
 
 DELTA_S: Final = 0.05
 """A screen is told of streamed text so often."""
+_MANY: Final = 200
+"""So many events are made a view of beside the event loop, which runs may work on."""
 _STREAMED: Final = 200_000
 """Characters of one answer that are streamed; the event that follows has it whole."""
 
@@ -104,10 +107,12 @@ class Follower:
             first = False
         while True:
             count = self._tail.count
-            ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
-            records = await asyncio.to_thread(self._store.records, self.run, after=self._seen)
-            for message in self._shown(records, whole=first) if self._view is not None else self._told(records):
-                yield message
+            ended, records = await asyncio.to_thread(self._news)
+            if self._view is None:
+                for message in self._told(records):
+                    yield message
+            elif (shown := await self._shown(self._view, records, whole=first)) is not None:
+                yield shown
             first = False
             if ended:
                 yield Ended(run=self.run, seq=self._seen)
@@ -115,27 +120,32 @@ class Follower:
             self.settled.set()
             await self._tail.grown(count)
 
-    def _told(self, records: list[Record]) -> list[RunMessage]:
-        messages = []
-        for record in records:
-            self._note(record)
-            messages.append(message_of(record, self._patience_s))
-        self._seen = records[-1].seq if records else self._seen
-        return [*messages, *(Delta(run=self.run, call=piece.call, text=piece.text) for piece in self._pieces())]
+    def _news(self) -> tuple[bool, list[Record]]:
+        ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
+        return ended, self._store.records(self.run, after=self._seen)
 
-    def _shown(self, records: list[Record], *, whole: bool) -> list[RunMessage]:
-        view = cast("RunView", self._view)
-        changes = []
+    def _told(self, records: list[Record]) -> Iterator[RunMessage]:
         for record in records:
             self._note(record)
-            changes += view.apply(record)
-        self._seen = records[-1].seq if records else self._seen
+            self._seen = record.seq
+            yield message_of(record, self._patience_s)
+        for piece in self._pieces():
+            yield Delta(run=self.run, call=piece.call, text=piece.text)
+
+    async def _shown(self, view: RunView, records: list[Record], *, whole: bool) -> View | None:
+        def apply() -> list[Change]:
+            return [change for record in records for change in view.apply(record)]
+
+        for record in records:
+            self._note(record)
+            self._seen = record.seq
+        changes = await asyncio.to_thread(apply) if len(records) > _MANY else apply()
         for piece in self._pieces():
             changes += view.apply(piece, time.time())
         if not changes and not whole:
-            return []
+            return None
         shown = view.snapshot() if whole else changes
-        return [View(run=self.run, seq=self._seen, at=time.time(), whole=whole, changes=shown, asks=dict(self._asks))]
+        return View(run=self.run, seq=self._seen, at=time.time(), whole=whole, changes=shown, asks=dict(self._asks))
 
     def _note(self, record: Record) -> None:
         match record.event:
@@ -150,6 +160,7 @@ class Follower:
             case ModelAnswered() as answered:
                 self._open.discard(answered.call)
                 self._streaming.pop(answered.call, None)
+                self._length.pop(answered.call, None)
 
     def _pieces(self) -> list[ModelDelta]:
         """What may be told of answers that stream now, a piece per call."""

@@ -3,14 +3,14 @@
 - `POST /v1/messages`: a message of the protocol; the response is the reply
 - `POST /v1/runs`: the same for `start`, whose `type` may be left out
 - `GET /v1/runs`: the newest runs, as the message `runs`
-- `GET /v1/events`: `watch`
+- `GET /v1/events`: `watch`, and with `?run=RUN` what the next one tells too, for a page, which may not open many streams
 - `GET /v1/runs/RUN/events`: `subscribe` with `?after=N` or `Last-Event-ID`, and `?view=1` for what a screen shows
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,23 +146,28 @@ class _Site:
         found = await asyncio.to_thread(self._control.list.newest, watch.limit)
         return _reply(Runs(runs=found))
 
-    async def watch(self, _: Request) -> Response:
-        return await self._stream(Watch())
+    async def watch(self, request: Request) -> Response:
+        run = request.query_params.get("run", "")
+        return await self._follow(request, run, Watch()) if run else await self._stream(Watch())
 
     async def follow(self, request: Request) -> Response:
+        return await self._follow(request, request.path_params["run"])
+
+    async def _follow(self, request: Request, run: str, *more: Watch) -> Response:
         query = request.query_params
         after = request.headers.get("last-event-id") or query.get("after", "0")
         try:
-            message = Subscribe(run=request.path_params["run"], after=int(after), view=query.get("view", "0") == "1")
+            message = Subscribe(run=run, after=int(after), view=query.get("view", "0") == "1")
         except ValueError as error:  # pydantic's are of that kind
             return _reply(_bad_query(error))
-        return await self._stream(message)
+        return await self._stream(message, *more)
 
-    async def _stream(self, message: Watch | Subscribe) -> Response:
+    async def _stream(self, first: Watch | Subscribe, *more: Watch) -> Response:
+        """A stream of what `first` asks for, if that can be had, and `more`."""
         if self._streams >= _STREAMS:
             return _reply(Refused(code="too_many", message=f"{_STREAMS} streams are open already", todo="close a page"))
         link = self._control.connect(how="click", person=False)
-        await link.send(message)
+        await link.send(first)
         await link.receive()  # the greeting, which comes again at the head of the stream
         reply = await link.receive()
         if isinstance(reply, Refused):
@@ -173,7 +178,9 @@ class _Site:
         def over() -> None:
             self._streams -= 1
 
-        return EventStream(self._control.hello(), link, over, slow_s=self._slow_s, heartbeat_s=self._heartbeat_s)
+        stream = EventStream(self._control.hello(), link, more, over, ends=isinstance(first, Subscribe) and not more)
+        stream.slow_s, stream.heartbeat_s = self._slow_s, self._heartbeat_s
+        return stream
 
 
 async def _body(request: Request) -> bytes | Response:
@@ -215,28 +222,35 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, hello: ServerMessage, link: Link, over: Any, *, slow_s: float, heartbeat_s: float) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        self._hello, self._link, self._over, self._slow_s, self._heartbeat_s = hello, link, over, slow_s, heartbeat_s
+    def __init__(self, hello: ServerMessage, link: Link, more: Sequence[Watch], over: Callable[[], None], *, ends: bool) -> None:
+        """What `more` asks for is asked once somebody listens; `over` is called at the end; `ends` where a run does."""
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        self.slow_s, self.heartbeat_s = SLOW_S, HEARTBEAT_S
+        self._hello, self._link, self._more, self._over, self._ends = hello, link, more, over, ends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the run has ended, the client is gone or does not read, or the server stops."""
         headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         gone = asyncio.create_task(_gone(receive))
         telling = asyncio.create_task(self._tell(send, headers))
+        asking = asyncio.create_task(self._ask())
         try:
             await asyncio.wait({gone, telling}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (gone, telling):
+            for task in (gone, telling, asking):
                 task.cancel()
-            await asyncio.gather(gone, telling, return_exceptions=True)
+            await asyncio.gather(gone, telling, asking, return_exceptions=True)
             await self._link.close()
             self._over()
+
+    async def _ask(self) -> None:
+        for message in self._more:
+            await self._link.send(message)
 
     async def _tell(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         async for chunk in self._chunks():
-            async with asyncio.timeout(self._slow_s):
+            async with asyncio.timeout(self.slow_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -245,7 +259,7 @@ class EventStream(Response):
         waiting = asyncio.create_task(self._link.receive())
         try:
             while True:
-                done, _ = await asyncio.wait({waiting}, timeout=self._heartbeat_s)
+                done, _ = await asyncio.wait({waiting}, timeout=self.heartbeat_s)
                 if not done:
                     yield b": alive\n\n"
                     continue
@@ -255,7 +269,7 @@ class EventStream(Response):
                     return
                 if not isinstance(message, Accepted):
                     yield _chunk(message)
-                if isinstance(message, Ended):
+                if isinstance(message, Ended) and self._ends:
                     return
                 waiting = asyncio.create_task(self._link.receive())
         finally:

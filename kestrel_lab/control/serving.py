@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -128,6 +130,19 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, control: Control) -> None:
         super().__init__(config)
         self._control = control
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals end the server and nothing else: what is around it has to be put in order first."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
 
     async def main_loop(self) -> None:
         """Run until told to stop."""

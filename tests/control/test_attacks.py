@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from kestrel_lab.control.control import Control
 from kestrel_lab.control.deciding import decide
 from kestrel_lab.control.guarding import Guard, new_token
 from kestrel_lab.control.http import FILES, make_app
-from kestrel_lab.control.messages import MESSAGE_BYTES, Approve, ApprovalWanted, Refused, read_message
+from kestrel_lab.control.messages import MESSAGE_BYTES, ApprovalWanted, Approve, Refused, read_message
 from kestrel_lab.control.serving import serving, token_for
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import Progress, RunFinished, RunStarted

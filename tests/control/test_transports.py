@@ -195,7 +195,8 @@ def test_long_jobs_report_to_everybody(scripted: Session, workspace: Path, trans
         await ann.watch()
         await ann.sees("hello")
         if transport == "terminal":
-            return await _told_at_a_terminal(where)
+            await _told_at_a_terminal(where)
+            return
         report = where.control.reporter("smoke")
         for done in range(1_001):
             report(done, 1_000, "trials")

@@ -104,8 +104,10 @@ def test_waiting_can_be_given_up(tmp_path: Path) -> None:
 
 
 def test_what_comes_while_the_watch_is_set_up_is_not_missed(tmp_path: Path) -> None:
-    """What appears right after the first look, with no word from the file system, is found well before the second that a
-    missed word costs; mutant: one look, and then waiting for the file system, takes that second."""
+    """What appears right after the first look, with no word from the file system, is found long before a second has passed.
+
+    Mutant: one look, and then waiting for the file system, takes that second.
+    """
 
     async def scene() -> float:
         began = time.monotonic()

@@ -40,7 +40,7 @@ function complain(text) {
 }
 
 // A stream of server-sent events, read by fetch since an EventSource could not send the token. It comes back by itself
-// behind the last event it has seen, until it is closed or has been told the end.
+// behind the last event it has seen, until it is closed.
 function stream(address, hear, state) {
   const stopping = new AbortController();
   let last = "", pause = 500, ended = false;
@@ -68,7 +68,6 @@ function stream(address, hear, state) {
         const message = JSON.parse(data.slice(6)), id = lines.find(line => line.startsWith("id: "));
         hear(message);
         if (id) last = id.slice(4);
-        if (message.type === "end") { ended = true; return; }
       }
     }
   }
@@ -187,14 +186,12 @@ function tools() {
 }
 
 function choose(id, jump) {
-  if (shown?.id === id && !jump) return;
   shown?.close();
-  const box = at("panel"), el = make("div");
-  box.replaceChildren(el);
+  const el = make("div");
+  at("panel").replaceChildren(el);
   put(at("note"), "");
-  const part = connectPanel(id, el, text => put(at("note"), text || ""));
-  const events = stream("v1/runs/" + encodeURIComponent(id) + "/events?view=1", part.hear, () => {});
-  shown = { id, close: () => { events.close(); part.close(); } };
+  shown = { id, ...connectPanel(id, el, text => put(at("note"), text || "")) };
+  open();
   sessionStorage.setItem("kestrel-run", id);
   at("hint").hidden = true;
   document.body.classList.add("chosen");
@@ -232,25 +229,29 @@ function connection(state) {
   put(at("connection"), STATE[state]);
 }
 
+// One stream for the list and for the run that is shown: a browser opens only six to a server, over all its tabs.
 let feed = null;
 function open() {
   feed?.close();
-  connection("connecting");
-  feed = stream("v1/events", message => {
+  const run = shown?.id;
+  feed = stream("v1/events" + (run ? "?view=1&run=" + encodeURIComponent(run) : ""), message => {
+    if (shown?.id !== run) return;
     if (message.type === "hello") greeted(message);
+    else if (message.type === "view") shown.hear(message);
     else if (message.type === "runs") {
-      const ids = new Set(message.runs.map(run => run.id));
+      const ids = new Set(message.runs.map(one => one.id));
       for (const [id, known] of runs) if (!ids.has(id)) { known.root.remove(); runs.delete(id); }
-      message.runs.forEach(run => list(run, true));
-      at("none").hidden = runs.size > 0;
+      message.runs.forEach(one => list(one, true));
       const before = sessionStorage.getItem("kestrel-run");
       if (!shown && before && runs.has(before)) choose(before);
     } else if (message.type === "run") {
       list(message.run);
-      at("none").hidden = true;
       if (message.run.id === wanted) { wanted = ""; choose(message.run.id, true); }
-    } else if (message.type === "progress") job(message);
+    } else if (message.type === "progress" && message.done != null) job(message);
     else if (message.type === "error") complain(told(message));
+    at("none").hidden = runs.size > 0;
+    const waiting = [...runs.values()].filter(({ run: { status } }) => status === "WAITING_APPROVAL").length;
+    document.title = (waiting ? "(" + waiting + ") " : "") + "kestrel";
   }, connection);
 }
 
@@ -268,8 +269,7 @@ at("key").onsubmit = event => {
   at("token").value = "";
   at("key").hidden = true;
   at("main").hidden = false;
-  open();
-  if (shown) choose(shown.id, true);
+  if (shown) choose(shown.id, true); else open();
 };
 at("new").onclick = () => { at("start").hidden = !at("start").hidden; if (!at("start").hidden) at("goal").focus(); };
 at("leave").onclick = () => { at("start").hidden = true; at("new").focus(); };
@@ -298,4 +298,5 @@ at("runs").onkeydown = event => {
   event.preventDefault();
 };
 setInterval(() => runs.forEach(known => known.tick(Date.now() / 1000)), 1000);
+connection("connecting");
 if (token()) open(); else askForToken();
