@@ -72,7 +72,7 @@ class Follower:
         self._store, self._tail, self._patience_s = store, tail, patience_s
         self._seen = after
         self._view = RunView() if view else None
-        self._asks: dict[str, tuple[str, str]] = {}
+        self._asks: dict[str, tuple[str, str, float | None]] = {}
         self._streaming: dict[str, list[str]] = {}
         """Pieces that were not told yet, by call; those of calls the log does not show yet wait for it."""
         self._length: dict[str, int] = {}
@@ -150,7 +150,8 @@ class Follower:
     def _note(self, record: Record) -> None:
         match record.event:
             case ApprovalAsked() as asked:
-                self._asks[asked.call] = (asked.question or asked.call, asked.key)
+                until = None if self._patience_s is None else record.at + self._patience_s
+                self._asks[asked.call] = (asked.question or asked.call, asked.key, until)
             case ApprovalGiven() as given:
                 self._asks.pop(given.call, None)
             case RunForked():

@@ -286,7 +286,9 @@ class View(_FromServer):
     at: float
     whole: bool
     changes: list[dict[str, Any]]
-    asks: dict[str, tuple[str, str]] = Field(description="Calls that wait for a person: question and key, to decide by.")
+    asks: dict[str, tuple[str, str, float | None]] = Field(
+        description="Calls that wait for a person: question and key, to decide by, and when the answer becomes no."
+    )
 
 
 class Ended(_FromServer):

@@ -304,5 +304,7 @@ def test_a_question_that_nobody_answers_is_a_no(scripted: Session, workspace: Pa
         if transport != "terminal":
             (asked,) = ann.of("approval")
             assert asked["expires_at"] == pytest.approx(asked["at"] + 0.3)
+            late = await ann.approve(asked)
+            assert late.startswith("already_decided") and late.endswith("timeout")
 
     carry_out(scripted, transport, body, workspace=workspace, patience_s=0.3)

@@ -122,7 +122,12 @@ function connectPanel(run, el, note) {
   const close = panel.render({ model, el });
   const hear = message => {
     if (message.type !== "view") return;
+    const before = Object.keys(asks).join();
     asks = message.asks;
+    if (Object.keys(asks).join() !== before) {
+      const until = Math.min(...Object.values(asks).map(([, , expires]) => expires || Infinity));
+      note(until < Infinity ? "Without an answer by " + new Date(until * 1000).toLocaleTimeString() + " the answer is no." : "");
+    }
     for (const change of message.changes) if (change.op === "ask") kinds.set(change.id, change.kind);
     if (message.whole) { whole = { k: "snap", seq: number, now: message.at, changes: message.changes }; tell(whole); }
     else tell({ k: "patch", seq: ++number, now: message.at, changes: message.changes });
@@ -203,6 +208,7 @@ function choose(id, jump) {
 let canStart = false, version = "";
 function greeted(message) {
   canStart = message.can_start;
+  at("jobs").replaceChildren();
   at("new").hidden = !canStart;
   complain("");
   if (version && version !== message.server) location.reload();
@@ -219,6 +225,7 @@ function job(message) {
     at("jobs").append(box);
   }
   const [, meter, text] = box.children;
+  if (message.done === message.total) setTimeout(() => box.remove(), 10_000);
   if (message.fraction == null) meter.removeAttribute("value"); else meter.value = message.fraction;
   put(text, [message.total == null ? "" : message.done + " of " + message.total, message.text].filter(Boolean).join(" · "));
 }
