@@ -18,6 +18,7 @@ from kestrel_lab.cli.mcp import mcp
 from kestrel_lab.cli.memory import memory
 from kestrel_lab.cli.notebooks import notebooks
 from kestrel_lab.cli.scenarios import scenarios
+from kestrel_lab.cli.serve import serving
 from kestrel_lab.cli.workflows import Inputs, workflows
 from kestrel_lab.cli.workflows import values as workflow_inputs
 from kestrel_lab.core.errors import UsageError
@@ -53,6 +54,7 @@ app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
 app.add_typer(workflows)
 app.add_typer(clock)
+app.add_typer(serving)
 app.command("compare", epilog="The same as: kestrel eval compare BASE HEAD --suite SUITE")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
@@ -82,9 +84,15 @@ def run(
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")] = False,
+    control: Annotated[
+        str, typer.Option(metavar="stdio", help="Terminal: tell what happens as JSON lines, and take decisions so: see `schema control`.")
+    ] = "",
 ) -> Any:
     """Run a goal: the agent calls tools, asks before risky calls, and answers."""
-    how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json)
+    if control not in {"", "stdio"}:
+        msg = f"--control {control}: it is stdio"
+        raise UsageError(msg)
+    how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json, control=control)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
     text = " ".join(goal or ())
     if resume is not None:

@@ -28,6 +28,8 @@ class Following:
     """Seconds after which a question nobody answered is answered with no."""
     as_json: bool = False
     """Print the run as JSON instead of showing it."""
+    control: str = ""
+    """`stdio`: tell what happens as JSON lines on standard output, and take decisions on standard input."""
 
 
 @contextmanager

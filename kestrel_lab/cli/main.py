@@ -19,9 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
+from kestrel_lab.cli.attach import run_attached, stopped
 from kestrel_lab.cli.doctor import Doctor
 from kestrel_lab.cli.face import Begin, Following, files_named
-from kestrel_lab.cli.terminal import TerminalApprover, TerminalDisplay, progress_bar
+from kestrel_lab.cli.serve import run_on_lines
+from kestrel_lab.cli.terminal import TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Reporter
@@ -69,6 +71,8 @@ class TerminalFace:
         if how.background or how.name:
             msg = "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
             raise UsageError(msg)
+        if how.control:
+            return asyncio.run(run_on_lines(self.lab(), begin, self.user, how.approval_timeout))
         return asyncio.run(self._follow(begin, how))
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
@@ -87,17 +91,16 @@ class TerminalFace:
     async def _follow(self, begin: Begin, how: Following) -> Run:
         console = Console(stderr=True) if how.as_json else self.console
         display = TerminalDisplay(console)
-        interactive = sys.stdin.isatty() and not how.as_json
-        approver = TerminalApprover(console, display, self.user, how.approval_timeout) if interactive else None
-        run = begin(self.lab(), approver)
+        if sys.stdin.isatty() and not how.as_json:
+            return await run_attached(self.lab(), begin, how, console, display, self.user)
+        run = begin(self.lab(), None)
         console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
         stop = run.subscribe(display.tell)
         try:
             with display.shown():
                 await run.wait()
         except asyncio.CancelledError:
-            msg = f"run {run.id} was stopped; what it did so far: kestrel show {run.id}"
-            raise RunCancelled(msg) from None
+            raise stopped(run) from None
         finally:
             stop()
             console.print(display.ending())

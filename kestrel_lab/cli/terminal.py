@@ -41,12 +41,11 @@ class TerminalDisplay:
         self.view = RunView()
         self._console = console
         self._printed: set[str] = set()
-        self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=10, transient=True, get_renderable=self._now)
 
-    def tell(self, event: Event) -> None:
-        """Take up an event and print what has settled."""
-        self.view.apply(event, time.time())
+    def tell(self, event: Event, at: float | None = None) -> None:
+        """Take up an event, of now or of `at` seconds since 1970, and print what has settled."""
+        self.view.apply(event, time.time() if at is None else at)
         last = next(reversed(self.view.rows), "")
         for row in self.view.rows.values():
             # The last text may still turn out to be the answer.
@@ -80,8 +79,14 @@ class TerminalDisplay:
         """The line that a run ends with."""
         head = self.view.head
         style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow"}.get(head.status, "magenta")
-        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {duration(time.monotonic() - self._began)}")
+        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {duration(self._lasted)}")
         return line.append(f"\n{head.reason}") if head.reason else line
+
+    @property
+    def _lasted(self) -> float:
+        """Seconds since the run began, until its end."""
+        head = self.view.head
+        return max(0.0, (head.ended or time.time()) - (head.started or time.time()))
 
     def _now(self) -> Group:
         lines: list[Any] = []
@@ -95,7 +100,7 @@ class TerminalDisplay:
             elif isinstance(row, TextRow) and row.state not in _SETTLED and row.text:
                 lines.append(Padding(Text("\n".join(row.text.splitlines()[-_TAIL_LINES:]), style="italic"), (0, 2)))
         head = self.view.head
-        lines.append(Text(f"{head.status} · {head.usage or 'starting'} · {duration(time.monotonic() - self._began)}", style="dim"))
+        lines.append(Text(f"{head.status} · {head.usage or 'starting'} · {duration(self._lasted)}", style="dim"))
         return Group(*lines)
 
 
@@ -226,7 +231,7 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
 def progress_bar(console: Console) -> Iterator[Any]:
     """A `Reporter` that draws a bar, or prints a line now and then where there is no terminal."""
     if not console.is_terminal:
-        yield _PlainReporter(console)
+        yield PlainReporter(console)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -247,12 +252,15 @@ def progress_bar(console: Console) -> Iterator[Any]:
         yield report
 
 
-class _PlainReporter:
+class PlainReporter:
+    """Prints a line every few seconds, and the last."""
+
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last = 0.0
 
     def __call__(self, done: int, total: int, note: str) -> None:
+        """Print how far it is, unless that was done just now."""
         if done == total or time.monotonic() - self._last > 5:
             self._last = time.monotonic()
-            self._console.print(Text(f"{done}/{total} {note}"))
+            self._console.print(Text(plain(f"{done}/{total} {note}")))

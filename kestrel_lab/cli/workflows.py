@@ -51,8 +51,10 @@ def plan(
 
 
 @workflows.command()
-def schema(_: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="workflow, agent, suite or scenario.")]) -> Any:
-    """Print the JSON Schema of workflow, agent, suite or scenario files, for editors."""
+def schema(
+    _: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="workflow, agent, suite, scenario or control.")]
+) -> Any:
+    """Print the JSON Schema of workflow, agent, suite or scenario files, for editors, or of the control protocol."""
     from kestrel_lab.evals.schemas import schema_text  # loads pydantic
 
     return schema_text(name).rstrip("\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, StageFinished, to_json
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
@@ -205,6 +206,17 @@ class Run:
         else:
             given = live.desk.checked(open_questions[question], given)
             live.loop.call_soon_threadsafe(live.desk.answer, given)
+
+    def completed(self, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
+        """Edited arguments for what was `asked`, with defaults filled in; raises `UsageError` if they do not fit the tool.
+
+        Only of a run that a session in this process works on: the tools of others are not known.
+        """
+        if self._live is None:
+            msg = f"no session of this process works on run {self.id}: edited arguments cannot be checked here"
+            raise UsageError(msg)
+        given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
+        return cast("dict[str, Json]", self._live.desk.checked(asked, given).args)
 
     def attach(self, ctx: RunContext, desk: ApprovalDesk, task: asyncio.Task[None]) -> None:
         """Make this the handle of a run in progress; the session calls it."""

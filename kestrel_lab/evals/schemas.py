@@ -1,14 +1,15 @@
-"""JSON Schemas of all files that people write, those of suites and scenarios among them."""
+"""JSON Schemas of all files that people write, those of suites and scenarios among them, and of the control protocol."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from kestrel_lab.control.messages import ControlSchema
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.engine import schemas
 from kestrel_lab.evals.suiteentries import ScenarioFileEntry, SuiteEntry
 
-_KINDS: Final[dict[str, Any]] = {"suite": SuiteEntry, "scenario": ScenarioFileEntry}
+_KINDS: Final[dict[str, Any]] = {"suite": SuiteEntry, "scenario": ScenarioFileEntry, "control": ControlSchema}
 NAMES: Final = (*schemas.NAMES, *_KINDS)
 
 

@@ -13,7 +13,8 @@ from watchfiles import awatch
 T = TypeVar("T")
 
 _PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
-"""Seconds between looks after a change: the file is written first, and counts only once the disk has confirmed it."""
+"""Seconds between looks at the beginning, since a watch takes a moment to be set up, and after a change: the file is
+written first, and counts only once the disk has confirmed it."""
 
 
 async def wait_until(path: Path, look: Callable[[], T | None]) -> T:
@@ -43,10 +44,15 @@ async def _watch(path: Path, look: Callable[[], T | None]) -> T:
         rust_timeout=1000,
     )
     async with aclosing(watch) as changes:
-        while (found := look()) is None:
-            await anext(changes)
-            for pause in _PAUSES:
-                if (found := look()) is not None:
-                    return found
-                await asyncio.sleep(pause)
-    return found
+        while True:
+            grown = asyncio.ensure_future(anext(changes))
+            try:
+                for pause in _PAUSES:
+                    if (found := look()) is not None:
+                        return found
+                    if (await asyncio.wait({grown}, timeout=pause))[0]:
+                        break
+                await grown
+            finally:
+                grown.cancel()
+                await asyncio.gather(grown, return_exceptions=True)

@@ -44,6 +44,9 @@ class NotebookFace:
 
     def follow(self, begin: Begin, how: Following) -> Any:
         """Start a run and show it; gives the run, or something to await for it."""
+        if how.control:
+            msg = "--control is for a terminal, where another program reads and writes"
+            raise UsageError(msg)
         if how.name and not how.name.isidentifier():
             msg = f"--as needs a variable name, not {how.name!r}"
             raise UsageError(msg)

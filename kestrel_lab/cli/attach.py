@@ -1,0 +1,147 @@
+"""A terminal as a client of the control protocol: shows a run of any process, and asks whoever sits there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from rich.console import Console
+from rich.text import Text
+
+from kestrel_lab.cli.terminal import PlainReporter, TerminalApprover, TerminalDisplay
+from kestrel_lab.core.errors import RunCancelled
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
+from kestrel_lab.core.text import plain
+
+if TYPE_CHECKING:
+    from kestrel_lab.cli.face import Begin, Following
+    from kestrel_lab.control.link import Link
+    from kestrel_lab.control.messages import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage, Told
+    from kestrel_lab.engine.run import Run
+    from kestrel_lab.lab import Lab
+
+
+class TerminalClient:
+    """Carries one run to a console and what is typed there back."""
+
+    def __init__(self, link: Link, console: Console, display: TerminalDisplay, *, ask: bool, user: str) -> None:
+        """With `ask` somebody sits there who may decide."""
+        self._link, self._console, self._display = link, console, display
+        self._ask_person = TerminalApprover(console, display, user, None) if ask else None
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._reporters: dict[str, PlainReporter] = {}
+        self._sent: dict[str, str] = {}
+        """Decisions under way: question by the id of the message."""
+        self._refused: dict[str, asyncio.Future[str]] = {}
+        """What is wrong with arguments that were typed, for whoever asks for them again."""
+
+    async def follow(self, run: str) -> None:
+        """Show the run and ask its questions until it has ended."""
+        await self._link.send({"type": "watch", "limit": 1})  # for what is told of long jobs
+        await self._link.send({"type": "subscribe", "run": run})
+        try:
+            async for message in self._link:
+                if message.type == "end":
+                    return
+                self._take(message)
+        finally:
+            for task in self._asking.values():
+                task.cancel()
+            await asyncio.gather(*self._asking.values(), return_exceptions=True)
+
+    def _take(self, message: ServerMessage) -> None:
+        kind: str = message.type
+        if kind == "delta":
+            delta = cast("Delta", message)
+            self._display.tell(ModelDelta(call=delta.call, text=delta.text))
+        elif kind == "error":
+            self._error(cast("Refused", message))
+        elif kind == "accepted":
+            self._settle(cast("Accepted", message).re, "")
+        elif kind == "progress" and cast("Told", message).done is not None:
+            told = cast("Told", message)
+            reporter = self._reporters.setdefault(told.job, PlainReporter(self._console))
+            reporter(told.done or 0, told.total or 0, f"{told.job}: {told.text}")
+        elif (event := getattr(message, "event", None)) is not None:
+            if kind == "decided":
+                self._decided(cast("Decided", message))
+            self._display.tell(from_json(event["type"], event), getattr(message, "at", None))
+            if kind in {"question", "approval"} and self._ask_person is not None:
+                asked = cast("Question | ApprovalWanted", message)
+                self._asking[asked.question] = asyncio.create_task(self._ask(self._ask_person, asked))
+
+    async def _ask(self, approver: TerminalApprover, message: Question | ApprovalWanted) -> None:
+        """Ask until the answer can be used, unless somebody else decides."""
+        await self._link.quiet()  # it may be a question of yesterday, decided long ago
+        asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, message.event))
+        problem = "?"
+        while problem:
+            given = await approver(asked)
+            number = f"{message.question}:{len(self._sent)}"
+            self._sent[number] = message.question
+            reply = self._refused[number] = asyncio.get_running_loop().create_future()
+            await self._link.send(_said(message, given, number))
+            problem = await reply
+            asked = replace(asked, args=given.args or asked.args, why=problem or asked.why, preview="")
+
+    def _error(self, message: Refused) -> None:
+        if message.code == "bad_arguments":
+            self._settle(message.re, message.message)
+            return
+        self._console.print(Text(plain(f"{message.message}. {message.todo}".rstrip(". ")), style="yellow"))
+        self._settle(message.re, "")
+
+    def _settle(self, number: str, problem: str) -> None:
+        reply = self._refused.pop(number, None)
+        if reply is not None and not reply.done():
+            reply.set_result(problem)
+
+    def _decided(self, message: Decided) -> None:
+        """Ask no longer; say who was faster, where the prompt is still there."""
+        task = self._asking.pop(message.question, None)
+        if task is None or message.question in self._sent.values():
+            return
+        task.cancel()
+        word = ("approved" if message.answer is None else "answered") if message.granted else "denied"
+        self._console.print(Text(plain(f"{word} by {message.by}"), style="yellow"))
+
+
+def _said(message: Question | ApprovalWanted, given: ApprovalGiven, number: str) -> dict[str, object]:
+    """The decision as a message."""
+    said: dict[str, object] = {"id": number, "run": message.run, "question": message.question, "key": message.key}
+    if message.type == "question":
+        return {**said, "type": "answer", "text": given.answer if given.granted else None}
+    if not given.granted:
+        return {**said, "type": "deny", "reason": given.reason}
+    return {**said, "type": "approve", "args": given.args, "scope": given.scope}
+
+
+async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console, display: TerminalDisplay, user: str) -> Run:
+    """Start a run and be the terminal that it is decided at."""
+    from kestrel_lab.control.control import Control  # loads pydantic
+
+    async with Control(lab, user=user, patience_s=how.approval_timeout) as control:
+        approver = control.approver()
+        link = control.connect(how="prompt")
+        run = begin(lab, approver)
+        approver.run = run.id
+        console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
+        following = asyncio.create_task(TerminalClient(link, console, display, ask=True, user=user).follow(run.id))
+        try:
+            with display.shown():
+                await run.wait()
+                if run.status.terminal:
+                    await following
+        except asyncio.CancelledError:
+            raise stopped(run) from None
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            console.print(display.ending())
+        return run
+
+
+def stopped(run: Run) -> RunCancelled:
+    """What is said when Ctrl-C has stopped a run."""
+    return RunCancelled(f"run {run.id} was stopped; what it did so far: kestrel show {run.id}")
