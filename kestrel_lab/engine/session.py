@@ -16,6 +16,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
@@ -119,6 +120,7 @@ class Session(Archive, Equipment):
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
+        self.redactor = Redactor.of(self.env)
         self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
@@ -344,6 +346,7 @@ class Session(Archive, Equipment):
             approver=setup.approver,
             resolve=setup.resolve,
             sandbox=self.sandbox,
+            redactor=self.redactor,
             cache=self._cache,
             middleware=self.middleware,
             ports=setup.ports,

@@ -174,13 +174,17 @@ def unshifted(code: int) -> int:
     return 128 - code if code - 128 in _FATAL else code
 
 
-def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int) -> socket.socket:
-    """Start a command; its streams may be closed here afterwards. The socket tells its end, and closing it kills the command."""
+def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> socket.socket:
+    """Start a command; its streams may be closed here afterwards. The socket tells its end, and closing it kills the command.
+
+    `report` is a file descriptor that it finds as `REPORT_FD`.
+    """
     ours, theirs = socket.socketpair()
     nothing = os.open(os.devnull, os.O_RDONLY) if stdin is None else -1
     try:
         with theirs:
-            _LAUNCHER.send([theirs.fileno(), nothing if stdin is None else stdin, stdout, stderr])
+            more = () if report is None else (report,)
+            _LAUNCHER.send([theirs.fileno(), nothing if stdin is None else stdin, stdout, stderr, *more])
         ours.sendall(launch.message())
     except BaseException:
         ours.close()
@@ -191,9 +195,9 @@ def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int) -> socket
     return ours
 
 
-async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int) -> Launched:
+async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Launched:
     """The same on a running event loop."""
-    talk = begin(launch, stdin, stdout, stderr)
+    talk = begin(launch, stdin, stdout, stderr, report)
     talk.setblocking(False)
     return Launched(talk, shifted=launch.shifted)
 

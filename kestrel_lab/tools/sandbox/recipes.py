@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -32,18 +32,21 @@ _GUARDED = (".git/hooks", ".git/config")
 _ENGINE = ".kestrel"
 
 
-def launch_for(level: Level, argv: Sequence[str], *, workspace: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
-    """How `argv` is started in `workspace`, held in at `level`.
+def launch_for(
+    level: Level, argv: Sequence[str], *, workspace: Path, env: Mapping[str, str], sandbox: Sandbox, folder: Path | None = None
+) -> Launch:
+    """How `argv` is started in `workspace`, or in a `folder` of it, held in at `level`.
 
     Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace that
     the level cannot hold a command in.
     """
+    begin = str(workspace if folder is None else folder)
     if level is Level.S0:
-        return Launch(argv=tuple(argv), cwd=str(workspace), env=env)
+        return Launch(argv=tuple(argv), cwd=begin, env=env)
     check_workspace(level, workspace)
     if level is Level.S1:
-        return _landlocked(argv, workspace, env, sandbox)
-    return _wrapped(level, argv, workspace, env, sandbox)
+        return replace(_landlocked(argv, workspace, env, sandbox), cwd=begin)
+    return _wrapped(level, argv, workspace, env, sandbox, begin)
 
 
 def check_workspace(level: Level, workspace: Path) -> None:
@@ -112,7 +115,7 @@ class _Mounts:
         return [word for _, words in sorted(self.found.values(), key=lambda one: one[0]) for word in words]
 
 
-def _wrapped(level: Level, argv: Sequence[str], workspace: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
+def _wrapped(level: Level, argv: Sequence[str], workspace: Path, env: Mapping[str, str], sandbox: Sandbox, begin: str) -> Launch:
     program = filter_program((AF_INET, AF_INET6))
     mounts = _mounts(level, workspace, sandbox)
     net = ("--share-net",) if sandbox.network else ()
@@ -121,7 +124,7 @@ def _wrapped(level: Level, argv: Sequence[str], workspace: Path, env: Mapping[st
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session", "--seccomp", str(FILTER_FD)),
         *mounts.options(),
-        *("--chdir", str(workspace), "--"),
+        *("--chdir", begin, "--"),
         *argv,
     ]
     return Launch(argv=tuple(words), cwd="/", env=kept, program=program, shifted=True)
