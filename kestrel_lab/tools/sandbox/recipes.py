@@ -24,7 +24,9 @@ from kestrel_lab.tools.sandbox.places import (
     secret_places,
     within,
 )
+from kestrel_lab.tools.sandbox.repository import WRITTEN, OBEYED, Linked, linked_repository
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
+from kestrel_lab.tools.sandbox.settingsfolder import copied_settings
 
 HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
 _GUARDED = (".git/hooks", ".git/config")
@@ -72,7 +74,10 @@ def _secrets(sandbox: Sandbox, workspace: Path) -> list[Path]:
 
 def _landlocked(argv: Sequence[str], workspace: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
     more = ("/proc", "/sys/devices/system/cpu", *(NETWORK if sandbox.network else ()))
-    read = (*PROGRAMS, *CONFIGURATION, *more, *map(str, pythons()))
+    linked = linked_repository(workspace)
+    shared = () if linked is None else (str(linked.common),)
+    written = () if linked is None else tuple(str(place) for place in (*(linked.common / name for name in WRITTEN), linked.own))
+    read = (*PROGRAMS, *CONFIGURATION, *more, *map(str, pythons()), *shared)
     families = (AF_INET, AF_INET6) if sandbox.network else ()
     return Launch(
         argv=tuple(argv),
@@ -80,7 +85,7 @@ def _landlocked(argv: Sequence[str], workspace: Path, env: Mapping[str, str], sa
         env=env,
         program=filter_program(families, truncate=version() >= TRUNCATES),
         read=read,
-        write=(str(workspace), *DEVICES),
+        write=(str(workspace), *DEVICES, *written),
         network=sandbox.network,
         private=True,
     )
@@ -141,10 +146,24 @@ def _mounts(level: Level, workspace: Path, sandbox: Sandbox) -> _Mounts:
         for name in _GUARDED:
             if (place := workspace / name).exists() and not place.is_symlink():
                 mounts.add(place, "--ro-bind", str(place))
+    elif (linked := linked_repository(workspace)) is not None:
+        _mount_linked(mounts, linked, workspace)
     for place in pythons():
         mounts.readable(place)
     _hide(mounts, level, workspace, sandbox)
     return mounts
+
+
+def _mount_linked(mounts: _Mounts, linked: Linked, workspace: Path) -> None:
+    """The repository of a worktree, read-only but for what a commit writes."""
+    mounts.add(workspace / ".git", "--ro-bind", str(workspace / ".git"))  # it says where the repository is
+    mounts.add(linked.common, "--ro-bind", str(linked.common))
+    for place in (*(linked.common / name for name in WRITTEN), linked.own):
+        if place.is_dir() and not place.is_symlink():
+            mounts.add(place, "--bind", str(place))
+    for place in (linked.own / name for name in OBEYED):
+        if place.exists() and not place.is_symlink():
+            mounts.add(place, "--ro-bind", str(place))
 
 
 def _machine_mounts(sandbox: Sandbox) -> _Mounts:
@@ -161,13 +180,19 @@ def _machine_mounts(sandbox: Sandbox) -> _Mounts:
 
 def _minimal_mounts(sandbox: Sandbox) -> _Mounts:
     """Programs and what they need to run."""
-    return _Mounts(dict(_system_mounts(network=sandbox.network).found))
+    mounts = _Mounts(dict(_program_mounts().found))
+    settings = copied_settings()
+    if settings is not None:
+        mounts.add("/etc", "--ro-bind", str(settings[0]))
+    for name in (*(CONFIGURATION if settings is None else settings[1]), *(NETWORK if sandbox.network else ())):
+        mounts.readable(name)
+    return mounts
 
 
 @cache
-def _system_mounts(*, network: bool) -> _Mounts:
+def _program_mounts() -> _Mounts:
     mounts = _Mounts()
-    for name in (*PROGRAMS, *CONFIGURATION, *(NETWORK if network else ())):
+    for name in PROGRAMS:
         if not (Path(name).is_dir() and not os.listdir(name)):  # each mount takes time
             mounts.readable(name)
     for name in ("/tmp", "/var/tmp", "/run"):  # noqa: S108  # the sandbox's own, in memory as all of its root
