@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from kestrel_lab.tools.sandbox.places import (
     secret_places,
     within,
 )
-from kestrel_lab.tools.sandbox.repository import WRITTEN, OBEYED, Linked, linked_repository
+from kestrel_lab.tools.sandbox.repository import OBEYED, WRITTEN, Linked, linked_repository
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 from kestrel_lab.tools.sandbox.settingsfolder import copied_settings
 
@@ -42,13 +42,34 @@ def launch_for(
     Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace that
     the level cannot hold a command in.
     """
-    begin = str(workspace if folder is None else folder)
+    begin = workspace if folder is None else folder
+    return launch_among(level, argv, read=(), write=(workspace,), folder=begin, env=env, sandbox=sandbox)
+
+
+def launch_among(
+    level: Level,
+    argv: Sequence[str],
+    *,
+    read: Sequence[Path],
+    write: Sequence[Path],
+    folder: Path,
+    env: Mapping[str, str],
+    sandbox: Sandbox,
+) -> Launch:
+    """The same for a program that sees any number of places, beside what all see: some to read, and some to write.
+
+    A `folder` that is none of them is empty to it.
+    """
     if level is Level.S0:
-        return Launch(argv=tuple(argv), cwd=begin, env=env)
-    check_workspace(level, workspace)
+        return Launch(argv=tuple(argv), cwd=str(folder), env=env)
+    for place in (*read, *write):
+        check_workspace(level, place)
     if level is Level.S1:
-        return replace(_landlocked(argv, workspace, env, sandbox), cwd=begin)
-    return _wrapped(level, argv, workspace, env, sandbox, begin)
+        return _landlocked(argv, read, write, folder, env, sandbox)
+    mounts = _mounts(level, read, write, sandbox)
+    if not any(within(folder, place) for place in (*read, *write)):
+        mounts.add(folder, "--dir")
+    return _wrapped(argv, mounts, folder, env, sandbox)
 
 
 def check_workspace(level: Level, workspace: Path) -> None:
@@ -68,24 +89,20 @@ def bwrap_path() -> str | None:
     return shutil.which("bwrap")
 
 
-def _secrets(sandbox: Sandbox, workspace: Path) -> list[Path]:
-    return [*secret_places(), *sandbox.hidden, workspace / _ENGINE]
-
-
-def _landlocked(argv: Sequence[str], workspace: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
+def _landlocked(
+    argv: Sequence[str], read: Sequence[Path], write: Sequence[Path], folder: Path, env: Mapping[str, str], sandbox: Sandbox
+) -> Launch:
     more = ("/proc", "/sys/devices/system/cpu", *(NETWORK if sandbox.network else ()))
-    linked = linked_repository(workspace)
-    shared = () if linked is None else (str(linked.common),)
-    written = () if linked is None else tuple(str(place) for place in (*(linked.common / name for name in WRITTEN), linked.own))
-    read = (*PROGRAMS, *CONFIGURATION, *more, *map(str, pythons()), *shared)
+    linked = [found for place in write if (found := linked_repository(place)) is not None]
+    written = [place for one in linked for place in (*(one.common / name for name in WRITTEN), one.own)]
     families = (AF_INET, AF_INET6) if sandbox.network else ()
     return Launch(
         argv=tuple(argv),
-        cwd=str(workspace),
+        cwd=str(folder),
         env=env,
         program=filter_program(families, truncate=version() >= TRUNCATES),
-        read=read,
-        write=(str(workspace), *DEVICES, *written),
+        read=(*PROGRAMS, *CONFIGURATION, *more, *map(str, (*pythons(), *read, *(one.common for one in linked)))),
+        write=(*map(str, (*write, *written)), *DEVICES),
         network=sandbox.network,
         private=True,
     )
@@ -120,27 +137,36 @@ class _Mounts:
         return [word for _, words in sorted(self.found.values(), key=lambda one: one[0]) for word in words]
 
 
-def _wrapped(level: Level, argv: Sequence[str], workspace: Path, env: Mapping[str, str], sandbox: Sandbox, begin: str) -> Launch:
+def _wrapped(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
     program = filter_program((AF_INET, AF_INET6))
-    mounts = _mounts(level, workspace, sandbox)
     net = ("--share-net",) if sandbox.network else ()
     kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108  # the sandbox's own
     words = [
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session", "--seccomp", str(FILTER_FD)),
         *mounts.options(),
-        *("--chdir", begin, "--"),
+        *("--chdir", str(folder), "--"),
         *argv,
     ]
     return Launch(argv=tuple(words), cwd="/", env=kept, program=program, shifted=True)
 
 
-def _mounts(level: Level, workspace: Path, sandbox: Sandbox) -> _Mounts:
+def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: Sandbox) -> _Mounts:
     mounts = _machine_mounts(sandbox) if level is Level.S2 else _minimal_mounts(sandbox)
     mounts.add("/proc", "--proc")
     mounts.add("/dev", "--dev")
     mounts.add(HOME, "--dir")
-    mounts.add(workspace, "--bind", str(workspace))
+    for place in (*pythons(), *read):
+        mounts.readable(place)
+    for place in write:
+        mounts.add(place, "--bind", str(place))
+        _guard_repository(mounts, place)
+    _hide(mounts, level, (*read, *write), sandbox)
+    return mounts
+
+
+def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
+    """What git runs or obeys is not written; of a worktree's repository only what a commit writes is."""
     if (workspace / ".git").is_dir() and not (workspace / ".git").is_symlink():
         mounts.add(workspace / ".git", "--bind", str(workspace / ".git"))  # a mount cannot be moved away
         for name in _GUARDED:
@@ -148,10 +174,6 @@ def _mounts(level: Level, workspace: Path, sandbox: Sandbox) -> _Mounts:
                 mounts.add(place, "--ro-bind", str(place))
     elif (linked := linked_repository(workspace)) is not None:
         _mount_linked(mounts, linked, workspace)
-    for place in pythons():
-        mounts.readable(place)
-    _hide(mounts, level, workspace, sandbox)
-    return mounts
 
 
 def _mount_linked(mounts: _Mounts, linked: Linked, workspace: Path) -> None:
@@ -200,10 +222,11 @@ def _program_mounts() -> _Mounts:
     return mounts
 
 
-def _hide(mounts: _Mounts, level: Level, workspace: Path, sandbox: Sandbox) -> None:
+def _hide(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
     """Empty places where keys lie in something that is mounted."""
-    shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [workspace, *pythons(), *map(Path, PROGRAMS)]
+    secrets = [*secret_places(), *sandbox.hidden, *(place / _ENGINE for place in places)]
+    shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *pythons(), *map(Path, PROGRAMS)]
     covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []
-    for place in hidden_in(_secrets(sandbox, workspace), shown):
-        if within(place, workspace) or not any(within(place, folder) for folder in covered):
-            mounts.nothing(place)
+    for secret in hidden_in(secrets, shown):
+        if any(within(secret, place) for place in places) or not any(within(secret, folder) for folder in covered):
+            mounts.nothing(secret)
