@@ -133,7 +133,7 @@ def _servers(lab: Lab) -> list[Finding]:
         Finding(
             ok=row.state in {"not started", "ready", "off"},
             what=f"  mcp {row.name}",
-            found=f"{row.state}, {row.tools} tools",
+            found=f"{row.state}, {row.tools} tools{f', sandbox {row.sandbox}' if row.sandbox else ''}",
             advice=row.reason,
             optional=True,
         )

@@ -123,7 +123,7 @@ class Session(Archive, Equipment):
         self.redactor = Redactor.of(self.env)
         self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
-        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
+        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=NoteMemory(self.store))
