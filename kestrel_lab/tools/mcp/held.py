@@ -64,7 +64,7 @@ def _program(command: str, folder: Path, env: Mapping[str, str]) -> Path:
 
 def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
     """What the server reads, and what it writes; places that many things lie in are shown only where they are named."""
-    read: set[Path] = {place for file in _programs(program, env) if (place := installation(file)) is not None}
+    read = set(filter(None, map(installation, _programs(program, env))))
     if not _broad(folder):
         read.add(folder)
     for word in config.args:
