@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.core.errors import ModelError, ToolError
+from kestrel_lab.core.errors import ApprovalRequired, ToolError
 from kestrel_lab.core.events import FolderChanged, ModelCalled, ToolAnswered, ToolDelta
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.states import RunStatus
@@ -56,12 +56,16 @@ def test_a_fork_has_a_folder_of_its_own(lab: Session, tmp_path: Path, workspace:
 
 def test_an_interrupted_run_goes_on_in_its_folder(tmp_path: Path, workspace: Path) -> None:
     """Another session, which knows nothing but the log, begins the next command where the last one ended."""
-    script: list[Turn] = [sh("mkdir deep; cd deep"), ModelError("the provider is gone")]
-    with closing(Session(tmp_path / "home", env={}, sandbox="S0", approve="auto")) as first:
-        failed = first.run_sync("go", model=ScriptedModel(script), workspace=workspace)
-    with closing(Session(tmp_path / "home", env={}, sandbox="S0", approve="auto")) as second:
-        run = asyncio.run(second.resume(failed.id, model=ScriptedModel([script[0], sh("basename $PWD"), "done"])))
-        assert (failed.status, run.status, texts(run)[-1]) == (RunStatus.FAILED, RunStatus.COMPLETE, "deep\n")
+    model = ScriptedModel([sh("mkdir deep; cd deep"), sh("basename $PWD"), "done"])
+    with closing(Session(tmp_path / "home", env={}, sandbox="S0")) as first:
+        with pytest.raises(ApprovalRequired) as waits:
+            first.run_sync("go", model=model, workspace=workspace)
+        first.decide(waits.value.run_id, granted=True, by="ann", how="command")
+        with pytest.raises(ApprovalRequired):
+            asyncio.run(first.resume(waits.value.run_id, model=model))
+    with closing(Session(tmp_path / "home", env={}, sandbox="S0")) as second:
+        run = asyncio.run(second.resume(waits.value.run_id, model=model, approve="auto"))
+        assert (run.status, texts(run)) == (RunStatus.COMPLETE, ["", "deep\n"])
 
 
 def test_output_reaches_listeners_and_views_but_not_the_log(lab: Session, workspace: Path) -> None:
