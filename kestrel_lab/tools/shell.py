@@ -14,6 +14,7 @@ from kestrel_lab.tools.liveoutput import LiveOutput
 from kestrel_lab.tools.process import Ended, Sink, run_launched, run_process
 from kestrel_lab.tools.registry import ToolContext
 from kestrel_lab.tools.sandbox.choose import chosen
+from kestrel_lab.tools.sandbox.denials import denial
 from kestrel_lab.tools.sandbox.launcher import REPORT_FD
 from kestrel_lab.tools.sandbox.launching import can_launch
 from kestrel_lab.tools.sandbox.levels import Level
@@ -62,7 +63,8 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
     folder, outside = ending_folder(ctx.workspace, told_of, folder)
     if folder != ctx.folder:
         ctx.moved(folder)
-    return _answer(ended, out, err, timeout_s, folder, "; ".join(note for note in (gone, outside) if note))
+    denied = denial(choice.level, ctx.sandbox, err.text() + out.text()) if ended.exit_code else ""
+    return _answer(ended, out, err, timeout_s, folder, "; ".join(note for note in (gone, outside, denied) if note))
 
 
 def _answer(ended: Ended, out: Capture, err: Capture, timeout_s: float, folder: str, note: str) -> dict[str, Json]:

@@ -13,16 +13,13 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.sandbox.choose import Choice, choose
+from kestrel_lab.tools.sandbox.denials import NETWORK
 from kestrel_lab.tools.sandbox.launching import Launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.places import PROGRAMS, home, private_places, within
 from kestrel_lab.tools.sandbox.recipes import launch_among
 
 _BINS = frozenset({"bin", "sbin"})
-_NETWORK = re.compile(
-    r"\b(?:EAI_AGAIN|ENOTFOUND|ENETUNREACH|ECONNREFUSED)\b|(?i:getaddrinfo|name resolution|name or service not known|could not resolve"
-    r"|network is unreachable|fetch failed|connect(?:ion)? ?error|connection refused|failed to (?:connect|fetch|download)|no address associated)"
-)
 _FETCHERS = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "uv", "docker"})
 """Programs that fetch the server before they start it."""
 
@@ -50,7 +47,7 @@ def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
     """A clause on what to change, where a server that has no network says something that sounds like it."""
     if config.network or not level:
         return ""
-    if Path(config.command).name in _FETCHERS or _NETWORK.search(said):
+    if Path(config.command).name in _FETCHERS or NETWORK.search(said):
         return f"; it has no network: if it needs one, set network = true for the MCP server {config.name!r}"
     return ""
 

@@ -13,6 +13,7 @@ import fcntl
 import gc
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -39,6 +40,8 @@ _DEFAULTS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python, or this process, handles in its own way."""
 _SWEEP_S = 5.0
 _CHECK_S = 0.2
+MAX_FILE = 10 * 1024**3
+"""Bytes of one file that a command may write; a larger one fails, or ends the command."""
 MAX_PROCESSES = 500
 """How many processes a command may have at once; one that forks without end is killed."""
 
@@ -50,6 +53,9 @@ def serve() -> None:
     control = socket.socket(fileno=CONTROL_FD)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    bound = MAX_FILE if most == resource.RLIM_INFINITY else min(MAX_FILE, most)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
     gc.disable()  # so that forked processes share memory
     while True:
         taken, take = os.pipe()

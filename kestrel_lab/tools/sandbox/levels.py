@@ -27,7 +27,7 @@ class Level(IntEnum):
 _MEANING = {
     Level.S0: "no sandbox: a command reaches whatever its user can, with a short environment",
     Level.S1: "Landlock and seccomp: reads the system's programs, writes the workspace; it sees other processes, "
-    "can change modes and times of its user's files, and reads a .kestrel folder that lies in the workspace",
+    "can change modes and times of its user's files, reads a .kestrel folder that lies in the workspace, and has no shared memory",
     Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is written",
     Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes are not there",
 }

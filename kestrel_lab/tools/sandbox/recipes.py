@@ -32,6 +32,8 @@ HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
 _GUARDED = (".git/hooks", ".git/config")
 """What git runs or obeys later, outside the sandbox; the rest of .git may be written, to commit."""
 _ENGINE = ".kestrel"
+_OWN = ("--size", str(2 * 1024**3), "--tmpfs")
+"""A place in memory, with a bound: what fills it does not fill the machine's."""
 
 
 def launch_for(
@@ -145,6 +147,7 @@ def _wrapped(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[st
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL"),
         *("--die-with-parent", "--new-session", "--seccomp", str(FILTER_FD)),
         *mounts.options(),
+        *("--remount-ro", "/"),  # what is no mount of its own lies in memory without a bound
         *("--chdir", str(folder), "--"),
         *argv,
     ]
@@ -194,7 +197,7 @@ def _machine_mounts(sandbox: Sandbox) -> _Mounts:
     mounts.add("/", "--ro-bind", "/")
     for place in private_places():
         if place.is_dir() and place != Path("/") and not place.is_symlink():
-            mounts.add(place, "--tmpfs")
+            mounts.add(place, *_OWN)
     if sandbox.network:  # where a resolver keeps it under /run
         mounts.readable(Path("/etc/resolv.conf").resolve())
     return mounts
@@ -217,7 +220,8 @@ def _program_mounts() -> _Mounts:
     for name in PROGRAMS:
         if not (Path(name).is_dir() and not os.listdir(name)):  # each mount takes time
             mounts.readable(name)
-    for name in ("/tmp", "/var/tmp", "/run"):  # noqa: S108  # the sandbox's own, in memory as all of its root
+    mounts.add("/tmp", *_OWN)  # noqa: S108  # the sandbox's own, in memory as all of its root
+    for name in ("/var/tmp", "/run"):  # noqa: S108
         mounts.add(name, "--dir")
     return mounts
 
