@@ -32,6 +32,11 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "log/test_schema.py::test_our_connection_refuses_every_hostile_statement",
         "log/test_schema.py::test_without_any_one_rule_something_escapes",
     ),
+    # a log on a network disk: told by the doctor
+    7: (
+        "cli/test_barriers.py::test_a_barrier_that_does_not_hold_is_told",
+        "cli/test_barriers.py::test_the_innermost_mount_says_what_a_place_is_on",
+    ),
     # approvals: two clicks, changed arguments
     8: (
         "log/test_store.py::test_a_decision_is_taken_once",
@@ -158,7 +163,6 @@ ATTACKS: dict[int, tuple[str, ...]] = {
 
 GAPS: dict[int, str] = {
     6: "a log with an event that was edited is not told from one that was not: events are not chained by hashes",
-    7: "a log on a network file system is not looked for",
     15: "taint: a page that gives orders, and a model that obeys",
     16: "taint: an address built from private data",
     21: "installing MCP servers",
