@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from pathlib import Path
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.jsontypes import Json
@@ -97,7 +99,11 @@ async def _run(command: str, ctx: ToolContext, level: Level, folder: str, out: S
             launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder)
             ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
         else:  # only the process group is killed there, what moved out of it survives
-            ended = await run_process(argv, cwd=str(root / folder), env=env, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
+            with tempfile.TemporaryDirectory(prefix="kestrel-") as own:
+                launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder, private=Path(own))
+                ended = await run_process(
+                    launch.argv, cwd=launch.cwd, env=launch.env, stdout=out, stderr=err, timeout_s=timeout_s, report=report
+                )
         return ended, told(reading)
     finally:
         os.close(reading)

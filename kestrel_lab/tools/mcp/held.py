@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.sandbox.choose import Choice, choose
 from kestrel_lab.tools.sandbox.denials import NETWORK
-from kestrel_lab.tools.sandbox.launching import Launch
+from kestrel_lab.tools.sandbox.launching import Launch, can_launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.places import PROGRAMS, home, private_places, within
 from kestrel_lab.tools.sandbox.recipes import launch_among
@@ -40,7 +43,17 @@ def held_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox) -> t
         msg = f'{choice}. It is not started: sandbox = "S0" in its table starts it without one'
         raise UsageError(msg)
     argv = [str(program), *config.args]
-    return launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox), choice
+    private = None if can_launch() else _private_folder()
+    launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox, private=private)
+    return launch, choice
+
+
+@cache
+def _private_folder() -> Path:
+    """For temporary files of servers where no launcher makes one for each; gone with this process."""
+    folder = tempfile.mkdtemp(prefix="kestrel-servers-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder).resolve()
 
 
 def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kestrel_lab.tools.sandbox.landlock import TRUNCATES, version
 from kestrel_lab.tools.sandbox.launcher import FILTER_FD
-from kestrel_lab.tools.sandbox.launching import Launch
+from kestrel_lab.tools.sandbox.launching import Launch, can_launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.places import (
     CONFIGURATION,
@@ -25,6 +25,7 @@ from kestrel_lab.tools.sandbox.places import (
     within,
 )
 from kestrel_lab.tools.sandbox.repository import OBEYED, WRITTEN, Linked, linked_repository
+from kestrel_lab.tools.sandbox.seatbelt import seatbelt_launch
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 from kestrel_lab.tools.sandbox.settingsfolder import copied_settings
 
@@ -37,7 +38,14 @@ _OWN = ("--size", str(2 * 1024**3), "--tmpfs")
 
 
 def launch_for(
-    level: Level, argv: Sequence[str], *, workspace: Path, env: Mapping[str, str], sandbox: Sandbox, folder: Path | None = None
+    level: Level,
+    argv: Sequence[str],
+    *,
+    workspace: Path,
+    env: Mapping[str, str],
+    sandbox: Sandbox,
+    folder: Path | None = None,
+    private: Path | None = None,
 ) -> Launch:
     """How `argv` is started in `workspace`, or in a `folder` of it, held in at `level`.
 
@@ -45,7 +53,7 @@ def launch_for(
     the level cannot hold a command in.
     """
     begin = workspace if folder is None else folder
-    return launch_among(level, argv, read=(), write=(workspace,), folder=begin, env=env, sandbox=sandbox)
+    return launch_among(level, argv, read=(), write=(workspace,), folder=begin, env=env, sandbox=sandbox, private=private)
 
 
 def launch_among(
@@ -57,15 +65,19 @@ def launch_among(
     folder: Path,
     env: Mapping[str, str],
     sandbox: Sandbox,
+    private: Path | None = None,
 ) -> Launch:
     """The same for a program that sees any number of places, beside what all see: some to read, and some to write.
 
-    A `folder` that is none of them is empty to it.
+    A `folder` that is none of them is empty to it. Where there is no launcher, `private` is a folder for its temporary
+    files, which the caller makes and takes away.
     """
     if level is Level.S0:
         return Launch(argv=tuple(argv), cwd=str(folder), env=env)
     for place in (*read, *write):
         check_workspace(level, place)
+    if level is Level.S1 and private is not None and not can_launch():
+        return seatbelt_launch(argv, read=read, write=write, private=private, folder=folder, env=env, sandbox=sandbox)
     if level is Level.S1:
         return _landlocked(argv, read, write, folder, env, sandbox)
     mounts = _mounts(level, read, write, sandbox)
