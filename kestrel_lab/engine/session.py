@@ -31,7 +31,7 @@ from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.macros import offer_macros, tools_begun_with
 from kestrel_lab.engine.mcp import McpServers
-from kestrel_lab.engine.mcphealth import tell_of_servers
+from kestrel_lab.engine.mcphealth import missing_servers, tell_of_servers
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
@@ -217,6 +217,7 @@ class Session(Archive, Equipment):
             approver=approver,
             resolve=resolve or self.resolve_model,
             ports=ports or self.ports,
+            missing=missing_servers(self.mcp) if tools is None else (),
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -367,6 +368,8 @@ class Session(Archive, Equipment):
         self._runs[run_id] = run
         owner.began(self.store.session, run_id)
         unsubscribe = tell_of_servers(ctx, self.supervisor)
+        for missing in setup.missing:
+            ctx.emit(missing)
 
         def forget(done: asyncio.Task[None]) -> None:
             unsubscribe()

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from kestrel_lab.core.errors import DependencyError, ToolError
+from kestrel_lab.core.events import HealthChanged
+from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.session import Session
+from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.mcp.config import read_server
 from kestrel_lab.tools.mcp.held import installation, network_hint
 from kestrel_lab.tools.sandbox import choose as choosing
@@ -147,3 +150,22 @@ def test_a_server_of_another_environment_works_from_a_hidden_folder(sessions: An
     session = sessions("S3", command=str(folder / "bin/python"), args=["-I", str(folder / "server.py")])
     found = json.loads(ask(session, secret=str(tmp_path / "home0/log"), target=str(folder / "x"), port="1", parent=1))
     assert (found["secret"], found["writes"]) == ("FileNotFoundError", "OSError")
+
+
+def test_a_run_says_which_tools_it_has_to_do_without(tmp_path: Path, workspace: Path) -> None:
+    """A configured server that is not approved, or cannot be used, is warned of in the run's log and shown; named tools are no such case."""
+    servers = {
+        "mine": read_server("mine", {"command": "no-such-program"}, "kestrel.toml"),
+        "broken": read_server("broken", {"command": "no-such-program"}),
+        "off": read_server("off", {"command": "x", "enabled": False}, "kestrel.toml"),
+    }
+    session = Session(tmp_path / "home", env={"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": os.environ["PATH"]}, mcp=servers)
+    run = session.run_sync("go", model=ScriptedModel(["done"]), workspace=workspace)
+    warned = {event.dependency: (event.target, event.reason) for event in run.events() if isinstance(event, HealthChanged)}
+    assert sorted(warned) == ["server broken", "server mine"]
+    assert warned["server mine"] == ("not approved", "none of its tools are offered; kestrel mcp approve mine")
+    assert "no-such-program: No such file or directory" in warned["server broken"][1]
+    assert (run.status, "mcp server mine is not approved: none of its tools are offered" in repr(run)) == (RunStatus.COMPLETE, True)
+    named = session.run_sync("go", model=ScriptedModel(["done"]), tools=["read_file"], workspace=workspace)
+    assert not any(isinstance(event, HealthChanged) for event in named.events())
+    session.close()
