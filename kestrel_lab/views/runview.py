@@ -297,8 +297,8 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
 
 def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
     """What a tool wrote so far stands where its answer will: the last lines of it."""
-    row = _call_row(view, event.call, "")
-    if row.state != "running":
+    row = view.rows.get(f"c:{event.call}")
+    if not isinstance(row, CallRow) or row.state != "running":
         return []
     written = (row.result + plain(event.text))[-WRITTEN_SHOWN:]
     return [row.change(result=written, preview=one_line(written.rstrip().rpartition("\n")[2], 160))]
