@@ -39,7 +39,7 @@ demo: $(VENV)/.run ## Set up and run the main job: a suite over a real local mod
 	@echo "notebook: $(ARTIFACTS)/demo/01_first_run.ipynb"
 
 test: $(VENV)/.dev browser ## Set up what tests need, a browser too, and run all of them
-	@KESTREL_ARTIFACTS=$(abspath $(ARTIFACTS))/tests $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	@KESTREL_ARTIFACTS=$(abspath $(ARTIFACTS))/tests $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev ## Lint, format, types, import directions
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from kestrel_lab.checks.citation import AnswerCites
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.conduct import ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
+from kestrel_lab.checks.form import AnswerForm
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
@@ -30,6 +31,7 @@ CHECKS: Final[dict[str, Any]] = {
     "answer_cites": AnswerCites,
     "answer_contains": AnswerContains,
     "answer_equals": AnswerEquals,
+    "answer_form": AnswerForm,
     "answer_matches": AnswerMatches,
     "answer_schema": AnswerSchema,
     "command_succeeds": CommandSucceeds,

@@ -51,6 +51,7 @@ from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
+from kestrel_lab.tools.noting import memory_tools
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.sandbox.choose import choose
 from kestrel_lab.tools.sandbox.levels import AUTO, Sandbox
@@ -121,7 +122,7 @@ class Session(Archive, Equipment):
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
         self.redactor = Redactor.of(self.env)
-        self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
+        self._tools = known_tools([*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""

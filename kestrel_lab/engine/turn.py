@@ -18,6 +18,7 @@ from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.failures import RECOVERABLE, classify
 from kestrel_lab.engine.macros import MacroCalls
+from kestrel_lab.engine.noting import notes_of
 from kestrel_lab.log.fold import Conversation
 from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.cache import ToolCache
@@ -205,6 +206,7 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
             progress=tell,
             time=ctx.began,
             tasks=tasks,
+            notes=notes_of(ctx, call.step),
             parts=parts,
             sandbox=ctx.sandbox,
             folder=ctx.state.conversation(call.step).folder,

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kestrel_lab.checks.abstention import AnswerAbstains, abstains
+from kestrel_lab.answers.abstaining import abstains
+from kestrel_lab.checks.abstention import AnswerAbstains
 from kestrel_lab.evals.stats import proportion_interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.log.store import EvalRow

@@ -132,6 +132,14 @@ def verifier_pass_rate(records: Records) -> float:
     return _share(sum(verdicts), len(verdicts))
 
 
+def confidence(records: Records) -> float:
+    """How sure verifiers were of the answer: of what each said last, the least; `nan` where none said it."""
+    last = {
+        r.event.verifier: r.event.confidence for r in records if isinstance(r.event, VerifierFinished) and r.event.confidence is not None
+    }
+    return min(last.values(), default=math.nan)
+
+
 def escalations(records: Records) -> float:
     """How often another model took over."""
     return sum(isinstance(record.event, ModelEscalated) for record in records)
@@ -178,6 +186,7 @@ _LISTED: Final[tuple[tuple[Callable[[Records], float], str, Better], ...]] = (
     (cycles, "turns", "lower"),
     (iterations_per_step, "turns", "lower"),
     (verifier_pass_rate, "share", "higher"),
+    (confidence, "share", "higher"),
     (escalations, "models", "lower"),
     (stages_failed, "stages", "lower"),
 )

@@ -13,6 +13,7 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.bycheck import check_rates
+from kestrel_lab.evals.calibration import FEWEST, Calibration, Judged, calibration
 from kestrel_lab.evals.frontier import Frontier, frontier
 from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
@@ -128,6 +129,20 @@ class EvalResult:
         that broke are in none. Missing where there are no such trials.
         """
         return shown_frame(abstentions(self.suite, self.rows)).set_index("config")
+
+    def calibration(self) -> dict[str, Calibration]:
+        """By configuration, how well the `confidence` of its verified answers tells whether they pass; each has `.plot()`.
+
+        Raises `UsageError` where no configuration has enough trials with a confidence; others are left out.
+        """
+        judged: dict[str, list[Judged]] = {}
+        for row in self.rows:
+            sure = trial_record(row, self.suite.count_errors).get("confidence")
+            if sure is not None and row.result["outcome"] != "error":
+                trial = Judged(confidence=float(sure), passed=row.result["outcome"] == "pass", scenario=row.scenario)
+                judged.setdefault(row.config, []).append(trial)
+        enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
+        return {config: calibration(trials, config) for config, trials in (enough or judged or {self.suite.name: []}).items()}
 
     def by_check(self) -> pd.DataFrame:
         """One row per configuration and check: how often it passed in the trials that were judged, `success_rate` with `low` and `high`."""

@@ -87,6 +87,8 @@ class Scenario:
     """How much the scenario counts in means over scenarios."""
     turns: tuple[str, ...] = ()
     """What the user says after `goal`, in the same conversation, each when what was said before has been answered."""
+    before: tuple[str, ...] = ()
+    """Goals that are run first in the same workspace, one after the other; what they did and taught is there for `goal`, which alone is judged."""
     environment: Environment | None = None
     """Brings tools with a state of their own, in place of `tools`."""
 
@@ -110,6 +112,7 @@ class Scenario:
         }
         # Left out where not used, so that results stored before there were environments still stand.
         turns: dict[str, Json] = {"turns": list(self.turns)} if self.turns else {}
+        turns |= {"before": list(self.before)} if self.before else {}
         return own | turns | ({"environment": self.environment.definition()} if self.environment else {})
 
 
@@ -135,6 +138,8 @@ class Config:
     """Models by kind of work, with `otherwise`, in place of `model`."""
     tools: tuple[str, ...] | None = None
     """Tools in place of those of the scenarios."""
+    learning: bool = False
+    """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an empty memory of its own."""
 
     def definition(self) -> dict[str, Json]:
         """All that a trial's outcome depends on beside the name: not concurrency."""
@@ -144,7 +149,13 @@ class Config:
 
     def _further(self) -> tuple[tuple[str, Json], ...]:
         tools: Json = None if self.tools is None else {"only": list(self.tools)}
-        return ("plan", self.plan), ("inputs", dict(self.inputs)), ("routes", dict(self.routes)), ("tools", tools)
+        return (
+            ("plan", self.plan),
+            ("inputs", dict(self.inputs)),
+            ("routes", dict(self.routes)),
+            ("tools", tools),
+            ("learning", self.learning),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,6 +64,7 @@ class ScenarioEntry(DefaultsEntry):
 
     id: Name
     goal: Annotated[str, Field(min_length=1)]
+    before: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     expected: Any = None
     checks: Annotated[list[CheckItem], Field(min_length=1)]
     weight: Annotated[float, Field(gt=0)] = 1.0
@@ -126,6 +127,7 @@ class ConfigEntry(_OrText):
     inputs: dict[str, Any] = Field(default_factory=dict)
     routes: dict[str, Any] = Field(default_factory=dict)
     tools: list[str] | None = None
+    learning: bool = False
 
     @model_validator(mode="before")
     @classmethod

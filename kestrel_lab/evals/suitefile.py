@@ -300,6 +300,7 @@ def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problem
     return Scenario(
         id=entry.id,
         goal=entry.goal,
+        before=tuple(entry.before),
         checks=tuple(checks),
         family=entry.family or defaults.family,
         place=place or InlineFiles(),
@@ -336,6 +337,7 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
         inputs=entry.inputs,
         routes=entry.routes,
         tools=_tools(entry.tools),
+        learning=entry.learning,
     )
 
 

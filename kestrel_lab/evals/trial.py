@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -14,17 +15,21 @@ from kestrel_lab.core.events import RunFinished
 from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.text import head_tail
+from kestrel_lab.core.states import RunStatus
+from kestrel_lab.core.text import head_tail, one_line
 from kestrel_lab.engine.conversing import conversation
 from kestrel_lab.engine.guard import guarded
+from kestrel_lab.engine.ports import NoMemory
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
+from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.evals.metrics import measure
 from kestrel_lab.evals.places import opened
 from kestrel_lab.evals.prepare import Prepared
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.log.store import EvalRow
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.workspace import Workspace
 
 Outcome = Literal["pass", "fail", "error"]
 """`error`: the trial broke (a model, the engine or a check failed) and says nothing of the scenario."""
@@ -101,27 +106,35 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     scenario, config = ask.scenario, ask.config
     environment = None if scenario.environment is None else scenario.environment.open()
     toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
-    only_pure = all(tool.effect == "pure" for tool in toolbox)
+    only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
     async with (
         opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace,
         ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
     ):
-        run = session.start(
-            scenario.goal,
-            model=models.model,
-            tools=toolbox,
-            limits=ready.limits(scenario, config, session.limits),
-            workspace=workspace,
-            approve=scenario.policy,
-            instructions=ready.told(scenario),
-            config=config.name,
-            scenario=scenario.id,
-            plan=conversation((scenario.goal, *scenario.turns), toolbox.names) if scenario.turns else ready.plans[config.name],
-            inputs=config.inputs,
-            resolve=models.resolve,
-            ports=models.ports,
-        )
-        broke = await _finish(run)
+        ports = models.ports if config.learning else replace(models.ports, memory=NoMemory())
+        turns = (scenario.goal, *scenario.turns)
+
+        def begin(goal: str) -> Run:
+            return session.start(
+                goal,
+                model=models.model,
+                tools=toolbox,
+                limits=ready.limits(scenario, config, session.limits),
+                workspace=workspace,
+                approve=scenario.policy,
+                instructions=ready.told(scenario),
+                config=config.name,
+                scenario=scenario.id,
+                plan=conversation(turns, toolbox.names) if scenario.turns and goal == scenario.goal else ready.plans[config.name],
+                inputs=config.inputs,
+                resolve=models.resolve,
+                ports=ports,
+            )
+
+        run, broke = await _rehearsed(session, ask, begin, workspace)
+        if run is None or not broke:
+            run = begin(scenario.goal)
+            broke = await _finish(run)
         # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
         records = tuple(session.store.records(run.id))
         judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
@@ -172,6 +185,27 @@ async def _finish(run: Run) -> str:
     except Exception as error:  # noqa: BLE001 - a defect in one trial is that trial's result, and must not end the suite
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+async def _rehearsed(session: Session, ask: Ask, begin: Callable[[str], Run], place: Workspace) -> tuple[Run | None, str]:
+    """Run what comes before the scenario's goal; returns the last of these runs, if any, and what broke."""
+    run = None
+    for goal in ask.scenario.before:
+        run = begin(goal)
+        broke = await _finish(run)
+        if broke or run.status is not RunStatus.COMPLETE:
+            return run, f"a task before it did not end ({one_line(goal, 60)}): {broke or run.reason or run.status}"
+        if ask.config.learning:
+            await asyncio.to_thread(_keep_macros, session, place)
+    return run, ""
+
+
+def _keep_macros(session: Session, place: Workspace) -> None:
+    """Accept what the runs in a workspace suggest; the suite's author decided so."""
+    macros = WorkspaceMacros(session, place.root)
+    session.store.flush()
+    for proposal in macros.proposals():
+        macros.save(proposal.macro)
 
 
 async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:

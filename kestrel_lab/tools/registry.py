@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +25,7 @@ from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
 
-__all__ = ["Fingerprint", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = ["Fingerprint", "Notes", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
@@ -63,6 +63,18 @@ class Tasks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Notes:
+    """The memory of the run's workspace, for its tools; each says what came of it or raises a `KestrelError`."""
+
+    recall: Callable[[str, int, tuple[str, ...]], Awaitable[list[dict[str, Json]]]]
+    """Notes that have to do with a query, at most so many, with all of these tags; their words are references."""
+    remember: Callable[[str, str, tuple[str, ...], float, float | None, str], Awaitable[str]]
+    """Keep a text: its kind, tags, confidence, days, and the call that asks for it."""
+    forget: Callable[[str], Awaitable[str]]
+    """Forget the notes that a selector means."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
 
@@ -74,6 +86,8 @@ class ToolContext:
     time: Mapping[str, Json] = field(default_factory=dict)
     """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""
     tasks: Tasks | None = None
+    """`None` outside a run."""
+    notes: Notes | None = None
     """`None` outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""

@@ -9,6 +9,7 @@ from kestrel_lab.checks.citation import AnswerCites
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.conduct import ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
+from kestrel_lab.checks.form import AnswerForm
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
@@ -26,6 +27,7 @@ WRITTEN = [
     ({"answer_contains": "42"}, AnswerContains(texts=("42",))),
     ({"answer_contains": {"texts": ["a", "b"], "mode": "any"}}, AnswerContains(texts=("a", "b"), mode="any")),
     ({"answer_equals": "42"}, AnswerEquals(text="42")),
+    ({"answer_form": "brief"}, AnswerForm(contract="brief")),
     ({"answer_matches": r"\d+"}, AnswerMatches(pattern=r"\d+")),
     ({"answer_schema": {"schema": {"type": "array"}}}, AnswerSchema(schema={"type": "array"})),
     ({"command_succeeds": ["python", "-m", "pytest"]}, CommandSucceeds(argv=("python", "-m", "pytest"))),

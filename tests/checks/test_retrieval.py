@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.checks.abstention import AnswerAbstains, abstains
+from kestrel_lab.answers.abstaining import abstains
+from kestrel_lab.checks.abstention import AnswerAbstains
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import Record, ToolAnswered

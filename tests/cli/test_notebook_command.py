@@ -12,6 +12,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+pytestmark = pytest.mark.slow
+
 RISKY = """\
 from kestrel_lab import Lab
 lab = Lab(model="scripted:script.yaml", approve="ask")

@@ -8,13 +8,14 @@ milliseconds instead of a second.
 """
 
 import asyncio
+import gc
 import hashlib
-import importlib
 import itertools
 import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -196,10 +197,11 @@ def thaw(pid: int) -> int:
 def main() -> None:
     """Serve orders until the input ends."""
     for tool in reference.tools(lambda _: None):
-        tool.validate({"name": "x"})  # loads what would otherwise be loaded in every fork, as the imports below do
-    for name in ("diskcache", "psutil", "watchfiles", "zstandard"):
-        importlib.import_module(name)
-    reference.PLAN.order()
+        tool.validate({"name": "x"})
+    with tempfile.TemporaryDirectory() as folder:  # one whole session loads what would otherwise be loaded in every fork
+        work(Path(folder), "", 0, signal.SIGKILL)
+    gc.freeze()  # a collection in a fork would copy every page of what was loaded here
+    assert threading.active_count() == 1, "a fork of a process with threads may hang"
     for line in sys.stdin:
         order = json.loads(line)
         print(thaw(order["thaw"]) if "thaw" in order else fork(order), flush=True)

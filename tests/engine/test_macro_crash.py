@@ -18,6 +18,8 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.log.fold import fold
 from kestrel_lab.log.store import SessionStore
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("KESTREL_KILLS", "60")) // 2
 
 

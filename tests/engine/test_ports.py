@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.notes import GUIDING, Note
+from kestrel_lab.engine.fitness import KINDS, LONGEST_NOTE, refusal, sourced
 from kestrel_lab.engine.gatherer import FileGatherer
-from kestrel_lab.engine.remembering import KINDS, LONGEST_NOTE, refusal, sourced
 from kestrel_lab.engine.terms import terms
 
 GOAL = "Tests are run with `make test`.\nI prefer   short answers, always use tabs."

@@ -31,6 +31,8 @@ from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.store import RunRow, SessionStore
 from kestrel_lab.models.litellm_model import LiteLLMModel
 
+pytestmark = pytest.mark.slow
+
 
 class Endpoint(OpenAIServer):
     """A server that answers by what it is asked; it may go away when it is asked something, and kill who asks."""

@@ -25,6 +25,8 @@ from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.registry import Tool
 
+pytestmark = pytest.mark.slow
+
 Tree = Mapping[str, float]
 """Scores by path, `a`, `a.b` …; a score of 1 is a solution, one below 0 cannot be scored."""
 

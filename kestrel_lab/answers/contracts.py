@@ -1,0 +1,201 @@
+"""Contracts for answers: what a kind of answer has to hold, in words for whoever writes it and as a check for whoever reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kestrel_lab.answers.abstaining import abstains
+from kestrel_lab.answers.intent import Intent
+from kestrel_lab.answers.naming import file_names, there
+from kestrel_lab.answers.patches import patch_problem
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.text import one_line
+
+Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]
+"""Given sections by heading, the whole answer and the workspace: what is wrong, each written for whoever puts it right."""
+
+BRIEF_WORDS: Final = 150
+_FIRST_WORDS: Final = 60
+_HEADING: Final = re.compile(r"^#{1,4}[ \t]+(\S.*?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_FENCE: Final = re.compile(r"^(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_NUMBERED: Final = re.compile(r"^\s{0,3}(\d+)[.)]\s+(.+)$", re.MULTILINE)
+_ITEM: Final = re.compile(r"^\s{0,3}[-*+]\s+(.+)$", re.MULTILINE)
+_NEW: Final = re.compile(r"\b(?:new|create[sd]?|added?|adds|to be (?:written|made))\b", re.IGNORECASE)
+_SOURCE: Final = re.compile(r"https?://\S|\[[^\]\n]+\]|`[^`\n]+`|\b[\w./-]+\.\w{1,5}\b")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contract:
+    """What an answer promises its reader. An answer that says that it does not know keeps every contract."""
+
+    name: str
+    instructions: str
+    """Told to whoever answers."""
+    sections: tuple[str, ...]
+    """Headings that it has, in this order; none for an answer in one piece."""
+    check: Check
+
+    def issues(self, answer: str, workspace: Path) -> tuple[str, ...]:
+        """What is wrong with the form of `answer`; empty if it keeps the contract. Reads files, changes nothing."""
+        if not answer.strip():
+            return ("there is no answer",)
+        if abstains(answer):
+            return ()
+        found = split(answer)
+        wanted = [heading for heading in self.sections if heading.lower() not in found]
+        if wanted:
+            return (f"the answer lacks the section{'s' * (len(wanted) > 1)} {', '.join(f'## {heading}' for heading in wanted)}",)
+        order = [heading for heading in found if heading in {section.lower() for section in self.sections}]
+        problems = (
+            []
+            if order == [section.lower() for section in self.sections]
+            else [f"the sections must come in this order: {', '.join(self.sections)}"]
+        )
+        problems += [f"the section ## {heading} is empty" for heading in self.sections if not found[heading.lower()].strip()]
+        return (*problems, *self.check(found, answer, workspace))
+
+
+def split(answer: str) -> dict[str, str]:
+    """The text under each heading of an answer in Markdown, by the heading in small letters; headings in code are none."""
+    marks = [(match.start(), match.end(), match[1].strip().rstrip(":").lower()) for match in _HEADING.finditer(_prose(answer))]
+    ends = [*(start for start, _, _ in marks[1:]), len(answer)]
+    return {name: answer[end:until].strip() for (_, end, name), until in zip(marks, ends, strict=False)}
+
+
+def _prose(text: str) -> str:
+    """`text` with blanks for its code blocks."""
+    return _FENCE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def fences(text: str, *languages: str) -> list[str]:
+    """The insides of fenced code blocks in one of `languages`."""
+    return [match[3] for match in _FENCE.finditer(text) if match[2].lower() in languages]
+
+
+def _brief(_: Mapping[str, str], answer: str, __: Path) -> Iterator[str]:
+    words = len(answer.split())
+    if words > BRIEF_WORDS:
+        yield f"the answer has {words} words, at most {BRIEF_WORDS} are allowed: say what was asked and where it stands"
+    first = re.split(r"\n\s*\n", answer.strip(), maxsplit=1)[0]
+    if len(first.split()) > _FIRST_WORDS:
+        yield f"the first paragraph has {len(first.split())} words: begin with the answer, in at most {_FIRST_WORDS}"
+    if _HEADING.search(answer):
+        yield "a brief answer has no headings"
+
+
+def _plan(sections: Mapping[str, str], _: str, workspace: Path) -> Iterator[str]:
+    steps = [(int(match[1]), match[2]) for match in _NUMBERED.finditer(_prose(sections["steps"]))]
+    if [number for number, _ in steps] != list(range(1, len(steps) + 1)) or not steps:
+        yield "## Steps must be a list numbered 1., 2., 3. and so on"
+    for number, text in steps:
+        if "`" not in text:
+            yield f"step {number} names no file, symbol or command in backticks: {one_line(text, 60)!r}"
+    yield from _missing(sections["steps"], workspace)
+    if not (fences(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
+        yield "## Checks names no command in backticks that shows whether it worked"
+
+
+def _patch(sections: Mapping[str, str], answer: str, workspace: Path) -> Iterator[str]:
+    changes = [match[1] for match in _ITEM.finditer(_prose(sections["changes"]))]
+    if not changes:
+        yield "## Changes must be a list with one line `- path: what changes` for each file"
+    for change in changes:
+        if not file_names(change):
+            yield f"a line of ## Changes names no file: {one_line(change, 60)!r}"
+    yield from _missing(sections["changes"], workspace)
+    for number, patch in enumerate(fences(answer, "diff", "patch"), 1):
+        if why := patch_problem(patch, workspace):
+            yield f"patch {number} does not fit the files: {why}"
+    if not (fences(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
+        yield "## Checks names no command in backticks that shows whether it worked"
+
+
+def _explanation(sections: Mapping[str, str], _: str, workspace: Path) -> Iterator[str]:
+    if len(sections["in short"].split()) > _FIRST_WORDS:
+        yield f"## In short has {len(sections['in short'].split())} words, at most {_FIRST_WORDS} are allowed"
+    if not file_names(sections["where to look"]):
+        yield "## Where to look names no file"
+    yield from _missing(sections["where to look"], workspace)
+
+
+def _research(sections: Mapping[str, str], _: str, __: Path) -> Iterator[str]:
+    lines = [line for line in sections["findings"].splitlines() if _ITEM.match(line) or _NUMBERED.match(line)]
+    if not lines:
+        yield "## Findings must be a list"
+    for line in lines:
+        if not _SOURCE.search(line):
+            yield f"a finding has no source (an address, a file, or an id of evidence): {one_line(line, 60)!r}"
+
+
+def _missing(text: str, workspace: Path) -> Iterator[str]:
+    """Files that are named as if they were there; a line that says that they are new is believed."""
+    for line in _prose(text).splitlines():
+        if _NEW.search(line):
+            continue
+        for name in file_names(line):
+            if not there(name, workspace):
+                yield f"there is no file {name!r} in the workspace; say `(new)` in its line if it is to be made"
+
+
+_ASK: Final = "Use exactly these headings, in this order: {}."
+
+
+def _contract(name: str, text: str, sections: tuple[str, ...], check: Check) -> Contract:
+    headings = f" {_ASK.format(', '.join(f'## {each}' for each in sections))}" if sections else ""
+    return Contract(name=name, instructions=f"Form of the answer: {text}{headings}", sections=sections, check=check)
+
+
+CONTRACTS: Final[Mapping[str, Contract]] = {
+    made.name: made
+    for made in (
+        _contract(
+            "brief",
+            f"the answer itself in the first one or two sentences, then at most five lines of evidence, each with the file and line "
+            f"or the address it comes from. At most {BRIEF_WORDS} words, no headings.",
+            (),
+            _brief,
+        ),
+        _contract(
+            "plan",
+            "an implementation plan that somebody else could carry out. Steps are numbered, each names files, symbols or commands in "
+            "backticks; say (new) behind a file that is to be made. Checks are commands.",
+            ("Goal", "Steps", "Checks", "Risks"),
+            _plan,
+        ),
+        _contract(
+            "patch",
+            "notes from which a patch can be reviewed or made. Changes are lines `- path: what changes`, with (new) where a file is to "
+            "be made; patches are ```diff blocks that apply to the files as they are. Checks are commands.",
+            ("Summary", "Changes", "Checks"),
+            _patch,
+        ),
+        _contract(
+            "explanation",
+            f"an explanation for a developer who has not seen the code. In short is at most {_FIRST_WORDS} words; Where to look lists "
+            "files, each with a line on what is there.",
+            ("In short", "How it works", "Where to look"),
+            _explanation,
+        ),
+        _contract(
+            "research",
+            "findings as a list, each with its source in the same line; then how sure they are and why, and what is still open.",
+            ("Findings", "How sure", "Open"),
+            _research,
+        ),
+    )
+}
+"""Every contract by its name."""
+FOR_INTENT: Final[Mapping[Intent, str]] = {"question": "brief", "edit": "patch", "explanation": "explanation", "research": "research"}
+"""Which contract fits what a goal asks for."""
+
+
+def contract_named(name: str) -> Contract:
+    """The contract of that name; raises `UsageError` with the nearest one."""
+    if (found := CONTRACTS.get(name)) is None:
+        msg = f"there is no form of answers {name!r}; {nearest(name, [*CONTRACTS, 'auto'])}"
+        raise UsageError(msg)
+    return found

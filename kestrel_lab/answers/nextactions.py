@@ -1,0 +1,111 @@
+"""What the reader of an answer can do next: commands that can be run here, files that are there, tests that exist for them."""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from kestrel_lab.answers.contracts import fences
+from kestrel_lab.answers.naming import file_names, there
+from kestrel_lab.core.text import one_line, plain
+
+MOST: Final = 8
+_SHELLS: Final = ("sh", "bash", "shell", "console", "zsh")
+_INLINE: Final = re.compile(r"`([a-z][\w.+-]*(?: [^`\n]{1,200})+)`")
+_PROMPT: Final = re.compile(r"^\s*(?:\$|>|%)\s+")
+_MOST_TESTS: Final = 3
+_LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextAction:
+    """Something to do, that was found to be possible when it was proposed."""
+
+    kind: Literal["command", "file", "test"]
+    text: str
+    """The command as it is to be typed, or the path from the workspace."""
+    why: str
+
+
+def next_actions(answer: str, workspace: Path, *, changed: Collection[str] = (), ran: Collection[str] = ()) -> tuple[NextAction, ...]:
+    """At most `MOST` actions for whoever reads `answer`: tests first, then commands, then files; nothing is run.
+
+    `changed` are files that the run wrote, `ran` the commands that it has run already, which are not proposed again. A
+    command is proposed only if its program is on PATH or in the workspace, a file only if it is there, a test only if it
+    is there and bears the name of a file that was changed or named.
+    """
+    root = workspace.resolve()
+    named = [path.relative_to(root).as_posix() for name in file_names(answer) if (path := there(name, root)) is not None]
+    written = [name for name in dict.fromkeys(changed) if (root / name).is_file()]
+    about = list(dict.fromkeys([*written, *named]))
+    unique: dict[tuple[str, str], NextAction] = {}
+    for each in (*_tests(about, written, root), *_commands(answer, root, ran), *_files(about, written)):
+        unique.setdefault((each.kind, each.text), each)
+    return tuple(unique.values())[:MOST]
+
+
+def _files(about: list[str], written: list[str]) -> Iterator[NextAction]:
+    for name in about:
+        yield NextAction(kind="file", text=name, why="changed by this run" if name in written else "named in the answer")
+
+
+def _commands(answer: str, root: Path, ran: Collection[str]) -> Iterator[NextAction]:
+    lines = [_PROMPT.sub("", line).strip() for block in fences(answer, *_SHELLS) for line in block.splitlines()]
+    done = {" ".join(command.split()) for command in ran}
+    for line in [*lines, *(match[1].strip() for match in _INLINE.finditer(answer))]:
+        text = one_line(plain(line), 300)
+        if not text or text.startswith("#") or text != line or " ".join(text.split()) in done:
+            continue
+        if _runnable(text, root):
+            yield NextAction(kind="command", text=text, why="proposed in the answer")
+
+
+def _runnable(line: str, root: Path) -> bool:
+    """Whether the first program of a command line is there; settings in front of it are left out."""
+    try:
+        words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Za-z_]\w*=.*", word)]
+    except ValueError:
+        return False
+    if len(words) < 1 or words[0].startswith("-"):
+        return False
+    program = words[0]
+    if "/" in program:
+        path = (root / program).resolve()
+        return path.is_relative_to(root) and path.is_file()
+    return shutil.which(program) is not None
+
+
+def _tests(about: list[str], written: list[str], root: Path) -> Iterator[NextAction]:
+    number = 0
+    for name in about:
+        for test in _tests_of(name, root):
+            number += 1
+            if number > _MOST_TESTS:
+                return
+            how = "changed by this run" if name in written else "named in the answer"
+            yield NextAction(kind="test", text=test, why=f"tests {name}, {how}" if test != name else f"a test, {how}")
+            if test.endswith(".py") and _has_pytest(root):
+                yield NextAction(kind="command", text=f"python -m pytest {shlex.quote(test)}", why=f"runs {test}")
+
+
+def _tests_of(name: str, root: Path) -> list[str]:
+    """Test files that bear the name of a file; itself, if it is one."""
+    stem = Path(name).stem
+    if stem.startswith("test_") or stem.endswith("_test"):
+        return [name]
+    kind = glob.escape(stem)
+    found = [path for pattern in (f"test_{kind}.py", f"{kind}_test.*", f"{kind}.test.*", f"{kind}.spec.*") for path in root.rglob(pattern)]
+    inside = [path.relative_to(root) for path in found if path.is_file()]
+    return sorted(path.as_posix() for path in inside if not _LEFT_OUT & set(path.parts))
+
+
+def _has_pytest(root: Path) -> bool:
+    return any((root / name).is_file() for name in ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")) and (
+        shutil.which("pytest") is not None
+    )

@@ -1,0 +1,77 @@
+"""Calibration is measured as it is: known answers, nothing claimed of too few trials, and a mutant that is noticed."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.calibration import Calibration, Judged, calibration
+
+
+def drawn(confidences: "np.ndarray", chances: "np.ndarray", seed: int = 1) -> list[Judged]:
+    """Trials that pass with the chance at their place."""
+    passed = np.random.default_rng(seed).random(len(chances)) < chances
+    return [
+        Judged(confidence=float(c), passed=bool(p), scenario=f"s{n % 50}") for n, (c, p) in enumerate(zip(confidences, passed, strict=True))
+    ]
+
+
+def test_known_answers() -> None:
+    """Confidence .9 where 60 % pass is an error of 30 points; Brier and ranking are what they are by hand."""
+    trials = [Judged(confidence=0.9, passed=n < 60, scenario=str(n)) for n in range(100)]
+    found = calibration(trials)
+    assert found.error == pytest.approx(0.3)
+    assert found.brier == pytest.approx(0.6 * 0.01 + 0.4 * 0.81)
+    assert found.brier_base == pytest.approx(0.24)
+    assert found.steps == ((0.9, 0.6),)
+    assert found.auroc == pytest.approx(0.5)
+    split = [Judged(confidence=0.2 + 0.6 * (n % 2), passed=n % 2 == 1, scenario=str(n)) for n in range(100)]
+    assert (calibration(split).error, calibration(split).auroc) == (pytest.approx(0.2), 1.0)
+    assert [(b.confidence, b.passed, b.trials) for b in calibration(split).bins] == [
+        (pytest.approx(0.2), 0.0, 50),
+        (pytest.approx(0.8), 1.0, 50),
+    ]
+
+
+def test_calibrated_confidences_are_told_from_others() -> None:
+    """Outcomes drawn with the stated chances show about the error of chance; shifted ones far more, which a check that looks at the mean alone would miss."""
+    sure = np.random.default_rng(3).random(600)
+    right, wrong = calibration(drawn(sure, sure)), calibration(drawn(sure, 1 - sure))
+    assert right.error < 2 * right.by_chance
+    assert wrong.error > 5 * wrong.by_chance
+    assert abs(float(np.mean(sure)) - float(np.mean([j.passed for j in drawn(sure, 1 - sure)]))) < 0.05  # the mutant's view
+    assert wrong.error_low > right.error_high
+
+
+def test_a_confidence_is_worth_what_passed() -> None:
+    """The share that passes is recovered from overconfident statements, and never falls as confidence rises."""
+    sure = np.random.default_rng(5).random(2000)
+    found = calibration(drawn(sure, sure**3))
+    assert found.share(0.9) == pytest.approx(0.9**3, abs=0.08)
+    assert found.share(0.3) == pytest.approx(0.3**3, abs=0.08)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=20, max_size=60))
+def test_laws(trials: list[tuple[float, bool]]) -> None:
+    """Bins hold each trial once and are in order, steps rise, and everything that is a share is one."""
+    found = calibration([Judged(confidence=c, passed=p, scenario=str(n % 7)) for n, (c, p) in enumerate(trials)])
+    assert sum(b.trials for b in found.bins) == len(trials)
+    assert [b.confidence for b in found.bins] == sorted(b.confidence for b in found.bins)
+    assert list(found.steps) == sorted(found.steps)
+    assert [v for _, v in found.steps] == sorted(v for _, v in found.steps)
+    assert all(0 <= value <= 1 for value in (found.error, found.brier, found.share(0.0), found.share(1.0)))
+    assert math.isnan(found.auroc) == (len({p for _, p in trials}) == 1)
+    assert isinstance(found, Calibration)
+    assert "expected calibration error" in repr(found)
+
+
+def test_too_few_trials_say_nothing() -> None:
+    """It is an error that says how many are needed; so is a confidence that is none."""
+    with pytest.raises(UsageError, match="3 trials say how sure they are; calibration needs 20"):
+        calibration([Judged(confidence=0.5, passed=True, scenario="a")] * 3, "gpt")
+    with pytest.raises(UsageError, match=r"from 0 to 1, not 1\.5"):
+        calibration([Judged(confidence=1.5, passed=True, scenario="a")] * 30)
