@@ -15,11 +15,13 @@ import pytest
 
 from kestrel_lab.core.errors import DependencyError, ToolError
 from kestrel_lab.core.events import HealthChanged
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.mcp.config import read_server
 from kestrel_lab.tools.mcp.held import installation, network_hint
+from kestrel_lab.tools.mcp.stdio import ServerLog
 from kestrel_lab.tools.sandbox import choose as choosing
 from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -169,3 +171,13 @@ def test_a_run_says_which_tools_it_has_to_do_without(tmp_path: Path, workspace: 
     named = session.run_sync("go", model=ScriptedModel(["done"]), tools=["read_file"], workspace=workspace)
     assert not any(isinstance(event, HealthChanged) for event in named.events())
     session.close()
+
+
+def test_a_server_cannot_write_a_secret_into_its_log(tmp_path: Path) -> None:
+    """Said in two pieces, and at the very end: neither the file nor the last words, which errors quote, have it; the rest is kept."""
+    log = ServerLog(tmp_path / "log", Redactor.of({"A_TOKEN": "plugh-xyzzy-1"}))
+    log.write(b"starting with plugh-")
+    log.write(b"xyzzy-1 now\nlast: plugh-xyzzy-1")
+    assert log.last == "last: [REDACTED]"
+    log.close()
+    assert (tmp_path / "log").read_text() == "starting with [REDACTED] now\nlast: [REDACTED]"

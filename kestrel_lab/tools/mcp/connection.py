@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.tools.environment import clean_environment
@@ -183,7 +184,7 @@ class Connection:
             http = await stack.enter_async_context(create_mcp_http_client(headers=headers or None))
             transport: Any = streamable_http_client(config.url, http_client=http)
         else:
-            self._log = ServerLog(self._log_path)
+            self._log = ServerLog(self._log_path, Redactor.of(self._ours))
             environment = {**clean_environment(self._ours), **config.environment(self._ours)}
             launch, choice = await asyncio.to_thread(held_server, config, environment, self._sandbox)
             self.level = choice.level

@@ -6,6 +6,7 @@ The SDK's own pipe reads lines of any length, keeps quiet about what is no JSON,
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import re
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.text import one_line
 from kestrel_lab.tools.mcp.program import PIECE, Program, start
 from kestrel_lab.tools.sandbox.launching import Launch
@@ -21,6 +23,8 @@ LONGEST_LINE = 1_000_000
 """Bytes of one message; a longer one is not read, and its request is answered with an error."""
 MOST_GARBAGE = 50
 """Lines that are no JSON until the connection is given up; a banner is forgiven."""
+MOST_HELD = 65_536
+"""Characters of it that may wait because they could be the beginning of a secret."""
 MOST_LOGGED = 2_000_000
 """Bytes of a server's log; then it begins anew."""
 _HEAD = 400
@@ -32,8 +36,10 @@ _ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
 class ServerLog:
     """What a server writes to its standard error, and what on its standard output is no message; bounded."""
 
-    def __init__(self, path: Path) -> None:
-        """Append to `path`, made if need be and readable by its owner only."""
+    def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
+        """Append to `path`, made if need be and readable by its owner only; without the secrets that `redactor` knows."""
+        self._redactor, self._held = redactor or Redactor(), ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.last = path, ""
         fresh = not path.exists() or path.stat().st_size > MOST_LOGGED
@@ -43,16 +49,23 @@ class ServerLog:
 
     def write(self, piece: bytes) -> None:
         """Keep `piece`, as far as there is room."""
-        if lines := [line for line in piece.decode("utf-8", "replace").splitlines() if line.strip()]:
+        text = self._held + self._decoder.decode(piece)
+        if lines := [line for line in self._redactor.text(text).splitlines() if line.strip()]:
             self.last = one_line(lines[-1], 200)
-        if self._left > 0:
-            with suppress(OSError):  # a full disk must not end a server
-                os.write(self._file, piece[: self._left])
-            self._left -= len(piece)
+        cut = max(self._redactor.settled(text), len(text) - MOST_HELD)
+        self._held = text[cut:]
+        self._keep(text[:cut])
 
     def close(self) -> None:
-        """Write no more."""
+        """Write what is left, and no more."""
+        self._keep(self._held)
         os.close(self._file)
+
+    def _keep(self, text: str) -> None:
+        content = self._redactor.text(text).encode("utf-8", "replace")[: max(0, self._left)]
+        with suppress(OSError):  # a full disk must not end a server
+            os.write(self._file, content)
+        self._left -= len(content)
 
 
 @asynccontextmanager
