@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 
+from kestrel_lab.cli.barriers import barriers
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.version import __version__
@@ -79,6 +80,7 @@ def examine(lab: Lab) -> Doctor:
             *_providers(lab),
             _ripgrep(),
             *_sandbox(lab),
+            *_barriers(lab),
             _git(),
             *_notebook(),
         )
@@ -133,7 +135,7 @@ def _servers(lab: Lab) -> list[Finding]:
         Finding(
             ok=row.state in {"not started", "ready", "off"},
             what=f"  mcp {row.name}",
-            found=f"{row.state}, {row.tools} tools",
+            found=f"{row.state}, {row.tools} tools{f', sandbox {row.sandbox}' if row.sandbox else ''}",
             advice=row.reason,
             optional=True,
         )
@@ -181,6 +183,10 @@ def _canaries(lab: Lab) -> list[Finding]:
         Finding(ok=not problem, what=f"  {level.name}", found="no" if problem else passed, advice=problem, optional=True)
         for level, problem in tried.items()
     ]
+
+
+def _barriers(lab: Lab) -> list[Finding]:
+    return [Finding(ok=one.holds, what=f"barrier: {one.name}", found=one.found, advice=one.advice, optional=True) for one in barriers(lab)]
 
 
 def _git() -> Finding:

@@ -97,6 +97,8 @@ class TerminalDisplay:
                         (f"{MARKS.get(row.state, '·')} ", "cyan"), (row.tool, "bold"), f" {row.summary}", (f"  {row.state}", "dim")
                     )
                 )
+                if row.result:
+                    lines.append(Padding(Text("\n".join(row.result.splitlines()[-_TAIL_LINES:]), style="dim"), (0, 4)))
             elif isinstance(row, TextRow) and row.state not in _SETTLED and row.text:
                 lines.append(Padding(Text("\n".join(row.text.splitlines()[-_TAIL_LINES:]), style="italic"), (0, 2)))
         head = self.view.head

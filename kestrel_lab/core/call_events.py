@@ -91,6 +91,26 @@ class ToolCalled:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ToolDelta:
+    """The newest of what a tool wrote while it works, at most a few thousand characters some ten times a second. Shown, never stored."""
+
+    type: ClassVar[str] = "tool_delta"
+    call: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderChanged:
+    """The commands of a step go on in another folder: one of them changed it."""
+
+    type: ClassVar[str] = "folder_changed"
+    call: str
+    step: str
+    folder: str
+    """As seen from the workspace; `.` for the workspace itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolAnswered:
     """A tool call ended. `text` is what the model is shown."""
 

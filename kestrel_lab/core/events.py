@@ -13,6 +13,7 @@ from kestrel_lab.core.call_events import (
     ApprovalAsked,
     ApprovalGiven,
     CacheHit,
+    FolderChanged,
     MacroFinished,
     MacroStarted,
     ModelAnswered,
@@ -22,6 +23,7 @@ from kestrel_lab.core.call_events import (
     SchedulerParallelBatch,
     ToolAnswered,
     ToolCalled,
+    ToolDelta,
 )
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.jsontypes import Json
@@ -62,6 +64,7 @@ __all__ = [
     "CheckpointSaved",
     "EVENT_TYPES",
     "Event",
+    "FolderChanged",
     "HealthChanged",
     "MacroFinished",
     "MacroStarted",
@@ -90,6 +93,8 @@ __all__ = [
     "TaskChanged",
     "ToolAnswered",
     "ToolCalled",
+    "ToolDelta",
+    "Told",
     "VerifierFinished",
     "VerifierStarted",
     "from_json",
@@ -114,6 +119,8 @@ Event = (
     | ModelDelta
     | ModelAnswered
     | ToolCalled
+    | ToolDelta
+    | FolderChanged
     | ToolAnswered
     | CacheHit
     | ApprovalAsked
@@ -133,6 +140,9 @@ Event = (
     | TaskChanged
     | RunFinished
 )
+
+Told = ModelDelta | ToolDelta
+"""Events that listeners are told and no log has."""
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__args__}
 """Every event class by its name in the log."""

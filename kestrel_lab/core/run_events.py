@@ -100,7 +100,7 @@ class HealthChanged:
     """`model`, `mcp`, or another word for what it is."""
     source: str
     target: str
-    """`starting`, `ready`, `degraded`, `recovering` or `failed`."""
+    """`starting`, `ready`, `degraded`, `recovering` or `failed`; at the beginning of a run also why something is not used at all."""
     reason: str = ""
 
 

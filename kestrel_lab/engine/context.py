@@ -10,15 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kestrel_lab.core.errors import LimitError, RunError, StoreError
-from kestrel_lab.core.events import BudgetWarned, Event, ModelAnswered, ModelDelta, StateTransition
+from kestrel_lab.core.events import BudgetWarned, Event, ModelAnswered, StateTransition, Told
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.ports import Ports
+from kestrel_lab.engine.secrecy import without_secrets
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -47,6 +49,8 @@ class RunContext:
     """The model of a name, for steps that have one of their own."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """How commands that tools start are held in."""
+    redactor: Redactor = field(default_factory=Redactor)
+    """Knows the secrets that neither the log nor the model nor a screen is to have."""
     cache: Shelf | None = None
     """Where answers of pure tools are kept; `None` for nowhere."""
     middleware: tuple[Middleware, ...] = ()
@@ -76,11 +80,12 @@ class RunContext:
         return {} if self.state.started is None else self.state.started.time
 
     def emit(self, event: Event, *, urgent: bool = False, shown: Event | None = None) -> Future[int] | None:
-        """Record `event`, take it into the state and tell the listeners; `model_delta` is only told.
+        """Record `event`, take it into the state and tell the listeners; deltas are only told.
 
         With `shown` they are told that instead: the same, with words that the log is not to have.
         """
-        if not isinstance(event, ModelDelta):
+        event = without_secrets(event, self.redactor)
+        if not isinstance(event, Told):
             at = time.time()
             self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
             self._last.add_done_callback(self._note)

@@ -26,6 +26,7 @@ from kestrel_lab.tools.mcp.connection import Connection, Progress
 from kestrel_lab.tools.mcp.definitions import Approvals, Definition, difference
 from kestrel_lab.tools.mcp.thread import drop, keep, submit, there
 from kestrel_lab.tools.registry import Tool, ToolContext
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 POLICY = HealthPolicy(failures=1, open_s=1.0, restarts=3, restarts_per_s=600.0)
 """A server that is gone answers nothing: one failure is enough, and three restarts in ten minutes."""
@@ -67,6 +68,7 @@ class _Server:
     ours: Mapping[str, str]
     log: Path
     ended: Callable[[str], None]
+    sandbox: Sandbox
     connection: Connection | None = None
     _turn: asyncio.Lock | None = field(default=None)
 
@@ -79,7 +81,7 @@ class _Server:
             if self.connection is not None:
                 await self.connection.close()
             keep(self.close)
-            connection = Connection(self.config, self.ours, self.log, self.ended)
+            connection = Connection(self.config, self.ours, self.log, self.ended, self.sandbox)
             self.connection = connection
             await connection.open()
 
@@ -121,6 +123,7 @@ class McpServers:
         env: Mapping[str, str],
         logs: Path,
         policy: HealthPolicy = POLICY,
+        sandbox: Sandbox = Sandbox(),  # noqa: B008  # frozen
     ) -> None:
         """Start nothing.
 
@@ -131,11 +134,12 @@ class McpServers:
             env: Our variables: where approvals are kept, and what servers are given by name.
             logs: Folder of the servers' logs.
             policy: When a server is given up.
+            sandbox: How those that are started are held in, where their tables do not say otherwise; without network.
         """
         self.approvals = Approvals.of(env)
         self._supervisor, self._policy = supervisor, policy
         self._servers = {
-            name: _Server(config, env, logs / f"mcp-{name}.log", partial(self._ended, name))
+            name: _Server(config, env, logs / f"mcp-{name}.log", partial(self._ended, name), sandbox)
             for name, config in servers.items()
             if config.enabled
         }
@@ -370,7 +374,26 @@ class McpServers:
             state, reason = "not approved", f"kestrel mcp approve {name}"
         else:
             state, reason = "not started", ""
-        return ServerRow(name=name, state=state, tools=len(self._tools_of(name)), what=config.shown, reason=reason, source=config.source)
+        return ServerRow(
+            name=name,
+            state=state,
+            tools=len(self._tools_of(name)),
+            what=config.shown,
+            sandbox=_held(server),
+            reason=reason,
+            source=config.source,
+        )
+
+
+def _held(server: _Server) -> str:
+    """How far a server is held in, or will be; empty for one that others start."""
+    config = server.config
+    if config.url:
+        return ""
+    level = server.connection.level if server.connection is not None else None
+    asked = config.sandbox or server.sandbox
+    least = f", at least {config.at_least.name}" if config.at_least > Level.S0 and level is None else ""
+    return f"{asked.name if level is None else level.name}{least}{', network' if config.network and (level or level is None) else ''}"
 
 
 def _off_row(config: ServerConfig) -> ServerRow:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from kestrel_lab.core.events import HealthChanged
 from kestrel_lab.engine.context import RunContext
-from kestrel_lab.engine.mcp import watched_as
+from kestrel_lab.engine.mcp import McpServers, watched_as
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 
 
@@ -29,6 +29,17 @@ def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[
                 loop.call_soon_threadsafe(emit, change)
 
     return supervisor.subscribe(heard)
+
+
+def missing_servers(servers: McpServers) -> tuple[HealthChanged, ...]:
+    """A word on each server that is configured and has no tool to offer: a run without them goes on, and should say so."""
+    return tuple(
+        HealthChanged(
+            dependency=watched_as(row.name), kind="mcp", source="", target=row.state, reason=f"none of its tools are offered; {row.reason}"
+        )
+        for row in servers.table()
+        if not row.tools and row.state not in {"off", "ready", "not started"}
+    )
 
 
 def _nothing() -> None:

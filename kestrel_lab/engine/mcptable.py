@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kestrel_lab.views.html import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
-_COLUMNS = ("server", "state", "tools", "started by or reached at", "reason", "configured in")
+_COLUMNS = ("server", "state", "tools", "started by or reached at", "sandbox", "reason", "configured in")
 _NONE = "no MCP server is configured: write [mcp.servers.NAME] with command = … into kestrel.toml, or give Lab(mcp={…})"
 
 
@@ -21,6 +21,8 @@ class ServerRow:
     tools: int
     """How many are approved and offered."""
     what: str
+    sandbox: str = ""
+    """The level it is held in at, or was asked to be; empty for one that is reached, not started."""
     reason: str = ""
     source: str = ""
 
@@ -32,7 +34,7 @@ class ServerTable(tuple[ServerRow, ...]):
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings, and a row of texts per server."""
-        return _COLUMNS, [(row.name, row.state, str(row.tools), row.what, row.reason, row.source or "code") for row in self]
+        return _COLUMNS, [(row.name, row.state, str(row.tools), row.what, row.sandbox, row.reason, row.source or "code") for row in self]
 
     def __repr__(self) -> str:
         return table_text(*self.table()) if self else _NONE

@@ -16,6 +16,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Middleware, Model
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
@@ -30,7 +31,7 @@ from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.macros import offer_macros, tools_begun_with
 from kestrel_lab.engine.mcp import McpServers
-from kestrel_lab.engine.mcphealth import tell_of_servers
+from kestrel_lab.engine.mcphealth import missing_servers, tell_of_servers
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
@@ -120,9 +121,10 @@ class Session(Archive, Equipment):
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
+        self.redactor = Redactor.of(self.env)
         self._tools = known_tools([*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
-        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
+        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=NoteMemory(self.store))
@@ -216,6 +218,7 @@ class Session(Archive, Equipment):
             approver=approver,
             resolve=resolve or self.resolve_model,
             ports=ports or self.ports,
+            missing=missing_servers(self.mcp) if tools is None else (),
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -345,6 +348,7 @@ class Session(Archive, Equipment):
             approver=setup.approver,
             resolve=setup.resolve,
             sandbox=self.sandbox,
+            redactor=self.redactor,
             cache=self._cache,
             middleware=self.middleware,
             ports=setup.ports,
@@ -365,6 +369,8 @@ class Session(Archive, Equipment):
         self._runs[run_id] = run
         owner.began(self.store.session, run_id)
         unsubscribe = tell_of_servers(ctx, self.supervisor)
+        for missing in setup.missing:
+            ctx.emit(missing)
 
         def forget(done: asyncio.Task[None]) -> None:
             unsubscribe()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kestrel_lab.core.events import HealthChanged
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.engine.ports import Ports
@@ -26,3 +27,5 @@ class Setup:
     resolve: Callable[[str], Model]
     """The model of a name, for steps that have one of their own."""
     ports: Ports
+    missing: tuple[HealthChanged, ...] = ()
+    """What is configured and cannot be used: told at the beginning, and done without."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, Signal, StoreError, UsageError, nearest
-from kestrel_lab.core.events import Progress, SchedulerParallelBatch
+from kestrel_lab.core.events import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
 from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Step
@@ -192,7 +192,7 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
     """
 
     def tell(text: str, fraction: float | None = None) -> None:
-        ctx.emit(Progress(text=text, fraction=fraction))
+        ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
 
     tasks = Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit)
 
@@ -209,9 +209,13 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
             notes=notes_of(ctx, call.step),
             parts=parts,
             sandbox=ctx.sandbox,
+            folder=ctx.state.conversation(call.step).folder,
+            moved=lambda folder: ctx.emit(FolderChanged(call=call.id, step=call.step, folder=folder)),
+            output=lambda text: ctx.tell(ToolDelta(call=call.id, text=text)),
+            redactor=ctx.redactor,
         )
         try:
-            value = await tool.run(call.args, scope)
+            value = ctx.redactor.json(await tool.run(call.args, scope))
             return Result(value=value, seconds=parts.seconds if parts else 0.0)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
@@ -219,9 +223,9 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
         except (Signal, StoreError):
             raise
         except KestrelError as error:
-            return Result(error=Problem(kind="failed", message=str(error), transient=classify(error) in RECOVERABLE))
+            return Result(error=Problem(kind="failed", message=ctx.redactor.text(str(error)), transient=classify(error) in RECOVERABLE))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
             passes = classify(error) in RECOVERABLE
-            return Result(error=Problem(kind="failed", message=f"{type(error).__name__}: {error}", transient=passes))
+            return Result(error=Problem(kind="failed", message=ctx.redactor.text(f"{type(error).__name__}: {error}"), transient=passes))
 
     return run

@@ -17,6 +17,7 @@ from kestrel_lab.core.events import (
     ApprovalAsked,
     ApprovalGiven,
     Event,
+    FolderChanged,
     MacroFinished,
     MacroStarted,
     MemoryRecalled,
@@ -71,6 +72,8 @@ class Conversation:
     """How often the step has asked its model for an answer, its goal being the first."""
     replies: list[str] = field(default_factory=list)
     """The answers to these, in order."""
+    folder: str = "."
+    """Where its commands begin, as seen from the workspace."""
     attempt: int = 1
     """Which attempt of the step this is."""
     earlier: int = 0
@@ -193,6 +196,8 @@ class RunState:
                 self.begun[event.call] = event
             case ToolAnswered():
                 self._tool_answered(event)
+            case FolderChanged():
+                self.conversation(event.step).folder = event.folder
             case MacroStarted():
                 self.macros[event.call] = OpenMacro(started=event)
             case MacroFinished() if event.call in self.macros:

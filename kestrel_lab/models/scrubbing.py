@@ -10,6 +10,7 @@ from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.redaction import KEY_LIKE, secret_values
 from kestrel_lab.core.text import one_line
 
 SECRET: Final = "<secret>"  # noqa: S105  # what stands in its place
@@ -18,19 +19,6 @@ WORKSPACE: Final = "<kestrel:workspace>"
 """Stands for the folder that the run worked in."""
 VOLATILE: Final = "<volatile>"
 """Stands for what a suite declares to be different each time."""
-MIN_SECRET: Final = 8
-"""Characters of a variable's value from which on it can be told from an ordinary word."""
-
-_NAMES: Final = re.compile(r"(?i)(?:^|_)(?:api_?key|key|token|secret|password|passwd|passphrase|credentials?|pat)(?:_|\d*$)")
-_KEYS: Final = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"  # a JSON web token
-    r"|(?<![\w-])(?:sk|rk|pk)[-_][\w-]{20,}"  # OpenAI, Anthropic, Stripe and those who copy them
-    r"|(?<![\w-])(?:gh[opsur]_|github_pat_|glpat-|hf_|gsk_|xai-|pypi-|npm_|r8_|tvly-|AIza)[\w-]{20,}"
-    r"|(?<![\w-])xox[abeprs]-[\w-]{10,}"
-    r"|(?<!\w)(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)"
-    r"|(?i:(?<=\bbearer )[\w.~+/=-]{20,})"
-)
 
 
 _OWN: Final = re.compile(r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$|(?:(?<=^--- begin )|(?<=^--- end ))(artifact '.*') [0-9a-f]{12}(?= ---$)")
@@ -48,7 +36,7 @@ class Scrubber:
     @classmethod
     def of(cls, env: Mapping[str, str], volatile: Iterable[str] = ()) -> Scrubber:
         """For an environment; `volatile` are regular expressions. Raises `UsageError` for one that cannot be read."""
-        values = {value for name, value in env.items() if _NAMES.search(name) and len(value.strip()) >= MIN_SECRET}
+        values = secret_values(env)
         told = [*volatile]
         for pattern in told:
             check_pattern(pattern)
@@ -68,7 +56,7 @@ class Scrubber:
         """A text of an answer: what it says is kept whole but for secrets."""
         if self.secrets is not None:
             text = self.secrets.sub(SECRET, text)
-        return _KEYS.sub(SECRET, text)
+        return KEY_LIKE.sub(SECRET, text)
 
 
 def check_pattern(pattern: str) -> None:

@@ -11,6 +11,7 @@ from kestrel_lab.core.text import head_tail
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.edits import Edit, replace_exact, replace_in_order, split_lines, unified_diff
 from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.selfrunning import with_word
 from kestrel_lab.tools.workspace import Workspace
 
 _READ_CHARS = 18_000
@@ -93,7 +94,7 @@ def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
         before = ""
     except (OSError, ValueError) as error:
         return f"no diff can be shown: {error}"
-    return _change(before, content, path) or f"{path} would hold just what it holds now, if anything"
+    return with_word(path, _change(before, content, path)) or f"{path} would hold just what it holds now, if anything"
 
 
 def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
@@ -104,7 +105,7 @@ def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
         after = replace_exact(before, str(args.get("old")), str(args.get("new")), everywhere=bool(args.get("replace_all")))
     except (OSError, ValueError) as error:
         return f"this edit would fail: {error}"
-    return _change(before, after, path)
+    return with_word(path, _change(before, after, path))
 
 
 @tool(danger_level=Danger.MEDIUM, effect="idempotent", version="2", thread=True, preview=preview_write)
@@ -156,7 +157,7 @@ def preview_edits(args: dict[str, Json], ctx: ToolContext) -> str:
         after = replace_in_order(before, edits)
     except (OSError, ValueError) as error:
         return f"these edits would fail: {error}"
-    return _change(before, after, path)
+    return with_word(path, _change(before, after, path))
 
 
 @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edits)

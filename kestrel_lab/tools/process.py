@@ -45,8 +45,11 @@ async def run_process(
     stderr: Sink,
     timeout_s: float,
     stdin: int | None = None,
+    report: int | None = None,
 ) -> Ended:
     """Run a program in a session of its own and wait for it; `stdin` is a file descriptor, or nothing to read.
+
+    `report` is a file descriptor that it has under the same number.
 
     When the call ends, by itself, by `timeout_s` or by cancellation, every process left in the program's
     group is killed. A process that moved to another session is not found and survives.
@@ -62,18 +65,21 @@ async def run_process(
                 cwd=cwd,
                 env=dict(env),
                 start_new_session=True,
+                pass_fds=() if report is None else (report,),
             )
         )
 
     return await _follow(begin, stdout, stderr, timeout_s)
 
 
-async def run_launched(launch: Launch, *, stdout: Sink, stderr: Sink, timeout_s: float, stdin: int | None = None) -> Ended:
+async def run_launched(
+    launch: Launch, *, stdout: Sink, stderr: Sink, timeout_s: float, stdin: int | None = None, report: int | None = None
+) -> Ended:
     """The same for a program that the launcher starts: none of the processes that came of it is left, wherever they went.
 
-    Not even if this process is killed. Raises `OSError` for a program that cannot be started.
+    It has `report` as `REPORT_FD`. Not even if this process is killed. Raises `OSError` for a program that cannot be started.
     """
-    return await _follow(lambda out, err: launched(launch, stdin, out, err), stdout, stderr, timeout_s)
+    return await _follow(lambda out, err: launched(launch, stdin, out, err, report), stdout, stderr, timeout_s)
 
 
 class Running(Protocol):

@@ -17,6 +17,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.events import TaskChanged
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.text import one_line
 from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -29,6 +30,10 @@ __all__ = ["Fingerprint", "Notes", "Parts", "Preview", "Tasks", "Tool", "ToolArg
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
     """Progress that nobody follows."""
+
+
+def _unheard(_text: str) -> None:
+    """What nobody listens to."""
 
 
 class Parts(Protocol):
@@ -88,6 +93,14 @@ class ToolContext:
     """Makes calls for a tool that is made of calls; `None` outside a run."""
     sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
     """How commands are to be held in."""
+    folder: str = "."
+    """Where commands begin, as seen from the workspace: where the last one of the same step ended."""
+    moved: Callable[[str], object] = _unheard
+    """Tells that commands begin in another folder from now on."""
+    output: Callable[[str], None] = _unheard
+    """Tells the newest of what a command writes while it runs."""
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    """Knows the secrets that no answer may hold."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
+from pathlib import Path
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.tools.capture import Capture
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.environment import clean_environment
+from kestrel_lab.tools.liveoutput import LiveOutput
 from kestrel_lab.tools.process import Ended, Sink, run_launched, run_process
 from kestrel_lab.tools.registry import ToolContext
 from kestrel_lab.tools.sandbox.choose import chosen
+from kestrel_lab.tools.sandbox.denials import denial
+from kestrel_lab.tools.sandbox.launcher import REPORT_FD
 from kestrel_lab.tools.sandbox.launching import can_launch
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.recipes import launch_for
+from kestrel_lab.tools.workfolder import ROOT, ending_folder, reporting, starting_folder, told, without_reporting
 
 KEPT_STDOUT = 12_000
 KEPT_STDERR = 6_000
@@ -24,12 +31,13 @@ MAX_OUTPUT = 50_000_000
 MAX_SECONDS = 600.0
 
 
-@tool(danger_level=Danger.HIGH, effect="opaque", version="2", parallel_safe=False, sandbox=Level.S0)
+@tool(danger_level=Danger.HIGH, effect="opaque", version="3", parallel_safe=False, sandbox=Level.S0)
 async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[str, Json]:
     """Run a bash command in the workspace directory and return its exit code and output.
 
     Nothing can be typed into it. When the time is up it is killed, with everything it started. Long
-    output is shortened in the middle. Each command starts anew: cd and variables do not carry over.
+    output is shortened in the middle. The next command begins in the directory where this one ended, as
+    long as that is in the workspace; variables do not carry over.
 
     Args:
         command: The command line, e.g. `python -m pytest -q tests`.
@@ -46,33 +54,68 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
     if "\0" in command:
         msg = "the command contains a NUL character"
         raise ValueError(msg)
-    out, err = Capture(KEPT_STDOUT), Capture(KEPT_STDERR)
+    out, err = Capture(KEPT_STDOUT, ctx.redactor), Capture(KEPT_STDERR, ctx.redactor)
     choice = await chosen(ctx.sandbox, ctx.workspace.root)
-    ended = await _run(command, ctx, choice.level, _sink(out), _sink(err), timeout_s)
+    folder, gone = starting_folder(ctx.workspace, ctx.folder)
+    live = LiveOutput(lambda text: ctx.output(without_reporting(text)), ctx.redactor)
+    try:
+        ended, told_of = await _run(command, ctx, choice.level, folder, _sink(out, live), _sink(err, live), timeout_s)
+    finally:
+        live.close()
+    folder, outside = ending_folder(ctx.workspace, told_of, folder)
+    if folder != ctx.folder:
+        ctx.moved(folder)
+    denied = denial(choice.level, ctx.sandbox, err.text() + out.text()) if ended.exit_code else ""
+    return _answer(ended, out, err, timeout_s, folder, "; ".join(note for note in (gone, outside, denied) if note))
+
+
+def _answer(ended: Ended, out: Capture, err: Capture, timeout_s: float, folder: str, note: str) -> dict[str, Json]:
     answer: dict[str, Json] = {
         "exit_code": None if ended.stopped else ended.exit_code,
         "stdout": out.text(),
-        "stderr": err.text(),
+        "stderr": without_reporting(err.text()),
         "truncated": out.truncated or err.truncated,
         "seconds": round(ended.seconds, 2),
     }
     if ended.stopped:
         why = {"timeout": f"it took longer than {timeout_s:g} seconds", "output": "it wrote too much output"}
         answer["killed"] = why.get(ended.stopped, "it started too many processes")
+    if folder != ROOT:
+        answer["directory"] = folder
+    if note:
+        answer["note"] = note
     return answer
 
 
-async def _run(command: str, ctx: ToolContext, level: Level, out: Sink, err: Sink, timeout_s: float) -> Ended:
-    argv = [_bash_path(), "--noprofile", "--norc", "-c", command]
-    if not can_launch():  # only the process group is killed there, what moved out of it survives
-        return await run_process(argv, cwd=str(ctx.workspace.root), env=clean_environment(), stdout=out, stderr=err, timeout_s=timeout_s)
-    launch = launch_for(level, argv, workspace=ctx.workspace.root, env=clean_environment(), sandbox=ctx.sandbox)
-    return await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s)
+async def _run(command: str, ctx: ToolContext, level: Level, folder: str, out: Sink, err: Sink, timeout_s: float) -> tuple[Ended, bytes]:
+    """How the command ended, and what it told of the folder it ended in."""
+    root = ctx.workspace.root
+    reading, report = os.pipe()
+    try:
+        number = REPORT_FD if can_launch() else report
+        argv = [_bash_path(), "--noprofile", "--norc", "-c", reporting(command, number)]
+        env = clean_environment()
+        if can_launch():
+            launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder)
+            ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
+        else:  # only the process group is killed there, what moved out of it survives
+            with tempfile.TemporaryDirectory(prefix="kestrel-") as own:
+                launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder, private=Path(own))
+                ended = await run_process(
+                    launch.argv, cwd=launch.cwd, env=launch.env, stdout=out, stderr=err, timeout_s=timeout_s, report=report
+                )
+        return ended, told(reading)
+    finally:
+        os.close(reading)
+        os.close(report)
 
 
-def _sink(capture: Capture) -> Sink:
+def _sink(capture: Capture, live: LiveOutput) -> Sink:
+    tell = live.stream()
+
     def take(piece: bytes) -> bool:
         capture.feed(piece)
+        tell(piece)
         return capture.total < MAX_OUTPUT
 
     return take

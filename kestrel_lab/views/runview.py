@@ -22,6 +22,7 @@ from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.wording import (
     RESULT_SHOWN,
+    WRITTEN_SHOWN,
     args_line,
     args_pairs,
     duration,
@@ -125,6 +126,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return _answered(view, event)
         case e.ToolCalled():
             return _called(view, event, at)
+        case e.ToolDelta():
+            return _written(view, event)
         case e.ToolAnswered():
             return _returned(view, event)
         case e.CacheHit():
@@ -288,8 +291,17 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
     note = " · ".join(part for part in (note, sandbox_words(event.sandbox)) if part)
     row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
-    row.change(state="running", since=at, note=note)
+    row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
+
+
+def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
+    """What a tool wrote so far stands where its answer will: the last lines of it."""
+    row = view.rows.get(f"c:{event.call}")
+    if not isinstance(row, CallRow) or row.state != "running":
+        return []
+    written = (row.result + plain(event.text))[-WRITTEN_SHOWN:]
+    return [row.change(result=written, preview=one_line(written.rstrip().rpartition("\n")[2], 160))]
 
 
 def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:

@@ -13,6 +13,7 @@ from kestrel_lab.core.text import head_tail, one_line, plain
 
 ARGS_SHOWN = 4_000
 RESULT_SHOWN = 4_000
+WRITTEN_SHOWN = 1_500
 """Characters of one argument and of one result that a row shows: beginning and end."""
 
 _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")

@@ -32,15 +32,26 @@ Make = Callable[..., Session]
 
 
 def hostile(*how: str, **more: Any) -> dict[str, Any]:
-    """The table of a hostile server."""
-    return {"command": sys.executable, "args": ["-S", HOSTILE, *how], **more}
+    """The table of a hostile server, in the sandbox of the lab; it may write where its arguments have it write."""
+    write = [str(Path(word.partition("=")[2]).parent) for word in how if "=/" in word]
+    return {"command": sys.executable, "args": ["-S", HOSTILE, *how], "write": write, **more}
+
+
+def programs() -> set[psutil.Process]:
+    """Every process that came of this one, but for those that wait to start commands."""
+    found = set()
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if not any("sandbox.launcher" in word for word in one.cmdline()) and one.status() != psutil.STATUS_ZOMBIE:
+                found.add(one)
+    return found
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """Sessions with MCP servers and approvals of their own; what they started is gone at the end."""
     opened: list[Session] = []
-    before = set(psutil.Process().children(recursive=True))
+    before = programs()
 
     def open_session(*, source: str = "", env: dict[str, str] | None = None, **tables: dict[str, Any]) -> Session:
         servers = {name: read_server(name, table, source) for name, table in tables.items()}
@@ -51,7 +62,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield open_session
     for session in opened:
         session.close()
-    assert [one for one in psutil.Process().children(recursive=True) if one not in before] == []
+    assert programs() - before == set()
 
 
 def call(tool: str, **args: str) -> Turn:
@@ -101,7 +112,9 @@ def test_the_published_git_server_works(make: Make, workspace: Path) -> None:
     """mcp-server-git tells the state of a repository; its refusals are errors for the model, not of the server."""
     subprocess.run(["git", "init", "-q", str(workspace)], check=True)
     (workspace / "new.txt").write_text("x")
-    session = make(git={"command": "mcp-server-git", "tools": {"git_status": {"danger": "safe", "effect": "pure"}}})
+    session = make(
+        git={"command": "mcp-server-git", "read": [str(workspace)], "tools": {"git_status": {"danger": "safe", "effect": "pure"}}}
+    )
     assert "new.txt" in ask(session, "git:git_status", repo_path=str(workspace))
     assert (session.toolbox.get("git:git_status").danger.name, session.toolbox.get("git:git_add").danger.name) == ("SAFE", "MEDIUM")
     with pytest.raises(ToolError):
@@ -117,7 +130,7 @@ def test_the_published_node_servers_work(make: Make, tmp_path: Path) -> None:
     every, memory, files = (str(program) for program in programs)
     session = make(
         every={"command": every},
-        mem={"command": memory, "env": {"MEMORY_FILE_PATH": str(tmp_path / "m")}},
+        mem={"command": memory, "env": {"MEMORY_FILE_PATH": str(tmp_path / "m")}, "write": [str(tmp_path)]},
         fs={"command": files, "args": [str(tmp_path)]},
     )
     told: list[float | None] = []
@@ -341,7 +354,7 @@ def gone(process: int, within: float = 0.0) -> bool:
 @pytest.mark.parametrize("how", ["stubborn", "leaves"])
 def test_a_server_and_its_child_end_with_close(make: Make, tmp_path: Path, how: str) -> None:
     """One that ignores the end of its input and SIGTERM, or leaves a child, is gone with it after close, which takes 3 s at most."""
-    session = make(h=hostile(f"{how}={tmp_path / 'ids'}"))
+    session = make(h=hostile(f"{how}={tmp_path / 'ids'}", sandbox="S0"))  # where processes have the numbers that they know
     ask(session, "h:echo", text="x")
     ids = [int(word) for word in (tmp_path / "ids").read_text().split()]
     began = time.monotonic()
@@ -354,7 +367,7 @@ _DIES = """
 import os, signal, sys
 from kestrel_lab.engine.session import Session
 from kestrel_lab.tools.mcp.config import read_server
-session = Session(sys.argv[1], env={"XDG_CONFIG_HOME": sys.argv[1]}, mcp={"h": read_server("h", {"command": sys.executable, "args": sys.argv[3:]})})
+session = Session(sys.argv[1], env={"XDG_CONFIG_HOME": sys.argv[1]}, mcp={"h": read_server("h", {"command": sys.executable, "args": sys.argv[3:], "sandbox": "S0"})})
 session.mcp.learn("h")
 if sys.argv[2] == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
@@ -371,10 +384,7 @@ def test_no_server_outlives_its_process(tmp_path: Path, how: str) -> None:
     assert done.returncode == (-9 if how == "kill" else 0)
     server, child = map(int, ids.read_text().split())
     assert gone(server, within=3)
-    if how == "exit":
-        assert gone(child, within=3)
-    else:  # what a server itself started sees only that its input ended
-        psutil.Process(child).kill()
+    assert gone(child, within=3)
 
 
 @pytest.fixture
@@ -419,7 +429,13 @@ def test_servers_over_http_work_and_are_pinned_too(make: Make, over_http: tuple[
 def serving(home: Path, workspace: Path, *options: str) -> dict[str, Any]:
     """The table of `kestrel mcp serve` as a server."""
     env = {"KESTREL_HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
-    return {"command": sys.executable, "args": ["-m", "kestrel_lab", "mcp", "serve", *options], "env": env, "cwd": str(workspace)}
+    return {
+        "command": sys.executable,
+        "args": ["-m", "kestrel_lab", "mcp", "serve", *options],
+        "env": env,
+        "cwd": str(workspace),
+        "sandbox": "S0",
+    }
 
 
 def test_kestrel_is_a_server_itself(make: Make, workspace: Path, tmp_path: Path) -> None:

@@ -134,6 +134,12 @@ def test_the_doctor_tells_level_and_canary(workspace: Path, monkeypatch: pytest.
     lab = Lab(workspace / "home", env={})
     rows = {finding.what.strip(): finding for finding in examine(lab).findings}
     level = choose(lab.sandbox, workspace).level
+    assert [name for name in rows if name.startswith("barrier")] == [
+        "barrier: secrets",
+        "barrier: web tools",
+        "barrier: paths",
+        "barrier: log's disk",
+    ]
     assert rows["sandbox (auto)"].found == f"{level.name}: {level.meaning}"
     for one in (Level.S3, Level.S2, Level.S1):
         problem = why_not(one, Sandbox())

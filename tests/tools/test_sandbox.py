@@ -28,6 +28,7 @@ from kestrel_lab.tools.sandbox.launcher import MAX_PROCESSES
 from kestrel_lab.tools.sandbox.launching import unshifted
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
 from kestrel_lab.tools.sandbox.recipes import bwrap_path, launch_for
+from kestrel_lab.tools.sandbox.repository import linked_repository
 from kestrel_lab.tools.shell import bash
 from kestrel_lab.tools.workspace import Workspace
 
@@ -305,6 +306,54 @@ def test_git_can_commit(level: str, tmp_path: Path) -> None:
     name = "-c user.name=a -c user.email=a@example.org -c safe.directory=*"
     ended = run_at(held, tmp_path, f"echo x > f && git {name} add f && git {name} commit -qm one && git {name} status --porcelain")
     assert ended.exit_code == 0
+
+
+@pytest.mark.parametrize("level", ["S3", "S2", "S1"])
+def test_a_worktree_works_and_what_git_obeys_is_guarded(level: str, tmp_path: Path) -> None:
+    """Status and commit work in a worktree; hooks, settings and other worktrees of its repository, and its pointer to it, stay as they are."""
+    held, tree, git = needs(level), tmp_path / "tree", tmp_path / "main/.git"
+    name = "-c user.name=a -c user.email=a@example.org"
+    made = f"git init -q main && cd main && echo x > f && git add f && git {name} commit -qm one && git worktree add -q ../tree && git worktree add -q ../other"
+    subprocess.run(made, shell=True, cwd=tmp_path, check=True)
+    before = {
+        place: place.read_text()
+        for place in (git / "config", git / "worktrees/tree/commondir", git / "worktrees/other/gitdir", tree / ".git")
+    }
+    attacks = f"echo x > {git}/hooks/post-commit; echo x >> {git}/config; echo x > {git}/worktrees/other/gitdir; "
+    if held > Level.S1:  # which cannot guard a part of what it lets be written
+        attacks += f"echo x > {git}/worktrees/tree/commondir; echo x > .git; mv .git g; "
+    ended = run_at(
+        held, tree, f"{attacks} echo y > f && git {name} commit -qam two && git status --porcelain > s && git log --oneline | wc -l >> s"
+    )
+    assert (ended.exit_code, (tree / "s").read_text()) == (0, "?? s\n2\n")
+    assert ((git / "hooks/post-commit").exists(), {place: place.read_text() for place in before}) == (False, before)
+
+
+@pytest.mark.parametrize("lie", ["elsewhere", "not a repository", "a link", "no word back"])
+def test_a_workspace_that_says_where_its_repository_is_is_not_believed(lie: str, tmp_path: Path) -> None:
+    """Whoever wrote the workspace may have written its `.git` file: a repository has to name the worktree, or nothing of it is shown."""
+    subprocess.run(
+        "git init -q main && cd main && git -c user.name=a -c user.email=a@b.c commit -qm x --allow-empty && git worktree add -q ../tree",
+        shell=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    workspace, git = tmp_path / "tree", tmp_path / "main/.git"
+    assert linked_repository(workspace) is not None
+    match lie:
+        case "elsewhere":
+            workspace = tmp_path / "false"
+            workspace.mkdir()
+            (workspace / ".git").write_text(f"gitdir: {git}/worktrees/tree\n")
+        case "not a repository":
+            (tmp_path / "home/worktrees/x").mkdir(parents=True)
+            (workspace / ".git").write_text(f"gitdir: {tmp_path}/home/worktrees/x\n")
+        case "a link":
+            (workspace / ".git").rename(tmp_path / "moved")
+            (workspace / ".git").symlink_to(tmp_path / "moved")
+        case _:
+            (git / "worktrees/tree/gitdir").unlink()
+    assert linked_repository(workspace) is None
 
 
 def test_a_program_that_cannot_start_is_an_error(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json, content_key
 from kestrel_lab.middleware.policy import danger_named
 from kestrel_lab.tools.environment import looks_secret
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]|_(?!_)){0,31}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_OF_OTHERS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type"})
-"""Keys of a server that programs agree on."""
+_OF_OTHERS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type", "sandbox", "at_least", "network", "read", "write"})
+"""Keys of a server that programs agree on, and those of the sandbox, which others leave alone and a person sees before approving."""
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 
@@ -51,6 +52,16 @@ class ServerConfig:
     only: tuple[str, ...] | None = None
     """The tools to offer; `None` for all."""
     enabled: bool = True
+    sandbox: Sandbox | None = None
+    """The level it is held in at; `None` for that of the lab. Only the level counts."""
+    at_least: Level = Level.S0
+    """It is not started at a lower level."""
+    network: bool = False
+    """Whether it may use the network, this machine's own services included."""
+    read: tuple[str, ...] = ()
+    """Places it may read beside its program, its folder, and what its arguments and variables name."""
+    write: tuple[str, ...] = ()
+    """Places it may write."""
     timeout_s: float = 60.0
     """Seconds a call may take."""
     start_timeout_s: float = 20.0
@@ -66,14 +77,25 @@ class ServerConfig:
             return self.url
         given = [f"{name}={'…' if looks_secret(name) and not _VARIABLE.search(value) else value}" for name, value in self.env.items()]
         words = " ".join(_quoted(word) for word in (*given, self.command, *self.args))
-        return f"{words}  (in {self.cwd})" if self.cwd else words
+        notes = [*([f"in {self.cwd}"] if self.cwd else []), *self._freedoms]
+        return f"{words}  ({'; '.join(notes)})" if notes else words
+
+    @property
+    def _freedoms(self) -> list[str]:
+        """What it may beyond what every server may, in words."""
+        words = ["without a sandbox"] if self.sandbox is not None and self.sandbox.level is Level.S0 else []
+        words += ["with network"] if self.network else []
+        return words + [f"{verb} {', '.join(places)}" for verb, places in (("reads", self.read), ("writes", self.write)) if places]
 
     @property
     def key(self) -> str:
         """Equal for servers that are the same program or address in every respect; a command with a path is bound to its folder."""
         bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
-        return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers))
+        freedoms = self._freedoms  # none for what is approved since before there were any
+        return content_key(
+            self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *([freedoms] if freedoms else [])
+        )
 
     def trust_in(self, tool: str) -> Trust:
         """What calling `tool` counts as."""
@@ -214,6 +236,14 @@ def _yes_or_no(value: Json) -> bool:
     return value
 
 
+def _sandbox(value: Json) -> Sandbox:
+    return Sandbox.parse(_text(value))
+
+
+def _least(value: Json) -> Level:
+    return parse_level(_text(value)) or Level.S1
+
+
 def _tables(value: Json) -> dict[str, Json]:
     if not isinstance(value, Mapping):
         msg = "must be a table with a table for each tool"
@@ -231,6 +261,11 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "tools": _tables,
     "only": _texts,
     "enabled": _yes_or_no,
+    "sandbox": _sandbox,
+    "at_least": _least,
+    "network": _yes_or_no,
+    "read": _texts,
+    "write": _texts,
     "timeout_s": _seconds,
     "start_timeout_s": _seconds,
 }

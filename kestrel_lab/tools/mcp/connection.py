@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.text import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.tools.environment import clean_environment
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.mcp.definitions import Definition, vetted
+from kestrel_lab.tools.mcp.held import held_server, network_hint
 from kestrel_lab.tools.mcp.results import text_of
 from kestrel_lab.tools.mcp.stdio import ServerLog, open_pipe
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 if TYPE_CHECKING:
     from mcp import Client  # loaded on use: half a second
@@ -37,7 +40,9 @@ _TIMED_OUT = -32001
 class Connection:
     """A server that was started or reached, until it is closed or stops talking."""
 
-    def __init__(self, config: ServerConfig, ours: Mapping[str, str], log: Path, ended: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: ServerConfig, ours: Mapping[str, str], log: Path, ended: Callable[[str], None], sandbox: Sandbox | None = None
+    ) -> None:
         """Not yet connected; `ended` is told why, when it ends by itself after it was open."""
         self.config = config
         self.definitions: dict[str, Definition] = {}
@@ -45,9 +50,11 @@ class Connection:
         self.refused: dict[str, str] = {}
         """Tools of it that are not offered to anybody, and why."""
         self.who = ""
+        self.level: Level | None = None
+        """What it is held in at; `None` for one that is reached, or not yet started."""
         self.reason = ""
         """Why it ended; empty while it has not."""
-        self._ours, self._log_path, self._tell_ended = ours, log, ended
+        self._ours, self._log_path, self._tell_ended, self._sandbox = ours, log, ended, sandbox or Sandbox()
         self._log: ServerLog | None = None
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -105,7 +112,7 @@ class Connection:
         )
         text = text_of(result)
         if result.is_error:
-            raise ToolError(text or "the tool failed and does not say why")
+            raise ToolError((text or "the tool failed and does not say why") + network_hint(self.config, self.level, text))
         return text
 
     async def ping(self) -> None:
@@ -177,10 +184,11 @@ class Connection:
             http = await stack.enter_async_context(create_mcp_http_client(headers=headers or None))
             transport: Any = streamable_http_client(config.url, http_client=http)
         else:
-            self._log = ServerLog(self._log_path)
+            self._log = ServerLog(self._log_path, Redactor.of(self._ours))
             environment = {**clean_environment(self._ours), **config.environment(self._ours)}
-            argv = (config.command, *config.args)
-            transport = open_pipe(argv, env=environment, cwd=config.cwd or None, log=self._log, ended=self._ended)
+            launch, choice = await asyncio.to_thread(held_server, config, environment, self._sandbox)
+            self.level = choice.level
+            transport = open_pipe(launch, log=self._log, ended=self._ended)
         return Client(
             transport,
             read_timeout_seconds=max(config.timeout_s, config.start_timeout_s),
@@ -264,7 +272,8 @@ class Connection:
 
     def _with_last(self, what: str) -> str:
         last = "" if self._log is None else self._log.last
-        return f"{what}; it said last: {last}" if last and last not in what else what
+        told = f"{what}; it said last: {last}" if last and last not in what else what
+        return told + network_hint(self.config, self.level, told)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -6,36 +6,40 @@ The SDK's own pipe reads lines of any length, keeps quiet about what is no JSON,
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import codecs
 import os
 import re
-import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.text import one_line
+from kestrel_lab.tools.mcp.program import PIECE, Program, start
+from kestrel_lab.tools.sandbox.launching import Launch
 
 LONGEST_LINE = 1_000_000
 """Bytes of one message; a longer one is not read, and its request is answered with an error."""
 MOST_GARBAGE = 50
 """Lines that are no JSON until the connection is given up; a banner is forgiven."""
+MOST_HELD = 65_536
+"""Characters of it that may wait because they could be the beginning of a secret."""
 MOST_LOGGED = 2_000_000
 """Bytes of a server's log; then it begins anew."""
-_PIECE, _HEAD = 65_536, 400
-_GRACE_S, _TERM_S = 1.0, 0.5
-"""How long a server may take to end when its input ends, and after it was asked to."""
+_HEAD = 400
+_END_S = 0.5
+"""How long a server may take to end once its output has."""
 _ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
 
 
 class ServerLog:
     """What a server writes to its standard error, and what on its standard output is no message; bounded."""
 
-    def __init__(self, path: Path) -> None:
-        """Append to `path`, made if need be and readable by its owner only."""
+    def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
+        """Append to `path`, made if need be and readable by its owner only; without the secrets that `redactor` knows."""
+        self._redactor, self._held = redactor or Redactor(), ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.last = path, ""
         fresh = not path.exists() or path.stat().st_size > MOST_LOGGED
@@ -45,48 +49,43 @@ class ServerLog:
 
     def write(self, piece: bytes) -> None:
         """Keep `piece`, as far as there is room."""
-        if lines := [line for line in piece.decode("utf-8", "replace").splitlines() if line.strip()]:
+        text = self._held + self._decoder.decode(piece)
+        if lines := [line for line in self._redactor.text(text).splitlines() if line.strip()]:
             self.last = one_line(lines[-1], 200)
-        if self._left > 0:
-            with suppress(OSError):  # a full disk must not end a server
-                os.write(self._file, piece[: self._left])
-            self._left -= len(piece)
+        cut = max(self._redactor.settled(text), len(text) - MOST_HELD)
+        self._held = text[cut:]
+        self._keep(text[:cut])
 
     def close(self) -> None:
-        """Write no more."""
+        """Write what is left, and no more."""
+        self._keep(self._held)
         os.close(self._file)
+
+    def _keep(self, text: str) -> None:
+        content = self._redactor.text(text).encode("utf-8", "replace")[: max(0, self._left)]
+        with suppress(OSError):  # a full disk must not end a server
+            os.write(self._file, content)
+        self._left -= len(content)
 
 
 @asynccontextmanager
-async def open_pipe(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, log: ServerLog, ended: Callable[[str], None]
-) -> AsyncIterator[Any]:
-    """Start a server and give the SDK's two streams to it; on leaving, every process of its group is gone.
+async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], None]) -> AsyncIterator[Any]:
+    """Start a server and give the SDK's two streams to it; on leaving, all that came of it is gone.
 
     `ended` is told why, when the server stops talking by itself. Raises `OSError` for a program that cannot be started.
     """
     import anyio  # with the SDK
 
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        env=dict(env),
-        cwd=cwd,
-        start_new_session=True,
-        preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # one system call, nothing allocated
-        limit=_PIECE,
-    )
+    program = await start(launch)
     to_session, from_server = anyio.create_memory_object_stream[Any](0)
     to_server, from_session = anyio.create_memory_object_stream[Any](0)
-    incoming = _Incoming(process, log, to_session, ended)
-    tasks = [asyncio.create_task(work) for work in (incoming.read(), _write(process, from_session), _copy(process, log))]
+    incoming = _Incoming(program, log, to_session, ended)
+    tasks = [asyncio.create_task(work) for work in (incoming.read(), _write(program, from_session), _copy(program, log))]
     try:
         yield from_server, to_server
     finally:
         incoming.closing = True
-        stopping = asyncio.ensure_future(_stop(process))
+        stopping = asyncio.ensure_future(program.stop())
         while not stopping.done():  # also when we are cancelled: the process must not stay
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(stopping)
@@ -100,9 +99,9 @@ async def open_pipe(
 class _Incoming:
     """Lines of the server's standard output as messages for the session."""
 
-    def __init__(self, process: Process, log: ServerLog, session: Any, ended: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, log: ServerLog, session: Any, ended: Callable[[str], None]) -> None:
         self.closing = False
-        self._process, self._log, self._session, self._ended = process, log, session, ended
+        self._program, self._log, self._session, self._ended = program, log, session, ended
         self._garbage = 0
 
     async def read(self) -> None:
@@ -112,13 +111,16 @@ class _Incoming:
         except (OSError, ValueError) as error:
             reason = f"its output cannot be read: {error}"
         if not self.closing:
-            self._ended(reason or await self._how_it_ended())
+            try:
+                reason = reason or await self._how_it_ended()
+            except OSError as error:
+                reason = str(error)
+            self._ended(reason)
         self._session.close()  # after the reason is known: whoever waits for an answer asks for it
 
     async def _lines(self) -> str:
-        assert self._process.stdout is not None
         buffer, head, skipped = b"", b"", 0
-        while piece := await self._process.stdout.read(_PIECE):
+        while piece := await self._program.stdout.read(PIECE):
             *lines, buffer = (buffer + piece).split(b"\n")
             for line in lines:
                 if skipped:
@@ -173,11 +175,8 @@ class _Incoming:
             await self._session.send(message)
 
     async def _how_it_ended(self) -> str:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_TERM_S):
-                await self._process.wait()
+        code = await self._program.code(_END_S)  # raises where it never began
         await asyncio.sleep(0.05)  # what it said last is on its way
-        code = self._process.returncode
         if code is None:
             how = "it closed its standard output"
         else:
@@ -185,51 +184,13 @@ class _Incoming:
         return f"{how}; it said last: {self._log.last}" if self._log.last else how
 
 
-async def _write(process: Process, messages: Any) -> None:
-    assert process.stdin is not None
+async def _write(program: Program, messages: Any) -> None:
     with suppress(OSError):  # the reader notices that nobody is there, and says so
         async for message in messages:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-            process.stdin.write(text.encode() + b"\n")
-            await process.stdin.drain()
+            await program.write(text.encode() + b"\n")
 
 
-async def _copy(process: Process, log: ServerLog) -> None:
-    assert process.stderr is not None
-    while piece := await process.stderr.read(_PIECE):
+async def _copy(program: Program, log: ServerLog) -> None:
+    while piece := await program.stderr.read(PIECE):
         log.write(piece)
-
-
-async def _stop(process: Process) -> None:
-    """End its input, wait, ask, kill; at last the whole group, whoever is left in it."""
-    assert process.stdin is not None
-    process.stdin.close()
-    for number, patience in ((0, _GRACE_S), (signal.SIGTERM, _TERM_S), (signal.SIGKILL, _TERM_S)):
-        if number:
-            _signal_group(process, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                while process.returncode is None:  # noqa: ASYNC110  # not `wait`: that waits for pipes which a grandchild may hold
-                    await asyncio.sleep(0.01)
-        if process.returncode is not None:
-            break
-    _signal_group(process, signal.SIGKILL)
-    process._transport.close()  # type: ignore[attr-defined]  # a grandchild may hold the pipes, nothing public lets go of them
-
-
-def _signal_group(process: Process, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-
-
-if sys.platform == "linux":
-    _libc = ctypes.CDLL(None)
-    _PR_SET_PDEATHSIG = 1
-
-    def _die_with_parent() -> None:
-        """A kernel that is killed takes its servers along, also those that do not notice that their input ended."""
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-else:
-
-    def _die_with_parent() -> None:
-        """Nothing to do it with: a server notices that its input ended."""

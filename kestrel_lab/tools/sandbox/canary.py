@@ -15,6 +15,7 @@ from kestrel_lab.tools.environment import clean_environment
 from kestrel_lab.tools.sandbox.launching import can_launch, run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.recipes import bwrap_path, launch_for
+from kestrel_lab.tools.sandbox.seatbelt import can_seatbelt
 
 PROBES = ("read outside", "write outside", "TCP", "Unix socket", "environment of the parent")
 _SECONDS = 20.0
@@ -60,10 +61,13 @@ def leaks(level: Level, sandbox: Sandbox) -> list[str]:
             door.bind(str(address))
             door.listen()
             port = 0 if sandbox.network else tcp.getsockname()[1]
-            environ = Path("/proc/self/environ").read_bytes()
+            own = Path("/proc/self/environ")
+            environ = own.read_bytes() if own.exists() else b""
             given = [str(secret), str(target), port, str(address), os.getpid(), hashlib.sha256(environ).hexdigest()]
             argv = [sys.executable, "-I", "-S", "-c", _PROBE, json.dumps(given)]
-            launch = launch_for(level, argv, workspace=workspace, env=clean_environment(), sandbox=sandbox)
+            private = root / "private"
+            private.mkdir()
+            launch = launch_for(level, argv, workspace=workspace, env=clean_environment(), sandbox=sandbox, private=private)
             code, output = run_blocking(launch, _SECONDS)
         if code != 0 or not (workspace / "written").exists():
             raise OSError(output.strip().splitlines()[-1][:300] if output.strip() else f"the probe ended with code {code}")
@@ -77,10 +81,10 @@ def leaks(level: Level, sandbox: Sandbox) -> list[str]:
 
 def why_not(level: Level, sandbox: Sandbox) -> str:
     """Why the level cannot be relied on here; empty where it can. Whatever goes wrong in asking is a reason."""
-    if not can_launch():
-        return "sandboxes need Linux" if level > Level.S0 else ""
     if level is Level.S0:
         return ""
+    if not can_launch() and not (level is Level.S1 and can_seatbelt()):
+        return "this level needs Linux; macOS has S1 where sandbox-exec is there"
     if level >= Level.S2 and bwrap_path() is None:
         return "bubblewrap is not installed (apt install bubblewrap, or dnf install bubblewrap)"
     try:

@@ -76,7 +76,18 @@ def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choi
 
 async def chosen(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
     """The same without blocking the event loop."""
+    if _tried(sandbox):
+        return choose(sandbox, workspace, minimum)
     return await asyncio.to_thread(choose, sandbox, workspace, minimum)
+
+
+def _tried(sandbox: Sandbox) -> bool:
+    """Whether all that has to be tried for `sandbox` was: nothing is left that takes long."""
+    for level in _BEST_FIRST if sandbox.level is None else (sandbox.level,):
+        found = _VERDICTS.get((level, sandbox.network, bwrap_path()))
+        if not found:
+            return found is not None
+    return True
 
 
 def _problem(level: Level, sandbox: Sandbox, workspace: Path) -> str:

@@ -13,6 +13,7 @@ import fcntl
 import gc
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -29,13 +30,18 @@ from kestrel_lab.tools.sandbox import landlock
 CONTROL_FD = 3
 FILTER_FD = 3
 """Where a command finds its filter of system calls, if it is to put it up itself."""
+REPORT_FD = 19
+"""Where a command finds what it may tell whoever asked beside its output, if there is somewhere; no program has a use for that number."""
 _SUBREAPER = 36
 _HIGH = 20
 """Above the numbers that mean something to a command."""
+_PLACES = (0, 1, 2, REPORT_FD)
 _DEFAULTS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python, or this process, handles in its own way."""
 _SWEEP_S = 5.0
 _CHECK_S = 0.2
+MAX_FILE = 10 * 1024**3
+"""Bytes of one file that a command may write; a larger one fails, or ends the command."""
 MAX_PROCESSES = 500
 """How many processes a command may have at once; one that forks without end is killed."""
 
@@ -47,6 +53,9 @@ def serve() -> None:
     control = socket.socket(fileno=CONTROL_FD)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    bound = MAX_FILE if most == resource.RLIM_INFINITY else min(MAX_FILE, most)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
     gc.disable()  # so that forked processes share memory
     while True:
         taken, take = os.pipe()
@@ -71,7 +80,7 @@ def _keep(control: socket.socket, take: int) -> None:
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    message, fds, _, _ = socket.recv_fds(control, 16, 4, socket.MSG_CMSG_CLOEXEC)
+    message, fds, _, _ = socket.recv_fds(control, 16, 5, socket.MSG_CMSG_CLOEXEC)
     if not message:
         return
     control.close()
@@ -124,7 +133,7 @@ def _started(request: Request, private: str, streams: list[int], talk: socket.so
 
 def _spawned(request: Request, streams: list[int]) -> int:
     """A process that holds itself in, or is not held in: all it is given are its streams and its filter. No copy of this one is made."""
-    kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in enumerate(streams)]
+    kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in zip(_PLACES, streams, strict=False)]
     if program := base64.b64decode(request["filter"]):
         kept.append((fcntl.fcntl(_memory(program), fcntl.F_DUPFD_CLOEXEC, _HIGH), FILTER_FD))
     actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
@@ -142,7 +151,8 @@ def _become(request: Request, private: str, streams: list[int], tell: int) -> No
         signal.set_wakeup_fd(-1)
         for number in _DEFAULTS:
             signal.signal(number, signal.SIG_DFL)
-        for place, fd in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH) for stream in streams]):
+        kept = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH) for stream in streams]
+        for place, fd in zip(_PLACES, kept, strict=False):
             os.dup2(fd, place)
         rules = request["landlock"]
         landlock.drop_privileges()

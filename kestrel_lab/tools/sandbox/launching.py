@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -174,13 +175,17 @@ def unshifted(code: int) -> int:
     return 128 - code if code - 128 in _FATAL else code
 
 
-def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int) -> socket.socket:
-    """Start a command; its streams may be closed here afterwards. The socket tells its end, and closing it kills the command."""
+def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> socket.socket:
+    """Start a command; its streams may be closed here afterwards. The socket tells its end, and closing it kills the command.
+
+    `report` is a file descriptor that it finds as `REPORT_FD`.
+    """
     ours, theirs = socket.socketpair()
     nothing = os.open(os.devnull, os.O_RDONLY) if stdin is None else -1
     try:
         with theirs:
-            _LAUNCHER.send([theirs.fileno(), nothing if stdin is None else stdin, stdout, stderr])
+            more = () if report is None else (report,)
+            _LAUNCHER.send([theirs.fileno(), nothing if stdin is None else stdin, stdout, stderr, *more])
         ours.sendall(launch.message())
     except BaseException:
         ours.close()
@@ -191,15 +196,17 @@ def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int) -> socket
     return ours
 
 
-async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int) -> Launched:
+async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Launched:
     """The same on a running event loop."""
-    talk = begin(launch, stdin, stdout, stderr)
+    talk = begin(launch, stdin, stdout, stderr, report)
     talk.setblocking(False)
     return Launched(talk, shifted=launch.shifted)
 
 
 def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
     """Run a command to its end without an event loop: exit code and output; `None` for one that was not started or took too long."""
+    if not can_launch():
+        return _run_child(launch, timeout_s)
     reading, writing = os.pipe()
     try:
         with begin(launch, None, writing, writing) as talk:
@@ -223,3 +230,21 @@ def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
     if "error" in message:
         return None, f"{message['error']}\n{output}".strip()
     return int(message.get("exit", -9)), output
+
+
+def _run_child(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
+    """The same as a child of this process, where there is no launcher."""
+    try:
+        done = subprocess.run(
+            launch.argv,
+            cwd=launch.cwd,
+            env=dict(launch.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, str(error)
+    return done.returncode, done.stdout[:100_000].decode("utf-8", "replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,16 +22,20 @@ class Level(IntEnum):
     @property
     def meaning(self) -> str:
         """What a command at this level can reach, in one sentence."""
-        return _MEANING[self]
+        return _SEATBELT if self is Level.S1 and sys.platform == "darwin" else _MEANING[self]
 
 
 _MEANING = {
     Level.S0: "no sandbox: a command reaches whatever its user can, with a short environment",
     Level.S1: "Landlock and seccomp: reads the system's programs, writes the workspace; it sees other processes, "
-    "can change modes and times of its user's files, and reads a .kestrel folder that lies in the workspace",
+    "can change modes and times of its user's files, reads a .kestrel folder that lies in the workspace, and has no shared memory",
     Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is written",
     Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes are not there",
 }
+_SEATBELT = (
+    "sandbox-exec: reads the system's programs, writes the workspace; a process that leaves its group outlives the command, and the "
+    "profile was never tried by those who wrote it: the canary decides"
+)
 
 AUTO = "auto"
 _NAMES = (AUTO, *(level.name for level in Level))

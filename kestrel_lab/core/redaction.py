@@ -1,0 +1,121 @@
+"""Secrets that nobody is to be shown: values of variables that hold one, plain or encoded, and what looks like a key."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+from urllib.parse import quote
+
+from kestrel_lab.core.jsontypes import Json
+
+REDACTED: Final = "[REDACTED]"
+"""Stands where a secret was."""
+MIN_SECRET: Final = 8
+"""Characters of a variable's value from which on it can be told from an ordinary word."""
+LONGEST: Final = 1024
+"""Characters of a token from which on it is no key: as much is looked at together where text comes in pieces."""
+
+SECRET_NAME: Final = re.compile(r"(?i)(?:^|_)(?:api_?key|key|token|secret|password|passwd|passphrase|credentials?|pat)(?:_|\d*$)")
+"""A variable of such a name holds a secret."""
+KEY_LIKE: Final = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"  # a JSON web token
+    r"|(?<![\w-])(?:sk|rk|pk)[-_][\w-]{20,}"  # OpenAI, Anthropic, Stripe and those who copy them
+    r"|(?<![\w-])(?:gh[opsur]_|github_pat_|glpat-|hf_|gsk_|xai-|pypi-|npm_|r8_|tvly-|AIza)[\w-]{20,}"
+    r"|(?<![\w-])xox[abeprs]-[\w-]{10,}"
+    r"|(?<!\w)(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)"
+    r"|(?i:(?<=\bbearer )[\w.~+/=-]{20,})"
+)
+_IN_KEYS: Final = "".join(map(chr, [*range(48, 58), *range(65, 91), *range(97, 123)])) + "_-+/=%"
+_OPEN_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?![\s\S]*-----END )")
+_BEARER_END: Final = re.compile(r"(?i)\bbearer [\w.~+/=-]*\Z")
+
+
+def secret_values(env: Mapping[str, str]) -> set[str]:
+    """Values of the variables that hold secrets, those left out that are too short to be told from words."""
+    return {value for name, value in env.items() if SECRET_NAME.search(name) and len(value.strip()) >= MIN_SECRET}
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A value as it is and as it is often encoded; of base64 the part that does not depend on what stands around it."""
+    content = value.encode("utf-8", "surrogateescape")
+    yield from (value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1], content.hex())
+    yield content.decode("latin-1")  # as bytes are looked through that may be cut anywhere
+    for before in range(3):
+        encoded = b64encode(bytes(before) + content).decode("ascii")
+        inner = encoded[-(-before * 4 // 3) : (before + len(content)) * 4 // 3]
+        yield from (inner, inner.replace("+", "-").replace("/", "_"))
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Replaces secrets by `REDACTED`; what was replaced already stays as it is."""
+
+    values: frozenset[str] = field(default_factory=frozenset, repr=False)
+
+    @classmethod
+    def of(cls, env: Mapping[str, str]) -> Redactor:
+        """For the secrets among the variables of an environment."""
+        return cls(frozenset(form for value in secret_values(env) for form in _forms(value) if len(form) >= MIN_SECRET))
+
+    @property
+    def margin(self) -> int:
+        """So many characters at a cut may be a part of a secret that nobody can tell."""
+        return max([LONGEST, *map(len, self.values)])
+
+    def text(self, text: str) -> str:
+        """`text` without secrets."""
+        if self._pattern is not None:
+            text = self._pattern.sub(REDACTED, text)
+        return KEY_LIKE.sub(REDACTED, text)
+
+    def json(self, value: Json) -> Json:
+        """`value` without secrets in any text of it, keys of objects included."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.json(item) for item in value]
+        if isinstance(value, dict):
+            return {self.text(key): self.json(item) for key, item in value.items()}
+        return value
+
+    def settled(self, text: str) -> int:
+        """How much of the beginning of `text` can be redacted and shown although more may follow.
+
+        What is behind may be the beginning of a secret. Never cuts through one.
+        """
+        tail = text[-LONGEST:]
+        cut = len(text) - (len(tail) - len(tail.rstrip(_IN_KEYS)))
+        for pattern, since in ((_BEARER_END, max(0, len(text) - LONGEST)), (_OPEN_KEY, 0)):
+            if (found := pattern.search(text, since)) is not None:
+                cut = min(cut, found.start())
+        for value in self.values:
+            cut = min(cut, len(text) - _overlap(text, value))
+        for found in self.found(text):
+            if found.start() < cut < found.end():
+                cut = found.start()
+        return cut
+
+    def found(self, text: str) -> Iterator[re.Match[str]]:
+        """Where secrets are in `text`."""
+        if self._pattern is not None:
+            yield from self._pattern.finditer(text)
+        yield from KEY_LIKE.finditer(text)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str] | None:
+        longest_first = sorted(self.values, key=lambda value: (-len(value), value))
+        return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+
+def _overlap(text: str, value: str) -> int:
+    """How many characters at the end of `text` are the beginning, and not the whole, of `value`."""
+    for size in range(min(len(value) - 1, len(text)), 0, -1):
+        if text.endswith(value[:size]):
+            return size
+    return 0

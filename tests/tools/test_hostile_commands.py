@@ -1,0 +1,134 @@
+"""What a command tries that must not work, given to the `bash` tool as an agent would give it; and files that run themselves."""
+
+import asyncio
+import os
+import socket
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kestrel_lab.tools.files import preview_edit, preview_write
+from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.denials import denial
+from kestrel_lab.tools.sandbox.launcher import MAX_FILE
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.selfrunning import who_runs
+from kestrel_lab.tools.shell import bash
+from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.views.diffs import changed, tells_all
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
+HELD = ["S3", "S1"]
+
+
+def shell(root: Path, level: str, command: str, *, network: bool = False) -> Any:
+    """A command at a level."""
+    if problem := why_not(Level[level], Sandbox()):
+        pytest.skip(problem)
+    context = ToolContext(workspace=Workspace(root), sandbox=Sandbox(level=Level[level], network=network))
+    return asyncio.run(bash.run(bash.validate({"command": command}), context))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with keys and a kernel's connection file, which is not the workspace."""
+    folder = tmp_path / "home"
+    for name in (".ssh/id_rsa", ".local/share/jupyter/runtime/kernel-1.json", ".aws/credentials"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("TOPSECRET")
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("OPENAI_API_KEY", "TOPSECRET")
+    (tmp_path / "work").mkdir()
+    return folder
+
+
+@linux
+@pytest.mark.parametrize("level", HELD)
+def test_keys_and_kernels_cannot_be_read(level: str, home: Path) -> None:
+    """Neither by their names, nor found by a search, nor in the environment of the process that asked; at S0 they can: the probe works."""
+    command = f"cat {home}/.ssh/id_rsa {home}/.local/share/jupyter/runtime/*.json; grep -rs TOPSECRET {home}; tr '\\0' '\\n' </proc/{os.getpid()}/environ; env"
+    work = home.parent / "work"
+    assert "TOPSECRET" not in str(shell(work, level, command))
+    assert shell(work, "S0", command)["stdout"].count("TOPSECRET") >= 4
+
+
+@linux
+@pytest.mark.parametrize("level", HELD)
+def test_nothing_gets_out_and_the_sandbox_says_so(level: str, tmp_path: Path) -> None:
+    """TCP, names, UDP and Unix sockets are shut, and the answer says that it is the sandbox, not the program; with the network it does not."""
+    place = tmp_path / "s"
+    with closing(socket.create_server(("127.0.0.1", 0))) as tcp, closing(socket.socket(socket.AF_UNIX)) as unix:
+        unix.bind(str(place))
+        unix.listen()
+        port = tcp.getsockname()[1]
+        by_tcp = shell(tmp_path, level, f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo out")
+        by_name = shell(tmp_path, level, f"{sys.executable} -c 'import socket; socket.getaddrinfo(\"localhost.example\", 80)'")
+        by_socket = shell(
+            tmp_path, level, f'{sys.executable} -c \'import socket; socket.socket(socket.AF_UNIX).connect("s"); print("out")\''
+        )
+        opened = shell(tmp_path, level, f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo out", network=True)
+    assert [answer["stdout"] for answer in (by_tcp, by_name, by_socket, opened)] == ["", "", "", "out\n"]
+    assert by_tcp["exit_code"] != 0
+    assert f"the sandbox ({level}) lets commands have no network" in by_name["note"]
+    assert "note" not in opened
+
+
+def test_only_what_sounds_like_the_sandbox_is_said_to_be_its_doing() -> None:
+    """Other errors, no sandbox, and a network that is open are left alone."""
+    refused, missing = "curl: (7) Failed to connect to example.org", "ls: cannot access 'x': No such file or directory"
+    held = [denial(Level.S3, Sandbox(), said) != "" for said in (refused, "touch: /x: Read-only file system", missing)]
+    assert held == [True, True, False]
+    assert (denial(Level.S0, Sandbox(), refused), denial(Level.S3, Sandbox(network=True), refused)) == ("", "")
+
+
+@linux
+@pytest.mark.parametrize("level", ["S3", "S1", "S0"])
+def test_a_file_has_a_bound(level: str, tmp_path: Path) -> None:
+    """Fifty gigabytes are refused at once, at every level; what is written in memory has a bound of its own."""
+    answer = shell(
+        tmp_path, level, f"truncate -s {5 * MAX_FILE} big; ls -s big | cut -d' ' -f1; truncate -s 1G fine && rm fine && echo fine"
+    )
+    assert answer["stdout"] == "0\nfine\n"
+    if level == "S3":
+        assert int(shell(tmp_path, level, "df --output=size -B1 /tmp | tail -1")["stdout"]) <= 4 * 1024**3
+        assert shell(tmp_path, level, "touch /run/x /var/tmp/x")["exit_code"] == 1
+
+
+SELF_RUNNING = {
+    "conftest.py": "pytest",
+    "tests/sub/conftest.py": "pytest",
+    "sitecustomize.py": "Python",
+    "lib/evil.pth": "Python",
+    "./.BASHRC": "every new shell",
+    "x/../Makefile": "make",
+    ".github/workflows/ci.yml": "the forge",
+    "notes/Untitled.ipynb": "notebook",
+    ".vscode/tasks.json": "the editor",
+    ".mcp.json": "servers",
+    ".envrc": "direnv",
+}
+
+
+@pytest.mark.parametrize(("path", "who"), SELF_RUNNING.items())
+def test_a_change_to_a_file_that_runs_itself_is_shown_as_that(path: str, who: str, tmp_path: Path) -> None:
+    """The preview that a person approves ends with who runs the file; it is still the whole diff, and counts no line more."""
+    context = ToolContext(workspace=Workspace(tmp_path))
+    (tmp_path / "x").mkdir()
+    shown = preview_write({"path": path, "content": "a\nb\n"}, context)
+    assert shown.splitlines()[-1].startswith("Note: ")
+    assert who in shown.splitlines()[-1]
+    assert (tells_all(shown), changed(shown)) == (True, "+2 \u22120 lines")
+
+
+def test_ordinary_files_have_no_such_word(tmp_path: Path) -> None:
+    """Nor has an edit that would fail."""
+    context = ToolContext(workspace=Workspace(tmp_path))
+    assert [who_runs(path) for path in ("a.py", "conftest.py.txt", "github/workflows/x.yml", "my.json", "docs/setup.md")] == [""] * 5
+    assert "Note:" not in preview_write({"path": "a.py", "content": "x"}, context)
+    assert "Note:" not in preview_write({"path": "b/conftests.py", "content": "x"}, context)
+    (tmp_path / "conftest.py").write_text("a = 1\n")
+    assert preview_edit({"path": "conftest.py", "old": "1", "new": "2"}, context).splitlines()[-1].startswith("Note: pytest")
