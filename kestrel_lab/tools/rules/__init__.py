@@ -1,0 +1,1 @@
+"""Rules about calls: which tool with which arguments is allowed, asked about or refused, whatever its danger."""
