@@ -43,6 +43,8 @@ _CHANGES_WORDS = (
 _CHANGES = frozenset(_CHANGES_WORDS.split())
 """Builtins that change what the other commands of a line do."""
 _MOVES = frozenset({"cd", "pushd", "popd"})
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
+"""The end of a line that bash does not see, in the middle of a word too."""
 _OPERATOR = re.compile(r"[;&|\n]+")
 
 
@@ -90,6 +92,11 @@ class _Reading:
         except UnicodeEncodeError:
             self.lose("it is no text")
             return
+        if (joined := _CONTINUED.sub(r"\1", text)) != text:
+            self.read(joined, depth + 1)
+            if "'" not in text:  # otherwise the end of a line may be one that counts
+                return
+            self.doubt("it goes on behind the end of a line, between quotes")
         root = _parser().parse(source).root_node
         if root.has_error:
             self.lose("it cannot be read as a shell program")
