@@ -322,11 +322,15 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         folded=tells_all(event.preview),
         args=args_pairs(event.args, limit=None),
         json=visible_json(event.args),
+        offer=plain(event.offer),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
 
 
 _WHY = {"danger": "", "question": "", "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect."}
+
+
+_SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "like": " for commands like it in the run"}
 
 
 def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
@@ -335,7 +339,7 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     edited = " with edited arguments" if event.granted and event.args is not None else ""
     said = event.answer or event.reason
     reason = f": {shown(said, 500)}" if said else ""
-    note = f"{word}{edited} by {plain(event.by)}{' for the whole run' if event.scope == 'run' else ''}{reason}"
+    note = f"{word}{edited} by {plain(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
     granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
     row.change(note=note, state=granted if event.granted else "denied")
     return [row.whole(), *_withdraw(view, event.call)]

@@ -25,10 +25,13 @@ from kestrel_lab.tools.sandbox.places import (
     within,
 )
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
+from kestrel_lab.tools.workspace import settings_in
 
 HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
 _GUARDED = (".git/hooks", ".git/config")
 """What git runs or obeys later, outside the sandbox; the rest of .git may be written, to commit."""
+_SETTINGS = ("kestrel.toml", ".mcp.json")
+"""What says what an agent may do unasked. A file that is not there yet cannot be guarded."""
 _ENGINE = ".kestrel"
 
 
@@ -138,10 +141,21 @@ def _mounts(level: Level, workspace: Path, sandbox: Sandbox) -> _Mounts:
         for name in _GUARDED:
             if (place := workspace / name).exists() and not place.is_symlink():
                 mounts.add(place, "--ro-bind", str(place))
+    for place in _settings(workspace):
+        mounts.add(place, "--ro-bind", str(place))
     for place in pythons():
         mounts.readable(place)
     _hide(mounts, level, workspace, sandbox)
     return mounts
+
+
+def _settings(workspace: Path) -> Iterable[Path]:
+    """The files of settings in the workspace, a `pyproject.toml` only if it holds some."""
+    found = [workspace / name for name in _SETTINGS]
+    project = workspace / "pyproject.toml"
+    if project.is_file() and settings_in(project.read_bytes()) is not None:
+        found.append(project)
+    return [place for place in found if place.is_file() and not place.is_symlink()]
 
 
 def _machine_mounts(sandbox: Sandbox) -> _Mounts:
