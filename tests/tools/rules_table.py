@@ -2,7 +2,11 @@
 
 RULES = [
     {"tool": "bash", "verdict": "allow", "command": ["git status", "git diff ...", "git log *", "pytest ...", "echo ...", "ls", "cd ..."]},
-    {"tool": "bash", "verdict": "allow", "command": ["timeout * ...", "nice ...", "env ...", "xargs ...", "bash -c *", "find ...", "sudo ..."]},
+    {
+        "tool": "bash",
+        "verdict": "allow",
+        "command": ["timeout * ...", "nice ...", "env ...", "xargs ...", "bash -c *", "find ...", "sudo ..."],
+    },
     {"tool": "bash", "verdict": "deny", "command": ["rm", "git ... push ... --force*"], "reason": "nothing is destroyed here"},
     {"tool": "bash", "verdict": "ask", "command": "curl"},
 ]
@@ -131,9 +135,9 @@ EXPANDED = [
 ]
 WRAPPED = [
     ("sh -c 'rm x'", "deny"),
-    ("bash -lc \"git status; rm x\"", "deny"),
+    ('bash -lc "git status; rm x"', "deny"),
     ("bash -c 'make'", "-"),
-    ("bash -c \"$x\"", "ask"),
+    ('bash -c "$x"', "ask"),
     ("echo rm x | sh", "ask"),
     ("bash <<EOF\nrm x\nEOF", "ask"),
     ("bash <(echo rm x)", "ask"),

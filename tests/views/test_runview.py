@@ -161,6 +161,7 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
         "why": "",
         "args": [["command", "wc -l"]],
         "json": '{\n  "command": "wc -l"\n}',
+        "offer": "",
     }
 
 

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from urllib.parse import unquote
 
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.tools.patterns import compile_pattern
@@ -91,7 +92,8 @@ class _Address:
         if self.scheme not in (None, url.scheme) or self.port not in (None, str(url.port)):
             return False
         path = url.target.partition("?")[0]
-        fits = self.path is None or compile_pattern(self.path).fullmatch(path) is not None
+        readings = (path, posixpath.normpath(unquote(path)))  # as it is sent, and as a server may take it
+        fits = self.path is None or any(compile_pattern(self.path).fullmatch(one) for one in readings)
         return fits and fnmatchcase(url.host, self.host.lower().strip("[]"))
 
     def allows(self, url: Url) -> bool:
@@ -101,7 +103,7 @@ class _Address:
         path, asks, query = url.target.partition("?")
         if self.path is None:
             return True
-        if _AMBIGUOUS.search(path):
+        if _AMBIGUOUS.search(path) or compile_pattern(self.path).fullmatch(path) is None:
             return False
         return not asks if self.query is None else fnmatchcase(query, self.query)
 
