@@ -13,7 +13,7 @@ from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import head_tail
 from kestrel_lab.engine.context import RunContext
-from kestrel_lab.engine.ruled import binding, standing_leave
+from kestrel_lab.engine.ruled import binding, is_for, standing_leave
 from kestrel_lab.log.notify import wait_until
 from kestrel_lab.middleware.policy import Ruling
 from kestrel_lab.tools.registry import ToolArgumentsError, ToolContext
@@ -48,8 +48,9 @@ class ApprovalDesk:
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
         bound = binding(call, self.ctx.toolbox, self.ctx.workspace)
-        if not self._bound_to(question, call, bound):  # another call than the one that was decided on
+        if not is_for(self.ctx.state, question, call, bound):  # another call than the one that was decided on
             question += f"@{bound[:8]}"
+        await self._withdraw(call, question)
         if (known := self.ctx.state.decisions.get(question)) is not None:
             return known
         if call.attempt > 1 and not unknown:
@@ -70,12 +71,10 @@ class ApprovalDesk:
             ruling = Ruling("allow", "policy", "allowed for the whole run", "policy")
         return await self._settle(asked, ruling, granted=not needed)
 
-    def _bound_to(self, question: str, call: Call, bound: str) -> bool:
-        """Whether a yes to `question`, if there is one, was to this very call; a person who edited it said what to run."""
-        known = self.ctx.state.decisions.get(question)
-        if known is None or not known.granted or known.args is not None or known.answer is not None:
-            return True
-        return self.ctx.state.bound.get(question, bound) in (bound, call.key)  # logs of earlier versions have the latter
+    async def _withdraw(self, call: Call, question: str) -> None:
+        """Answer what an earlier session asked about this call when it was another one: nobody needs to any more."""
+        for asked in [asked for asked in self.ctx.state.questions.values() if asked.call == call.id and asked.question != question]:
+            await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
 
     def _asks_person(self, call: Call) -> bool:
         return call.target in self.ctx.toolbox and self.ctx.toolbox.get(call.target).asks_person

@@ -39,6 +39,14 @@ def binding(call: Call, toolbox: Toolbox, place: Workspace) -> str:
     return content_key(call.key, version, str(place.root), call.sandbox)
 
 
+def is_for(state: RunState, question: str, call: Call, bound: str) -> bool:
+    """Whether the yes to `question`, if there is one, is for this very call; a person who edited it said what to run."""
+    known = state.decisions.get(question)
+    if known is None or not known.granted or known.args is not None or known.answer is not None:
+        return True
+    return state.bound.get(question, bound) in (bound, call.key)  # logs of earlier versions have the latter
+
+
 def standing_leave(state: RunState, call: Call, bound: str) -> bool:
     """Whether a person allowed calls like this one for the rest of the run."""
     if call.target in state.always or bound in state.same:
