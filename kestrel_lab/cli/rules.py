@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kestrel_lab.cli.face import Face
-from kestrel_lab.core.calls import Call
+from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, loads
 from kestrel_lab.core.text import plain
@@ -18,10 +18,33 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.middleware.policy import Ruling
 from kestrel_lab.tools.registry import Tool, ToolArgumentsError
 from kestrel_lab.tools.rules.book import Rulebook, rulebook
+from kestrel_lab.tools.rules.offering import COMMAND
+from kestrel_lab.tools.rules.shell import read_line
 from kestrel_lab.tools.workspace import Workspace
+
+EPILOG = """
+Write rules into kestrel.toml, into pyproject.toml as [bold]\\[\\[tool.kestrel.rules]][/bold], or into a file for --rules:
+
+[bold]\\[\\[rules]][/bold]
+
+[bold]tool = "bash"[/bold] — a name, * for any signs
+
+[bold]verdict = "allow"[/bold] — or ask, or deny
+
+[bold]command = \\["git diff ...", "pytest ..."][/bold] — words of one command; * within a word, ... for further words
+
+[bold]path = "docs/**"[/bold], [bold]url = "*.example.org/api/**"[/bold], [bold]args = {branch = "release-*", count = "<= 3"}[/bold] — other arguments
+
+[bold]reason = "they only look"[/bold]
+
+Deny wins over ask, ask over allow, in whatever order and file they stand; where no rule is about a call, its danger decides.
+
+A command line is allowed only if each command in it is and nothing hides another; a command is denied wherever it stands.
+"""
 
 rules = typer.Typer(
     help="List the rules about calls; try which of them decides on one.",
+    epilog=EPILOG,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -48,6 +71,8 @@ class Tried:
         lines = [f"{self.call.target} ({self.call.danger.name}) {word}: {self.ruling.by}", f"  {self.ruling.why}"]
         if self.unclear and self.ruling.how == "policy":
             lines.append(f"  no rule can allow it: {self.unclear}")
+        if isinstance(line := self.call.args.get(COMMAND), str) and len(commands := read_line(line).commands) > 1:
+            lines.append(f"  it runs: {' · '.join(' '.join('…' if word is None else word for word in one) for one in commands)}")
         return plain("\n".join(lines))
 
 
@@ -80,7 +105,7 @@ def _call(lab: Lab, name: str, text: str) -> Call:
     except ToolArgumentsError as error:
         raise UsageError(str(error)) from error
     if tool is None:
-        return Call(id="try", kind="tool", target=name, args=args)
+        return Call(id="try", kind="tool", target=name, args=args, danger=Danger.MEDIUM)  # what tools of servers count as
     return Call(id="try", kind="tool", target=name, args=args, danger=tool.danger, effect=tool.effect)
 
 

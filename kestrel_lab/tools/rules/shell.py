@@ -104,9 +104,11 @@ class _Reading:
 
     def add(self, command: Command, depth: int) -> None:
         """A simple command, with the commands that it runs in turn."""
-        waiting = [command]
+        waiting = [(command, 0)]
         while waiting and len(self.commands) <= _MOST_COMMANDS:
-            one = waiting.pop(0)
+            one, inside = waiting.pop(0)
+            if inside > _DEPTH:
+                break
             self.commands.append(one)
             if one[0] is None:
                 self.doubt("which command runs there cannot be told")
@@ -117,10 +119,10 @@ class _Reading:
             for variable in assigned_by(one):
                 self.set_variable(variable)
             inner, programs = commands_in(one)
-            waiting += inner
+            waiting += [(found, inside + 1) for found in inner]
             for program in programs:
                 self.read(program, depth + 1)
-        if waiting:
+        if waiting or inside > _DEPTH:
             self.lose("it is too deeply nested")
 
     def set_variable(self, name: str) -> None:
