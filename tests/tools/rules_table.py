@@ -57,7 +57,7 @@ QUOTED = [
     ("pytest \\\n  -q tests \\\n  -x", "allow"),
     ("echo a \\\\\nrm x", "deny"),
     ("echo 'a\\\n'; rm x", "deny"),
-    ("git st\\\natus; echo 'a\\\nb'", "-"),
+    ("git st\\\natus; echo 'a\\\nb'", "ask"),
     ("g\u0456t status", "-"),  # a Cyrillic letter
     ("git\u200b status", "-"),  # a space without width
     ("git\u00a0status", "-"),  # a space that does not break
@@ -78,6 +78,8 @@ JOINED = [
     ("git status & rm x", "deny"),
     ("git status\nrm x", "deny"),
     ("git status;make", "-"),
+    ("ls | ls | git status\nrm x && ls", "deny"),  # some parsers take the second line for words of the first
+    ("ls | ls | git status\ngit status && ls", "allow"),
     ("git status&&make", "-"),
     ("pytest\nmake", "-"),
     ("(rm x)", "deny"),

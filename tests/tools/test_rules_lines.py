@@ -1,5 +1,6 @@
 """Command lines under rules: what is forbidden is found wherever it hides, what is not sure is never allowed."""
 
+import random
 import re
 import shlex
 import subprocess
@@ -207,6 +208,85 @@ def test_patterns_are_words(pattern: str, allowed: list[str], concerned: list[st
     assert [read.concerns(one) for one in commands(maybe)] == [Match.MAYBE] * len(maybe)
     assert [read.concerns(one) for one in commands(neither)] == [Match.NO] * len(neither)
     assert not any(read.allows(one) for one in commands([*maybe, *neither]))
+
+
+PIECES = [
+    *(
+        "good",
+        "good",
+        "fine",
+        "evil",
+        "x",
+        " ",
+        " ",
+        " ",
+        " ",
+        ";",
+        "&",
+        "&&",
+        "||",
+        "|",
+        "\n",
+        "\t",
+        "'",
+        '"',
+        "\\",
+        "$",
+        "(",
+        ")",
+        "{",
+        "}",
+    ),
+    *(
+        "`",
+        "#",
+        "<",
+        ">",
+        "!",
+        "=",
+        "*",
+        "~",
+        "[",
+        "]",
+        "$(",
+        "<<E",
+        "\nE\n",
+        "A=1",
+        "-c",
+        "eval ",
+        "env ",
+        "$'",
+        "\\x65vil",
+        "if ",
+        "then ",
+    ),
+    *("fi", "do ", "done", "[[", "]]", "((", "))", "\r", "\u00a0", "${x}", "function ", "case ", "esac", "sh -c ", "xargs "),
+]
+
+
+def test_bash_runs_nothing_else(tmp_path: Path) -> None:
+    """Of random lines, bash runs only allowed programs in those that are allowed, and no forbidden one in those that no rule is about."""
+    for name in ("good", "fine", "evil", "x"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} >> "{tmp_path}/ran"\n')
+        (tmp_path / name).chmod(0o755)
+    book = rulebook(
+        [{"tool": "bash", "verdict": "allow", "command": ["good ...", "fine ..."]}, {"tool": "bash", "verdict": "deny", "command": "evil"}]
+    )
+    chance = random.Random(20261122)
+    tried = {"allow": 0, "-": 0}
+    env = {"PATH": f"{tmp_path}:/bin:/usr/bin"}
+    while min(tried.values()) < 60:
+        line = "good " + "".join(chance.choice(PIECES) for _ in range(chance.randint(2, 8)))
+        verdict = judged(line, book)
+        if tried.get(verdict, 60) >= 60 or (verdict == "-" and "evil" not in line and "x65" not in line):
+            continue
+        tried[verdict] += 1
+        (tmp_path / "ran").write_text("")
+        subprocess.run(
+            ["bash", "--noprofile", "--norc", "-c", line], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+        )
+        ran = set((tmp_path / "ran").read_text().split())
+        assert ran <= ({"good", "fine"} if verdict == "allow" else {"good", "fine", "x"}), line
 
 
 @settings(max_examples=60, deadline=None)

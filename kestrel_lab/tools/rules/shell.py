@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -151,7 +150,7 @@ class _Tree:
             waiting += reversed(node.children)
         reading = self._reading
         if not reading.unclear and _commands_by_shlex(self._without_redirects()) != self._plain:
-            reading.doubt("programs do not agree on how it is to be read")
+            reading.lose("programs do not agree on how it is to be read")
         names = [program_of(one[0]) for one in reading.commands if one[0] is not None]
         if any(name in _MOVES for name in names) and any(
             "/" in (one[0] or "") and not (one[0] or "").startswith("/") for one in reading.commands
@@ -174,28 +173,45 @@ class _Tree:
             reading.read(re.sub(r"\\([`\\$])", r"\1", text[1:-1]), self._depth + 1)
 
     def _command(self, node: Node) -> None:
-        words, raw = [], []
-        for start, end, assigns in self._words(node):
+        words: list[str | None] = []
+        raw: list[str] = []
+        for start, end, assigns, begins in self._words(node):
+            if begins and raw:
+                self._took(raw, words)
+                words, raw = [], []
             word = Word(self._source[start:end].decode("utf-8"))
             raw.append(word.text)
             if not assigns:
                 words.append(word.value)
+        self._took(raw, words)
+
+    def _took(self, raw: list[str], words: list[str | None]) -> None:
         self._plain.append(raw)
         if words:
             self._reading.add(tuple(words), self._depth)
 
-    def _words(self, node: Node) -> Iterator[tuple[int, int, bool]]:
-        """Where each word begins and ends, and whether it is an assignment before the command; parts without a blank between are one word."""
-        pieces: list[tuple[int, int, bool]] = []
+    def _words(self, node: Node) -> list[tuple[int, int, bool, bool]]:
+        """Where each word begins and ends, whether it is an assignment, and whether an end of a line before it begins another command.
+
+        Parts without a blank between are one word. The parser takes some lines for the words of the command before; anything
+        else between words is something that it has lost.
+        """
+        pieces: list[tuple[int, int, bool, bool]] = []
+        last = node.start_byte
         for child in node.children:
+            between = self._source[last : child.start_byte]
+            begins = b"\n" in between
+            if between.strip(b" \t\n"):
+                self._reading.lose("a part of it cannot be read")
+            last = child.end_byte
             if child.type.endswith("redirect"):
                 continue
             assigns = child.type == "variable_assignment" and node.type == "command"
             if pieces and pieces[-1][1] == child.start_byte:
-                pieces[-1] = (pieces[-1][0], child.end_byte, pieces[-1][2] and assigns)
+                pieces[-1] = (pieces[-1][0], child.end_byte, pieces[-1][2] and assigns, pieces[-1][3])
             else:
-                pieces.append((child.start_byte, child.end_byte, assigns))
-        return iter(pieces)
+                pieces.append((child.start_byte, child.end_byte, assigns, begins))
+        return pieces
 
     def _text(self, node: Node) -> str:
         return self._source[node.start_byte : node.end_byte].decode("utf-8")
