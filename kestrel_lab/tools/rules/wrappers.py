@@ -14,6 +14,8 @@ UNKNOWN: Command = (None,)
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "rbash"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_RESERVED_WORDS = "if then elif else fi do done for while until case esac select function in { } !"
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 _OPAQUE_WORDS = "source . parallel unshare nsenter systemd-run strace ltrace script expect entr su runuser pkexec setpriv firejail chpst"
 _OPAQUE = frozenset(_OPAQUE_WORDS.split())
 """They run what a rule cannot see, or are too many-sided to be read."""
@@ -90,6 +92,8 @@ def commands_in(command: Command) -> tuple[list[Command], list[str]]:
     if name is None or len(command) > _MOST_WORDS:
         return [], []
     name, rest = program_of(name), command[1:]
+    if name in _RESERVED:  # the parser has taken a part of a larger command for a simple one
+        return [rest or UNKNOWN, UNKNOWN], []
     if name in _OPAQUE:
         return [UNKNOWN], []
     if name in SHELLS:
