@@ -286,6 +286,8 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     row = _call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
+    if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
+        note = " · ".join(part for part in (note, f"allowed by {shown(event.leave, 200)}") if part)
     note = " · ".join(part for part in (note, sandbox_words(event.sandbox)) if part)
     row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
     row.change(state="running", since=at, note=note)
