@@ -151,7 +151,7 @@ def test_arguments_of_other_names_and_tools_of_servers() -> None:
 VERDICTS = st.lists(st.sampled_from(["allow", "ask", "deny"]), max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(VERDICTS, VERDICTS, st.randoms())
 def test_deny_wins_over_ask_over_allow(file: list[str], run: list[str], random: Any) -> None:
     """Whatever rules a file and a run have, in any order: the strictest verdict stands, so nothing added lifts it."""

@@ -105,14 +105,14 @@ def joined(draw: st.DrawFn, other: st.SearchStrategy[str]) -> str:
     return line
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(joined(BAD))
 def test_an_allowed_line_has_allowed_commands_only(line: str) -> None:
     """Whatever allowed commands a command that is not allowed is put between, no rule allows the line."""
     assert judged(line) != "allow"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(st.data(), joined(GOOD))
 def test_a_forbidden_command_is_found_anywhere(data: st.DataObject, line: str) -> None:
     """However it is wrapped and joined with allowed ones, a forbidden command makes the line forbidden; without it the line is allowed."""
@@ -122,7 +122,7 @@ def test_a_forbidden_command_is_found_anywhere(data: st.DataObject, line: str) -
     assert judged(f"{data.draw(FORBIDDEN)}{data.draw(JOIN)}{line}") == "deny"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=4))
 def test_quoted_words_are_the_words(words: list[str]) -> None:
     """Words that are quoted for a shell are read back as they are, whatever is in them."""
@@ -130,7 +130,7 @@ def test_quoted_words_are_the_words(words: list[str]) -> None:
     assert line.commands[0] == ("echo", *words)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(WORD.filter(str.strip))
 def test_anything_can_be_read(text: str) -> None:
     """No text is an error, and none is allowed that is not made of the commands that are."""
@@ -275,10 +275,10 @@ def test_bash_runs_nothing_else(tmp_path: Path) -> None:
     chance = random.Random(20261122)
     tried = {"allow": 0, "-": 0}
     env = {"PATH": f"{tmp_path}:/bin:/usr/bin"}
-    while min(tried.values()) < 60:
+    while min(tried.values()) < 40:
         line = "good " + "".join(chance.choice(PIECES) for _ in range(chance.randint(2, 8)))
         verdict = judged(line, book)
-        if tried.get(verdict, 60) >= 60 or (verdict == "-" and "evil" not in line and "x65" not in line):
+        if tried.get(verdict, 40) >= 40 or (verdict == "-" and "evil" not in line and "x65" not in line):
             continue
         tried[verdict] += 1
         (tmp_path / "ran").write_text("")
@@ -289,7 +289,7 @@ def test_bash_runs_nothing_else(tmp_path: Path) -> None:
         assert ran <= ({"good", "fine"} if verdict == "allow" else {"good", "fine", "x"}), line
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.permutations(RULES), st.sampled_from([line for line, _ in PLAIN] + [line for line, _ in LINES[::5]]))
 def test_the_order_of_rules_does_not_matter(rules: list[dict[str, object]], line: str) -> None:
     """Rules in any order give the same verdict on a line."""
