@@ -15,6 +15,7 @@ from kestrel_lab.engine.settings import load_settings, mcp_servers
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.engine.workspace_memory import WorkspaceMemory
 from kestrel_lab.tools.mcp.config import read_server
+from kestrel_lab.tools.rules.book import GivenRules, rulebook
 from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Lab(Session):
 
     `mcp` adds MCP servers to those that are configured: `Lab(mcp={"time": {"command": "mcp-server-time"}})`. Their
     tools are called `time:convert_time` and count as MEDIUM and opaque unless their table says otherwise.
+
+    `rules` adds rules about calls to those of the settings, as a file or as tables:
+    `Lab(rules=[{"tool": "bash", "command": "git diff ...", "verdict": "allow"}])`. Deny wins over ask, ask over allow.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Lab(Session):
         listeners: Iterable[RunListener] = (),
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, Mapping[str, Any]] | None = None,
+        rules: GivenRules = None,
     ) -> None:
         env = os.environ if env is None else env
         self.settings = load_settings(Path.cwd(), env)
@@ -71,6 +76,7 @@ class Lab(Session):
             sandbox=sandbox if sandbox is not None else self.settings["sandbox"],
             network=self.settings["network"],
             env=env,
+            rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
             mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
         )
 
@@ -274,7 +280,7 @@ class Lab(Session):
         rows = [
             ("log", str(self.store.path)),
             ("model", self._model_name()),
-            ("approval policy", self.approve),
+            ("approval policy", self.approve + (f", {len(self.rules)} rules" if self.rules else "")),
             ("limits", ", ".join(f"{key} {value}" for key, value in self.limits.as_json().items() if value is not None)),
             ("tools", ", ".join(self.resolve_tools(None).names)),
             ("tools on request", ", ".join(tool.name for tool in self.toolbox if tool.group)),

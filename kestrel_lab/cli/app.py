@@ -17,6 +17,8 @@ from kestrel_lab.cli.macros import macros
 from kestrel_lab.cli.mcp import mcp
 from kestrel_lab.cli.memory import memory
 from kestrel_lab.cli.notebooks import notebooks
+from kestrel_lab.cli.rules import RulesFile
+from kestrel_lab.cli.rules import rules as rules_app
 from kestrel_lab.cli.scenarios import scenarios
 from kestrel_lab.cli.serve import serving
 from kestrel_lab.cli.workflows import Inputs, workflows
@@ -52,6 +54,7 @@ app.add_typer(memory, name="memory")
 app.add_typer(mcp, name="mcp")
 app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
+app.add_typer(rules_app, name="rules")
 app.add_typer(workflows)
 app.add_typer(clock)
 app.add_typer(serving)
@@ -67,6 +70,7 @@ def run(
     *,
     model: Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")] = None,
     approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")] = None,
+    rules: RulesFile = None,
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
     tools: Annotated[
         str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
@@ -102,6 +106,9 @@ def run(
         if plan is not None or inputs:
             msg = "a run that is resumed keeps its plan: leave --plan and --input out"
             raise UsageError(msg)
+        if rules is not None:
+            msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
+            raise UsageError(msg)
     values = workflow_inputs(inputs)
     limits = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
 
@@ -111,7 +118,16 @@ def run(
             return lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds)
         bounds = _bounds(lab.limits, limits)
         return lab.start(
-            text, model=model, tools=names, limits=bounds, workspace=workspace, approve=approve, approver=who, plan=plan, inputs=values
+            text,
+            model=model,
+            tools=names,
+            limits=bounds,
+            workspace=workspace,
+            approve=approve,
+            rules=rules,
+            approver=who,
+            plan=plan,
+            inputs=values,
         )
 
     return _face(ctx).follow(begin, how)
@@ -128,6 +144,7 @@ def orchestrate(
     tools: Annotated[
         str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
     ] = None,
+    rules: RulesFile = None,
     rounds: Annotated[int | None, typer.Option(help="How often the answer is repaired at most.")] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps the plan has at most.")] = None,
     cycles: Annotated[int | None, typer.Option(help="Most model turns.")] = None,
@@ -146,6 +163,7 @@ def orchestrate(
         goal,
         model=model,
         approve=approve,
+        rules=rules,
         workspace=workspace,
         tools=tools,
         cycles=cycles,
@@ -269,7 +287,7 @@ def models(ctx: typer.Context) -> Any:
 
 @app.command()
 def config(ctx: typer.Context) -> Settings:
-    """Show every setting, its value and where it came from."""
+    """Show every setting and rule, its value and where it came from."""
     return _face(ctx).lab().settings
 
 

@@ -41,6 +41,7 @@ from kestrel_lab.evals.notebooks import NotebookResult
 from kestrel_lab.evals.result import EvalResult
 from kestrel_lab.lab import Lab
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.rules.book import Rulebook
 
 EXIT_FAILED, EXIT_USAGE, EXIT_APPROVAL, EXIT_CANCELLED = 1, 2, 3, 130
 
@@ -197,7 +198,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             console.print(_table(*result.table()))
             console.print(Text("\n".join(result.lines())))
             return result.exit_code if isinstance(result, BisectResult) else 0
-        case ServerTable():
+        case ServerTable() | Rulebook():
             console.print(_table(*result.table()) if result else Text(repr(result)))
         case _ if hasattr(result, "itertuples"):
             console.print(

@@ -24,7 +24,7 @@ from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS
-from kestrel_lab.views.wording import chosen, duration, sandbox_words
+from kestrel_lab.views.wording import always_words, chosen, duration, sandbox_words, scope_of
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
@@ -166,11 +166,11 @@ class TerminalApprover:
 
     async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
         while True:
-            word = (await self._line("[y]es, [n]o, [e]dit, [a]lways in this run? ")).strip().lower()
+            word = (await self._line(f"[y]es, [n]o, [e]dit, {always_words(asked)}? ")).strip().lower()
             if word in {"y", "yes"}:
                 return self._given(asked, granted=True)
-            if word in {"a", "always"}:
-                return self._given(asked, granted=True, scope="run")
+            if scope := scope_of(word, asked):
+                return self._given(asked, granted=True, scope=scope)
             if word in {"n", "no"}:
                 return self._given(asked, granted=False, reason=(await self._line("reason (the model is told; may be empty): ")).strip())
             if word in {"e", "edit"}:

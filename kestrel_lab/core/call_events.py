@@ -88,6 +88,8 @@ class ToolCalled:
     attempt: int = 1
     sandbox: str = ""
     """The level that its commands are held in at; empty for a tool that starts none."""
+    leave: str = ""
+    """Who let it go on, and why: a person, a rule, or the policy by name; empty where its danger asks for nobody's leave."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,16 +154,18 @@ class ApprovalAsked:
     args: dict[str, Json]
     danger: str
     key: str
-    """Hash of tool and arguments: the decision is bound to exactly these."""
+    """Hash of tool, its version, arguments, folder and sandbox level: the decision is bound to exactly these."""
     why: str = ""
-    """Why it is asked: `"danger"`, `"question"` when a person's words are the call's answer, or `"unknown_outcome"` when
-    the last session ended while the call ran."""
+    """Why it is asked: `"danger"`, `"question"` when a person's words are the call's answer, `"unknown_outcome"` when
+    the last session ended while the call ran, or what a rule says."""
     question: str = ""
     """Names this question; a call asked about twice has two."""
     preview: str = ""
     """What the call would change, as a unified diff, or why it would fail; empty where its tool cannot say."""
     sandbox: str = ""
     """The level that its commands are to be held in at, with the reason where that is none."""
+    offer: str = ""
+    """A pattern of commands that may be allowed for the rest of the run with this one, e.g. `git diff ...`; empty for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,14 +176,15 @@ class ApprovalGiven:
     call: str
     granted: bool
     by: str
-    """Who: a user name, `policy`, or a transport's word for its user."""
+    """Who: a user name, `policy`, `rule 2 of kestrel.toml`, or a transport's word for its user."""
     how: str
     """`policy`, `click`, `prompt`, `command` or `rule`."""
     reason: str = ""
     args: dict[str, Json] | None = None
     """Edited arguments, when the person changed them."""
     scope: str = "once"
-    """`once`, or `run`: equal tools of this run are not asked about again."""
+    """`once`; or what of this run is not asked about again: `same` for equal calls, `like` for commands that the `offer` of
+    the question describes, `run` for all calls of the tool."""
     waited: float = 0.0
     """Seconds between question and answer."""
     question: str = ""

@@ -90,6 +90,8 @@ class Call:
     attempt: int = 1
     sandbox: str = ""
     """The level that commands of a tool are held in at, with a reason where it is none; empty for a tool that starts none."""
+    leave: str = ""
+    """Who let it go on, and why; empty where its danger asks for nobody's leave."""
 
     @property
     def unheld(self) -> bool:

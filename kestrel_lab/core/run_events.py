@@ -26,6 +26,8 @@ class RunStarted:
     """Name, version, danger and effect of each tool offered."""
     limits: dict[str, Json] = field(default_factory=dict)
     policy: str = "ask"
+    rules: list[dict[str, Json]] = field(default_factory=list)
+    """Rules given for this run alone, `{source, rule}` each; those of settings are read anew by whoever goes on with it."""
     config: str = ""
     """Name of the model configuration, when a suite ran it."""
     scenario: str = ""

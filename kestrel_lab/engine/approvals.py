@@ -7,17 +7,22 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kestrel_lab.core.calls import REPEATABLE, Call
+from kestrel_lab.core.calls import REPEATABLE, Call, Danger
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import head_tail
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.ruled import binding, is_for, standing_leave
 from kestrel_lab.log.notify import wait_until
+from kestrel_lab.middleware.policy import Ruling
 from kestrel_lab.tools.registry import ToolArgumentsError, ToolContext
+from kestrel_lab.tools.rules.offering import offer
 
 PREVIEW_CHARS = 20_000
 """How much of what a call would change is recorded with the question about it."""
+ALWAYS = "a yes for the rest of the run"
+"""Who let a call go on that is like one that a person allowed for the whole run."""
 
 
 @dataclass
@@ -42,22 +47,34 @@ class ApprovalDesk:
         question = f"{call.id}#{call.attempt}" if unknown else call.id
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
+        bound = binding(call, self.ctx.toolbox, self.ctx.workspace)
+        if not is_for(self.ctx.state, question, call, bound):  # another call than the one that was decided on
+            question += f"@{bound[:8]}"
+        await self._withdraw(call, question)
         if (known := self.ctx.state.decisions.get(question)) is not None:
             return known
         if call.attempt > 1 and not unknown:
             return None
-        if self._asks_person(call):
-            return await self._put(_asked(call, "question"), call)
-        verdict = self.ctx.policy.verdict(call)
-        always = call.target in self.ctx.state.always
-        needed = unknown or not (always or verdict == "allow")
+        ruling = self.ctx.policy.ruling(call)
+        forbidden = ruling.how == "rule" and ruling.verdict == "deny"
+        if self._asks_person(call) and not forbidden:
+            return await self._put(_asked(call, "question", bound), call)
+        always = not forbidden and standing_leave(self.ctx.state, call, bound)
+        needed = unknown or not (always or ruling.verdict == "allow")
         if not needed and question not in self.ctx.state.questions:
-            return None
-        asked = replace(_asked(call, "unknown_outcome" if unknown else "danger"), question=question)
-        if needed and verdict != "deny":
+            return _gone_on(call, ruling, always=always)
+        why = "unknown_outcome" if unknown else ruling.why if ruling.how == "rule" else "danger"
+        asked = replace(_asked(call, why, bound), question=question, offer=offer(call))
+        if needed and ruling.verdict != "deny":
             return await self._ask(asked, call)
-        reason = "allowed for the whole run" if always else f"the approval policy is {self.ctx.policy.text!r}"
-        return await self._settle(asked, granted=not needed, reason=reason)
+        if always:
+            ruling = Ruling("allow", "policy", "allowed for the whole run", "policy")
+        return await self._settle(asked, ruling, granted=not needed)
+
+    async def _withdraw(self, call: Call, question: str) -> None:
+        """Answer what an earlier session asked about this call when it was another one: nobody needs to any more."""
+        for asked in [asked for asked in self.ctx.state.questions.values() if asked.call == call.id and asked.question != question]:
+            await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
 
     def _asks_person(self, call: Call) -> bool:
         return call.target in self.ctx.toolbox and self.ctx.toolbox.get(call.target).asks_person
@@ -68,7 +85,7 @@ class ApprovalDesk:
         if not policy.unattended or (policy.otherwise == "ask" and self.ctx.approver is not None):
             return await self._ask(asked, call)
         if asked.question in self.ctx.state.questions:
-            return await self._settle(asked, granted=False, reason="nobody is here to answer")
+            return await self._settle(asked, Ruling("deny", "policy", "nobody is here to answer", "policy"), granted=False)
         return None
 
     async def _preview(self, call: Call) -> str:
@@ -100,11 +117,12 @@ class ApprovalDesk:
         except ToolArgumentsError as error:
             raise UsageError(str(error)) from error
 
-    async def _settle(self, asked: ApprovalAsked, *, granted: bool, reason: str) -> ApprovalGiven:
-        """Decide by rule, also on a question that an earlier session left open."""
+    async def _settle(self, asked: ApprovalAsked, ruling: Ruling, *, granted: bool) -> ApprovalGiven:
+        """Decide by rule or policy, also on a question that an earlier session left open."""
         if asked.question not in self.ctx.state.questions:
             self.ctx.emit(asked)
-        given = ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by="policy", how="policy", reason=reason)
+        by = ruling.by if ruling.how == "rule" else "policy"
+        given = ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=ruling.how, reason=ruling.why)
         return self._go_on(await self._record(given))
 
     def _go_on(self, given: ApprovalGiven) -> ApprovalGiven:
@@ -190,14 +208,22 @@ class ApprovalDesk:
         return given
 
 
-def _asked(call: Call, why: str) -> ApprovalAsked:
+def _gone_on(call: Call, ruling: Ruling, *, always: bool) -> ApprovalGiven | None:
+    """Leave without a question, which `tool_called` will say; `None` for what is so harmless that no policy asks about it."""
+    if ruling.how == "policy" and call.danger <= Danger.LOW:
+        return None
+    by, how, why = (ALWAYS, "policy", "") if always and ruling.verdict != "allow" else (ruling.by, ruling.how, ruling.why)
+    return ApprovalGiven(call=call.id, granted=True, by=by, how=how, reason=why)
+
+
+def _asked(call: Call, why: str, key: str) -> ApprovalAsked:
     return ApprovalAsked(
         call=call.id,
         step=call.step,
         tool=call.target,
         args=call.args,
         danger=call.danger.name,
-        key=call.key,
+        key=key,
         why=why,
         question=call.id,
         sandbox=call.sandbox,

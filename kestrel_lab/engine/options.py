@@ -13,6 +13,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.engine.run import Run
 from kestrel_lab.tools.registry import Tool, Toolbox
+from kestrel_lab.tools.rules.book import GivenRules
 from kestrel_lab.tools.workspace import Workspace
 
 Tools = Iterable["str | Tool | Callable[..., Any]"]
@@ -48,6 +49,7 @@ class RestartOptions(ResumeOptions, total=False):
 class RunOptions(ResumeOptions, total=False):
     """What a run may be given; see `Session.start`."""
 
+    rules: GivenRules
     limits: Limits | None
     workspace: str | Path | Workspace
     instructions: str

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import Event, RunResumed, RunStarted
@@ -37,6 +37,7 @@ from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions,
 from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.prompts import system_prompt
+from kestrel_lab.engine.ruled import ruled, rules_as_json, rules_from_json
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
@@ -53,15 +54,13 @@ from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.noting import memory_tools
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.rules.book import GivenRules, rulebook
 from kestrel_lab.tools.sandbox.choose import choose
 from kestrel_lab.tools.sandbox.levels import AUTO, Sandbox
 from kestrel_lab.tools.tasks import task_tools
 from kestrel_lab.tools.timeexpr.handshake import handshake
 from kestrel_lab.tools.web.reach import Reach
 from kestrel_lab.tools.workspace import Workspace
-
-if TYPE_CHECKING:
-    pass
 
 
 class Session(Archive, Equipment):
@@ -85,6 +84,7 @@ class Session(Archive, Equipment):
         network: bool = False,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
+        rules: GivenRules = None,
     ) -> None:
         """Open the log under `home` (made if need be).
 
@@ -108,8 +108,10 @@ class Session(Archive, Equipment):
             network: Whether commands in a sandbox may use the network.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
+            rules: Of every run: a file of rules, or tables as in one; see `kestrel_lab.tools.rules`.
         """
         Policy.parse(approve)
+        self.rules = rulebook(rules)
         self.home = Path(home)
         self.model = model
         self.approve = approve
@@ -142,6 +144,7 @@ class Session(Archive, Equipment):
         limits: Limits | None = None,
         workspace: str | Path | Workspace = ".",
         approve: str | None = None,
+        rules: GivenRules = None,
         approver: Approver | None = None,
         instructions: str = "",
         config: str = "",
@@ -161,6 +164,7 @@ class Session(Archive, Equipment):
             limits: The session's by default.
             workspace: The only folder that file tools may touch.
             approve: Policy of this run; the session's by default.
+            rules: More rules, for this run and what becomes of it. They lift nothing that other rules forbid or ask about.
             approver: Who is asked; with nobody, a call that must be asked about raises
                 `ApprovalRequired` from `Run.wait`.
             instructions: Added to the system message.
@@ -183,8 +187,8 @@ class Session(Archive, Equipment):
             raise UsageError(msg)
         chosen = self.resolve_model(model)
         bounds = limits or self.limits
-        policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
+        policy = ruled(approve or self.approve, self.rules, own := rulebook(rules), place)
         planned = plan_for(plan, goal, inputs)
         steps = () if planned is None else foreseen(planned.steps)
         toolbox = offer_macros(self.resolve_tools(tools, steps), self.store, place)
@@ -201,6 +205,7 @@ class Session(Archive, Equipment):
             tools=offered(toolbox),
             limits=bounds.as_json(),
             policy=policy.text,
+            rules=rules_as_json(own),
             config=config,
             scenario=scenario,
             package=__version__,
@@ -307,7 +312,7 @@ class Session(Archive, Equipment):
             toolbox=toolbox,
             workspace=place,
             limits=limits or Limits(**cast("dict[str, Any]", began.limits)),
-            policy=Policy.parse(given.get("approve") or began.policy),
+            policy=ruled(given.get("approve") or began.policy, self.rules, rules_from_json(began.rules), place),
             approver=given.get("approver"),
             resolve=self.resolve_model,
             ports=self.ports,

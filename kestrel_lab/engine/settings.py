@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig, read_mcp_json, read_server
+from kestrel_lab.tools.rules.book import Rulebook
+from kestrel_lab.tools.rules.rule import read_rules
 from kestrel_lab.tools.sandbox.levels import AUTO, parse_level
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
@@ -101,9 +103,11 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """Everything that can be set, by key."""
+    """Everything that can be set, by key, and the rules about calls."""
 
     items: Mapping[str, Setting]
+    rules: Rulebook = field(default_factory=Rulebook)
+    """Rules about calls, of all files that apply."""
 
     def __getitem__(self, key: str) -> Any:
         return self.items[key].value
@@ -113,7 +117,9 @@ class Settings:
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings, and a row of texts per setting."""
-        return ("setting", "value", "from", "meaning"), [(s.key, str(s.value), s.source, s.meaning) for s in self]
+        rows: list[tuple[str, ...]] = [(s.key, str(s.value), s.source, s.meaning) for s in self]
+        rows += [("rules", str(rule), rule.source, rule.reason) for rule in self.rules]
+        return ("setting", "value", "from", "meaning"), rows
 
     def __repr__(self) -> str:
         return table_text(*self.table())
@@ -153,16 +159,18 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     Raises `UsageError` that names file and key for a setting that does not exist or cannot be read.
     """
     items = {key: Setting(key=key, value=value, source="default", meaning=meaning) for key, (value, _, meaning) in _KNOWN.items()}
+    rules = Rulebook()
     for path, table in _files(folder):
+        rules += Rulebook(read_rules(table.get("rules", []), shown_path(path)))
         for key, value in table.items():
-            if key == "mcp":  # see `mcp_servers`
+            if key in ("mcp", "rules"):  # see `mcp_servers` for the former
                 continue
             items[key] = _setting(key, value, shown_path(path))
     for key in _KNOWN:
         name = f"KESTREL_{key.upper()}"
         if env.get(name):
             items[key] = _setting(key, env[name], name)
-    return Settings(items)
+    return Settings(items, rules)
 
 
 def _files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -190,7 +198,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _setting(key: str, value: Any, source: str) -> Setting:
     if key not in _KNOWN:
-        msg = f"{source}: unknown setting {key!r}: {nearest(key, _KNOWN)}"
+        msg = f"{source}: unknown setting {key!r}: {nearest(key, [*_KNOWN, 'rules', 'mcp'])}"
         raise UsageError(msg)
     _, read, meaning = _KNOWN[key]
     try:

@@ -27,6 +27,7 @@ from kestrel_lab.core.events import Event, RunFinished, RunStarted, StateTransit
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.engine.ruled import rules_as_json
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.clusterworker import make_trial
 from kestrel_lab.evals.keeping import Keeper
@@ -102,7 +103,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     return {
         "path": str(suite.path), "configs": [*configs], "epochs": suite.epochs, "code": code, "model": session.model,
         "provider": session.provider, "api_base": session.api_base, "limits": session.limits.as_json(),
-        "sandbox": session.sandbox.name, "network": session.sandbox.network,
+        "sandbox": session.sandbox.name, "network": session.sandbox.network, "rules": [*rules_as_json(session.rules)],
         "cassette": suite.cassette.mode, "cassettes": folder,
     }  # fmt: skip
 

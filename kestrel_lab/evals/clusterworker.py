@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.events import to_json
 from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.core.limits import Limits
+from kestrel_lab.engine.ruled import rules_from_json
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.prepare import Prepared, prepare
 from kestrel_lab.evals.recordings import with_cassette
@@ -78,6 +79,7 @@ def _bench(suite: str) -> _Bench:
         sandbox=order["sandbox"],
         network=order["network"],
         limits=Limits(**order["limits"]),
+        rules=rules_from_json(order.get("rules", [])),
     )
     asks = plan_trials(loaded, code=order["code"], git_sha=order["code"])
     return _Bench(

@@ -19,6 +19,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import one_line
+from kestrel_lab.engine.ruled import rules_as_json
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.commits import Environment
 from kestrel_lab.evals.suite import Suite
@@ -68,7 +69,7 @@ async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tre
             await _send(process, {
                 "suite": str(suite_file), "at": str(at), "home": str(home), "sha": sha, "epochs": suite.epochs,
                 "configs": [config.name for config in suite.configs], "model": session.model if isinstance(session.model, str) else None, "provider": session.provider,
-                "api_base": session.api_base, "sandbox": session.sandbox.name, "network": session.sandbox.network, "limits": _unusual(session.limits),
+                "api_base": session.api_base, "sandbox": session.sandbox.name, "network": session.sandbox.network, "limits": _unusual(session.limits), "rules": rules_as_json(session.rules),
             })  # fmt: skip
             message = await _receive(process, errors, title)
             yield Worker(title=title, skipped=message["ready"], process=process, errors=errors)

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.limits import Limits
+from kestrel_lab.engine.ruled import rules_from_json
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.prepare import Prepared, prepare
 from kestrel_lab.evals.runner import plan_trials, run_trials
@@ -46,6 +47,7 @@ async def _serve(tell: Tell) -> None:
         sandbox=order["sandbox"],
         network=order["network"],
         limits=Limits(**order["limits"]),
+        rules=rules_from_json(order.get("rules", [])),
     )
     try:
         ready = prepare(session, suite, skip_missing=True)

@@ -133,6 +133,12 @@ class RunState:
     """Answers by question."""
     always: set[str] = field(default_factory=set)
     """Tools that need no further approval in this run."""
+    same: set[str] = field(default_factory=set)
+    """Keys of calls that need none."""
+    like: dict[str, list[str]] = field(default_factory=dict)
+    """Patterns of commands that need none, by tool."""
+    bound: dict[str, str] = field(default_factory=dict)
+    """The key that each decision is bound to, by question."""
     recalled: set[str] = field(default_factory=set)
     """Ids of the notes that were given to it."""
     kept: set[str] = field(default_factory=set)
@@ -365,7 +371,14 @@ class RunState:
         question = event.question or event.call
         asked = self.questions.pop(question, None)
         self.decisions[question] = event
-        if asked is not None and event.granted and event.scope == "run":
+        if asked is None:
+            return
+        self.bound[question] = asked.key
+        if event.granted and event.args is None and event.scope in ("same", "like"):
+            self.same.add(asked.key)
+            if event.scope == "like" and asked.offer:
+                self.like.setdefault(asked.tool, []).append(asked.offer)
+        if event.granted and event.scope == "run":
             self.always.add(asked.tool)
 
 

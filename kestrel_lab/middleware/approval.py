@@ -26,7 +26,13 @@ class Approval:
             return Result(error=_denied(call, decision))
         if decision.answer is not None:
             return Result(value=decision.answer)
-        return await proceed(call if decision.args is None else replace(call, args=decision.args))
+        args = call.args if decision.args is None else decision.args
+        return await proceed(replace(call, args=args, leave=_leave(decision)))
+
+
+def _leave(decision: ApprovalGiven) -> str:
+    because = f": {decision.reason}" if decision.reason and decision.how != "policy" else ""
+    return f"{decision.by}{because}"
 
 
 def _denied(call: Call, decision: ApprovalGiven) -> Problem:

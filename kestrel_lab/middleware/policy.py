@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,18 +10,41 @@ from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError, nearest
 
 Verdict = Literal["allow", "ask", "deny"]
+VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A verdict on a call, and who gives it: one or more rules, or the policy by the call's danger."""
+
+    verdict: Verdict
+    by: str
+    """`rule 2 of kestrel.toml`, or `policy auto:medium`."""
+    why: str
+    how: Literal["rule", "policy"] = "rule"
+
+
+Rules = Callable[[Call], Ruling | None]
+"""Rulings by rules; `None` where none is about the call."""
+
+
+def no_rules(_: Call) -> Ruling | None:
+    """The danger of a call decides."""
+    return None
+
 
 _MODES = ("ask", "auto", "deny")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """A rule by danger level. Calls up to `allow` go on; the others get `otherwise`."""
+    """Rules, and a level of danger for calls that no rule is about: up to `allow` they go on; the others get `otherwise`."""
 
     allow: Danger
     otherwise: Literal["ask", "deny"]
     text: str
     """As the user wrote it."""
+    rules: Rules = no_rules
 
     @classmethod
     def parse(cls, text: str) -> Policy:
@@ -48,7 +72,20 @@ class Policy:
 
     def verdict(self, call: Call) -> Verdict:
         """What to do with `call`."""
-        return "allow" if call.danger <= self.allow else self.otherwise
+        return self.ruling(call).verdict
+
+    def ruling(self, call: Call) -> Ruling:
+        """What to do with `call`, and who says so: a rule if one is about it, otherwise its danger.
+
+        Where nobody is to be asked (`deny`), what a rule wants to be asked about is refused.
+        """
+        ruling = self.rules(call)
+        if ruling is None:
+            verdict: Verdict = "allow" if call.danger <= self.allow else self.otherwise
+            return Ruling(verdict, f"policy {self.text}", f"the approval policy is {self.text!r}", "policy")
+        if ruling.verdict == "ask" and self.otherwise == "deny":
+            return Ruling("deny", ruling.by, f"{ruling.why}; and the approval policy is {self.text!r}, nobody is asked")
+        return ruling
 
 
 def danger_named(name: str) -> Danger:

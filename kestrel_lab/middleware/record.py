@@ -88,6 +88,7 @@ class RecordIntent:
                 effect=call.effect,
                 attempt=call.attempt,
                 sandbox=call.sandbox,
+                leave=call.leave,
             )
         )
         if call.effect != "pure":

@@ -158,6 +158,7 @@ _OF_OPTION: Mapping[str, Values] = {
     "--plan": _plans,
     "--report": _paths,
     "--resume": _runs,
+    "--rules": _paths,
     "--suite": _paths,
     "--svg": _paths,
     "--tools": _tools,

@@ -296,9 +296,10 @@ function approvalCard(id, send) {
   const no = why => decide({ granted: false, reason: reason.value || why || "" });
   const approve = button("Approve", "kst-primary", yes), deny = button("Deny", "kst-deny", () => no());
   const always = button("Always for this run", "", () => decide({ granted: true, scope: "run" }));
+  const like = button("", "", () => decide({ granted: true, scope: like.dataset.offer ? "like" : "same" }));
   const editing = button("Edit", "", () => {
     edit.hidden = !edit.hidden;
-    all.hidden = always.hidden = !edit.hidden;
+    all.hidden = always.hidden = like.hidden = !edit.hidden;
     diff.hidden = !edit.hidden || !diff.textContent.trim();
     put(approve, edit.hidden ? "Approve" : "Approve edited");
     put(editing, edit.hidden ? "Edit" : "Discard edits");
@@ -307,12 +308,14 @@ function approvalCard(id, send) {
     if (!edit.hidden) { edit.rows = Math.min(14, edit.value.split("\n").length + 1); edit.focus(); }
   });
   const reason = line("Reason for denying (optional)", () => { if (!deny.disabled) deny.click(); });
-  row.append(approve, always, editing, make("span", "kst-gap"), reason, deny);
+  row.append(approve, like, always, editing, make("span", "kst-gap"), reason, deny);
   root.append(title, why, diff, all, edit, problem, row);
   settle();
   return {
     root, yes, no, refused, waits: () => !approve.disabled,
     update(c) {
+      like.dataset.offer = c.offer || "";
+      put(like, c.offer ? `Always \u201c${c.offer}\u201d` : "Always exactly this");
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
       if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !c.folded; }
     },

@@ -197,7 +197,7 @@ class Panel:
             how="click",
             reason=str(content.get("reason") or "")[:2_000],
             args=args if isinstance(args, dict) else None,
-            scope="run" if content.get("scope") == "run" else "once",
+            scope=scope if (scope := str(content.get("scope"))) in ("run", "same", "like") else "once",
             answer=answer[:ANSWER_CHARS] if isinstance(answer, str) else None,
         )
         with self._lock:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.text import plain
-from kestrel_lab.views.wording import args_pairs, chosen, options_of, sandbox_words
+from kestrel_lab.views.wording import always_words, args_pairs, chosen, options_of, sandbox_words, scope_of
 
 T = TypeVar("T")
 Ask = Callable[[str], Awaitable[str]]
@@ -37,11 +37,11 @@ class PromptApprover:
             match word.lower():
                 case "y" | "yes":
                     return ApprovalGiven(call=asked.call, granted=True, by="prompt", how="prompt")
-                case "a" | "always":
-                    return ApprovalGiven(call=asked.call, granted=True, by="prompt", how="prompt", scope="run")
+                case given if scope := scope_of(given, asked):
+                    return ApprovalGiven(call=asked.call, granted=True, by="prompt", how="prompt", scope=scope)
                 case "n" | "no":
                     return ApprovalGiven(call=asked.call, granted=False, by="prompt", how="prompt", reason=rest.strip())
-            text = "Please answer y, n (and a reason if you like) or a: "
+            text = f"Please answer y, n (and a reason if you like), or {always_words(asked)}: "
 
 
 def question(asked: ApprovalAsked) -> str:
@@ -51,7 +51,7 @@ def question(asked: ApprovalAsked) -> str:
         return f"the agent asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
     args = "".join(f"  {name}: {text}\n" for name, text in args_pairs(asked.args, limit=None))
     held = f", {words}" if (words := sandbox_words(asked.sandbox)) else ""
-    return f"{plain(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, [a]lways in this run: "
+    return f"{plain(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, {always_words(asked)}: "
 
 
 async def ask_here(prompt: str) -> str:

@@ -51,6 +51,7 @@ def delete_file(path: str, ctx: ToolContext) -> str:
     parent, name = posixpath.split(relative)
     if parent:
         workspace.stat(parent)  # raises for one that is not there: a directory is not made to delete from it
+    workspace.check_settings(relative, b"")
     with explained(path, workspace), workspace.directory(parent) as directory:
         status = lstat(name, directory)
         if status is None:

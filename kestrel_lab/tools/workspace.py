@@ -7,6 +7,7 @@ import os
 import posixpath
 import secrets
 import stat
+import tomllib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ from kestrel_lab.tools.listing import Entry, closing, descend, entries
 
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel"})
 """Directories that are not searched or listed recursively unless named."""
-PROTECTED = frozenset({".git", ".kestrel"})
-"""Directories, at any depth, that file tools never write to: what is in them is run or trusted by other programs."""
+PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json"})
+"""Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs, this one included."""
 MAX_READ_BYTES = 32_000_000
 
 _MOST_SUGGESTED = 30
@@ -135,6 +136,7 @@ class Workspace:
         """
         relative = self.relative(path)
         self.check_writable(relative)
+        self.check_settings(relative, content)
         parent, name = posixpath.split(relative)
         with explained(path, self), self.directory(parent) as directory:
             before = lstat(name, directory)
@@ -199,6 +201,27 @@ class Workspace:
         if relative == ".":
             msg = "the workspace itself cannot be written, name a file in it"
             raise IsADirectoryError(msg)
+
+    def check_settings(self, relative: str, content: bytes) -> None:
+        """Raise `PermissionError` if `content` would change the settings of this package that a `pyproject.toml` holds.
+
+        They say what an agent may do unasked. The rest of the file is as free as any other.
+        """
+        if posixpath.basename(relative).casefold() != "pyproject.toml":
+            return
+        before = self.read_bytes(relative) if self.exists(relative) else b""
+        if settings_in(before) != settings_in(content):
+            msg = f"cannot write {relative}: its [tool.kestrel] is protected, leave that table as it is"
+            raise PermissionError(msg)
+
+
+def settings_in(content: bytes) -> object:
+    """The settings of this package in a `pyproject.toml`; `None` where it has none, also because it is no TOML."""
+    try:
+        tool = tomllib.loads(content.decode("utf-8")).get("tool")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return tool.get("kestrel") if isinstance(tool, dict) else None
 
 
 @contextmanager

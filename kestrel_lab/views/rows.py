@@ -203,6 +203,8 @@ class Ask(Part):
     args: list[list[str]] = field(default_factory=list)
     json: str = ""
     """The arguments as JSON to edit: hidden characters are written as escapes, the value is the same."""
+    offer: str = ""
+    """Commands that may be allowed for the rest of the run with this one; empty for none."""
 
 
 Row = TextRow | CallRow | NoticeRow | StageRow

@@ -289,6 +289,8 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     row = _call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
+    if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
+        note = " · ".join(part for part in (note, f"allowed by {shown(event.leave, 200)}") if part)
     note = " · ".join(part for part in (note, sandbox_words(event.sandbox)) if part)
     row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
     row.change(state="running", since=at, note=note, result="")
@@ -334,11 +336,15 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         folded=tells_all(event.preview),
         args=args_pairs(event.args, limit=None),
         json=visible_json(event.args),
+        offer=plain(event.offer),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
 
 
 _WHY = {"danger": "", "question": "", "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect."}
+
+
+_SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "like": " for commands like it in the run"}
 
 
 def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
@@ -347,7 +353,7 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     edited = " with edited arguments" if event.granted and event.args is not None else ""
     said = event.answer or event.reason
     reason = f": {shown(said, 500)}" if said else ""
-    note = f"{word}{edited} by {plain(event.by)}{' for the whole run' if event.scope == 'run' else ''}{reason}"
+    note = f"{word}{edited} by {plain(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
     granted = "ok" if row.tool == START_STEP else "asked"  # what was asked for is the beginning of the step, and nothing answers it
     row.change(note=note, state=granted if event.granted else "denied")
     return [row.whole(), *_withdraw(view, event.call)]

@@ -44,6 +44,18 @@ def sandbox_words(level: str) -> str:
     return plain(level) if ":" in level else f"sandbox {plain(level)}"
 
 
+def always_words(asked: ApprovalAsked) -> str:
+    """What may be allowed for the rest of the run, as keys to type."""
+    like = f"[l]ike {plain(asked.offer)} always, " if asked.offer else ""
+    return f"[s]ame call always, {like}[a]lways in this run"
+
+
+def scope_of(word: str, asked: ApprovalAsked) -> str:
+    """The scope that somebody typed; empty for another word, and for one that was not offered."""
+    scopes = {"a": "run", "always": "run", "any": "run", "s": "same", "same": "same"}
+    return {**scopes, **({"l": "like", "like": "like"} if asked.offer else {})}.get(word, "")
+
+
 def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:
     """Name and text of each argument, each text at most about `limit` characters."""
     pairs = [[plain(name), value_text(value)] for name, value in args.items()]

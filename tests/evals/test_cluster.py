@@ -165,6 +165,16 @@ def test_workers_replay_recordings(cluster, tmp_path):
     there.close()
 
 
+def test_rules_hold_on_workers(cluster, suite, tmp_path):
+    """What a rule of the session forbids, no worker does."""
+    address, _ = cluster
+    strict = Session(tmp_path / "strict", env={}, rules=[{"tool": "double", "verdict": "deny"}])
+    result = asyncio.run(run_suite(strict, suite, scenarios=["one"], epochs=1, make=on_cluster(address)))
+    assert [row.result["outcome"] for row in result.rows] == ["fail"]
+    assert results(result) == results(asyncio.run(run_suite(strict, suite, scenarios=["one"], epochs=1)))
+    strict.close()
+
+
 def test_a_suite_that_differs_there_is_refused(cluster, suite, tmp_path):
     """What cannot be sent is refused before the first trial, with what to do."""
     address, _ = cluster

@@ -24,6 +24,16 @@ def test_a_click_that_comes_early_counts() -> None:
     assert given == ApprovalGiven(call="answer.1.1", granted=True, by="me", how="click", scope="run")
 
 
+def test_a_click_says_for_how_long_it_holds() -> None:
+    """Each scope that the panel offers is taken as it is; any other word is a yes to this call alone."""
+    scopes = []
+    for scope in ("same", "like", "run", "forever", None):
+        shown = panel()
+        shown._message(None, {**YES, "scope": scope}, None)
+        scopes.append(asyncio.run(asyncio.wait_for(shown(ASKED), 5)).scope)
+    assert scopes == ["same", "like", "run", "once", "once"]
+
+
 def test_a_second_click_is_not_kept_for_another_question() -> None:
     """What is clicked after the answer decides nothing later: asked again, the panel waits."""
 

@@ -93,7 +93,9 @@ def test_a_typed_question_shows_exactly_what_would_run() -> None:
 
     asyncio.run(PromptApprover(ask)(ASKED))
 
-    assert asked == ["bash (HIGH) asks for approval\n  command: rm -r x\\u{202e}\n[y]es, [n]o and why, [a]lways in this run: "]
+    assert asked == [
+        "bash (HIGH) asks for approval\n  command: rm -r x\\u{202e}\n[y]es, [n]o and why, [s]ame call always, [a]lways in this run: "
+    ]
 
 
 WORDS = ApprovalAsked(

@@ -298,6 +298,21 @@ def test_a_command_works_as_without_a_sandbox(level: str, tmp_path: Path) -> Non
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "a\nb\n"
 
 
+@pytest.mark.parametrize("level", ["S3", "S2"])
+def test_settings_cannot_be_changed_from_within(level: str, tmp_path: Path) -> None:
+    """A command can neither write, replace nor remove the files that say what an agent may do unasked; another file it can."""
+    held = needs(level)
+    ours, other = '[tool.kestrel]\napprove = "ask"\n', "[project]\n"
+    for name, text in (("kestrel.toml", ours), (".mcp.json", "{}"), ("pyproject.toml", ours)):
+        (tmp_path / name).write_text(text)
+    change = "for f in kestrel.toml .mcp.json pyproject.toml; do echo x > $f; mv $f y; rm -f $f; echo x > z; mv z $f; done"
+    run_at(held, tmp_path, change)
+    assert [(tmp_path / name).read_text() for name in ("kestrel.toml", ".mcp.json", "pyproject.toml")] == [ours, "{}", ours]
+    (tmp_path / "pyproject.toml").write_text(other)
+    run_at(held, tmp_path, "echo changed > pyproject.toml")
+    assert (tmp_path / "pyproject.toml").read_text() == "changed\n"
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_git_can_commit(level: str, tmp_path: Path) -> None:
     """Hooks and settings of a repository are guarded, committing works."""

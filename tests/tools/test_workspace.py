@@ -268,6 +268,31 @@ def test_protected_directories_are_never_written(place: Path, path: str) -> None
     assert list((place / ".git").rglob("*")) == [place / ".git" / "hooks"]
 
 
+@pytest.mark.parametrize("path", ["kestrel.toml", "sub/kestrel.toml", "KESTREL.toml", ".mcp.json"])
+def test_settings_are_never_written(place: Path, path: str) -> None:
+    """What says which calls go on unasked is not for the one who makes the calls."""
+    workspace = Workspace(place)
+    for write in (lambda: workspace.write_text(path, "x"), lambda: workspace.open(path, os.O_WRONLY | os.O_CREAT)):
+        with pytest.raises(PermissionError, match="is protected"):
+            write()
+    assert not (place / path).exists()
+
+
+def test_only_our_table_of_a_project_file_is_protected(place: Path) -> None:
+    """A `pyproject.toml` may be written as long as `[tool.kestrel]` stays as it is, in whatever way it is spelled."""
+    workspace, ours = Workspace(place), '[tool.kestrel]\napprove = "ask"\n'
+    workspace.write_text("pyproject.toml", "[project]\n")
+    for text in (ours, "tool.kestrel.approve = 'auto'", '[[tool."kestrel".rules]]'):
+        with pytest.raises(PermissionError, match=r"its \[tool.kestrel\] is protected"):
+            workspace.write_text("pyproject.toml", text)
+    (place / "pyproject.toml").write_text(ours)
+    workspace.write_text("pyproject.toml", f'[project]\nname = "x"\n{ours}')
+    for text in ("", "[project]\n", "no TOML [", ours.replace("ask", "auto")):
+        with pytest.raises(PermissionError, match=r"its \[tool.kestrel\] is protected"):
+            workspace.write_text("pyproject.toml", text)
+    assert workspace.read_text("pyproject.toml").text.endswith(ours)
+
+
 def test_a_read_only_workspace_reads_and_refuses_writes(place: Path) -> None:
     """Every way of writing is refused with the reason."""
     workspace = Workspace(place, read_only=True)

@@ -161,6 +161,7 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
         "why": "",
         "args": [["command", "wc -l"]],
         "json": '{\n  "command": "wc -l"\n}',
+        "offer": "",
     }
 
 
@@ -376,3 +377,13 @@ def test_a_thousand_steps_are_shown_in_little_time() -> None:
         view.apply(e.StepStarted(step=f"s{n}", goal="g"))
         view.apply(e.StepFinished(step=f"s{n}", ok=True))
     assert time.perf_counter() - began < 5
+
+
+def test_a_row_says_which_rule_let_a_call_go_on() -> None:
+    """What a rule or an earlier yes allowed says so; what the policy's level allows needs no words, a person's yes has them already."""
+    view = RunView()
+    notes = []
+    for number, leave in enumerate(("rule 1 of kestrel.toml: allow bash `ls`", "a yes for the rest of the run", "policy auto", "")):
+        view.apply(e.ToolCalled(call=f"c{number}", step="s", tool="bash", args={}, danger="HIGH", leave=leave))
+        notes.append(view.rows[f"c:c{number}"].whole()["note"])
+    assert notes == ["allowed by rule 1 of kestrel.toml: allow bash `ls`", "allowed by a yes for the rest of the run", "", ""]

@@ -28,10 +28,13 @@ from kestrel_lab.tools.sandbox.repository import OBEYED, WRITTEN, Linked, linked
 from kestrel_lab.tools.sandbox.seatbelt import seatbelt_launch
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 from kestrel_lab.tools.sandbox.settingsfolder import copied_settings
+from kestrel_lab.tools.workspace import settings_in
 
 HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
 _GUARDED = (".git/hooks", ".git/config")
 """What git runs or obeys later, outside the sandbox; the rest of .git may be written, to commit."""
+_SETTINGS = ("kestrel.toml", ".mcp.json")
+"""What says what an agent may do unasked. A file that is not there yet cannot be guarded."""
 _ENGINE = ".kestrel"
 _OWN = ("--size", str(2 * 1024**3), "--tmpfs")
 """A place in memory, with a bound: what fills it does not fill the machine's."""
@@ -176,6 +179,8 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
     for place in write:
         mounts.add(place, "--bind", str(place))
         _guard_repository(mounts, place)
+        for settings in _settings(place):
+            mounts.add(settings, "--ro-bind", str(settings))
     _hide(mounts, level, (*read, *write), sandbox)
     return mounts
 
@@ -201,6 +206,15 @@ def _mount_linked(mounts: _Mounts, linked: Linked, workspace: Path) -> None:
     for place in (linked.own / name for name in OBEYED):
         if place.exists() and not place.is_symlink():
             mounts.add(place, "--ro-bind", str(place))
+
+
+def _settings(workspace: Path) -> Iterable[Path]:
+    """The files of settings in the workspace, a `pyproject.toml` only if it holds some."""
+    found = [workspace / name for name in _SETTINGS]
+    project = workspace / "pyproject.toml"
+    if project.is_file() and settings_in(project.read_bytes()) is not None:
+        found.append(project)
+    return [place for place in found if place.is_file() and not place.is_symlink()]
 
 
 def _machine_mounts(sandbox: Sandbox) -> _Mounts:
