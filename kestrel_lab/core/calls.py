@@ -116,6 +116,8 @@ class Result:
     queued: float = 0.0
     """Seconds spent waiting for its turn."""
     cached: bool = False
+    cacheable: bool = False
+    """Whether a stored answer might have been used."""
     truncated: bool = False
 
     @property

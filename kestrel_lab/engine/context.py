@@ -17,12 +17,13 @@ from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
+from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
-from kestrel_lab.middleware.cache import Shelf
+from kestrel_lab.middleware.cache import CacheMode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.textloop import TextToolModel
 from kestrel_lab.tools.registry import Toolbox
@@ -47,8 +48,10 @@ class RunContext:
     """The model of a name, for steps that have one of their own."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """How commands that tools start are held in."""
-    cache: Shelf | None = None
+    cache: ToolCaching | None = None
     """Where answers of pure tools are kept; `None` for nowhere."""
+    cache_mode: CacheMode | None = None
+    """How it is used; `None` for as the session says at each call."""
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)

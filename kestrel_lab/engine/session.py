@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import Event, RunResumed, RunStarted
@@ -23,6 +23,7 @@ from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.archive import Archive
 from kestrel_lab.engine.blocking import run_blocking
+from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.equipment import Equipment
@@ -45,8 +46,7 @@ from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.memory.memory import NoteMemory
-from kestrel_lab.middleware.cache import Shelf
-from kestrel_lab.middleware.jsondisk import open_cache
+from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
@@ -57,9 +57,6 @@ from kestrel_lab.tools.tasks import task_tools
 from kestrel_lab.tools.timeexpr.handshake import handshake
 from kestrel_lab.tools.web.reach import Reach
 from kestrel_lab.tools.workspace import Workspace
-
-if TYPE_CHECKING:
-    pass
 
 
 class Session(Archive, Equipment):
@@ -81,6 +78,8 @@ class Session(Archive, Equipment):
         api_base: str | None = None,
         sandbox: str = AUTO,
         network: bool = False,
+        cache: str = "use",
+        cache_url: str | None = None,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
     ) -> None:
@@ -104,6 +103,8 @@ class Session(Archive, Equipment):
             sandbox: How commands that tools start are held in: `S3`, `S2`, `S1`, `S0` (not at all), or `auto` for the
                 best that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
             network: Whether commands in a sandbox may use the network.
+            cache: Whether stored answers of pure tools are used: `use`, `off`, `refresh` them, or `replay` them only.
+            cache_url: A Redis server that keeps them; the folder by default.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
         """
@@ -121,6 +122,7 @@ class Session(Archive, Equipment):
         self.env = os.environ if env is None else env
         self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
+        self.cache = ToolCaching(self.home / "cache", cache, cache_url, self.supervisor)
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
@@ -147,6 +149,7 @@ class Session(Archive, Equipment):
         inputs: Mapping[str, Json] | None = None,
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
+        cache: str | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -170,6 +173,7 @@ class Session(Archive, Equipment):
             inputs: Values for the inputs that a workflow declares.
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
+            cache: How stored answers of tools are used, see `Session`; as the session does by default.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
@@ -215,6 +219,7 @@ class Session(Archive, Equipment):
             approver=approver,
             resolve=resolve or self.resolve_model,
             ports=ports or self.ports,
+            cache_mode=None if cache is None else cache_mode(cache),
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -236,6 +241,7 @@ class Session(Archive, Equipment):
         approver: Approver | None = None,
         take_over: bool = False,
         limits: Limits | None = None,
+        cache: str | None = None,
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
@@ -255,7 +261,7 @@ class Session(Archive, Equipment):
         if known is not None and known.working:
             return known
         state = self.store.state(run_id)
-        given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
+        given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver, "cache": cache}
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(self.store.records(run_id))) is not None:
             return self._begin_fork(run_id, found.at, given, limits=limits, stage=found.stage)
         if state.started is None or state.status.terminal:
@@ -284,13 +290,7 @@ class Session(Archive, Equipment):
         """End the MCP servers, write what is queued and close the log."""
         self.mcp.close()
         self.store.close()
-        if "_cache" in self.__dict__:
-            self.__dict__["_cache"].close()
-
-    @cached_property
-    def _cache(self) -> Shelf:
-        shelf: Shelf = open_cache(self.home / "cache")
-        return shelf
+        self.cache.close()
 
     def _again(self, began: RunStarted, state: RunState, given: ResumeOptions, limits: Limits | None) -> Setup:
         """What a run goes on with: what is given anew, else what it began with."""
@@ -307,6 +307,7 @@ class Session(Archive, Equipment):
             approver=given.get("approver"),
             resolve=self.resolve_model,
             ports=self.ports,
+            cache_mode=None if (mode := given.get("cache")) is None else cache_mode(mode),
         )
 
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
@@ -344,7 +345,8 @@ class Session(Archive, Equipment):
             approver=setup.approver,
             resolve=setup.resolve,
             sandbox=self.sandbox,
-            cache=self._cache,
+            cache=self.cache,
+            cache_mode=setup.cache_mode,
             middleware=self.middleware,
             ports=setup.ports,
             supervisor=self.supervisor,

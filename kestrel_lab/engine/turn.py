@@ -10,7 +10,7 @@ from typing import Any
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, Signal, StoreError, UsageError, nearest
 from kestrel_lab.core.events import Progress, SchedulerParallelBatch
-from kestrel_lab.core.jsontypes import Json, content_key
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Handler
@@ -73,9 +73,9 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
         _tool_handler(ctx, lambda request: run_requests([request], {request.id}, step, ctx, desk)),
         record,
         *ctx.middleware,
-        *_cache(ctx),
         Approval(desk.decide),
         order,
+        *_cache(ctx),  # in its place: a call that may not be made is not answered either, and a read sees the write before it
         timeout,
         RecordIntent(ctx.emit, ctx.on_disk),
     )
@@ -173,15 +173,7 @@ def _max_chars(ctx: RunContext, call: Call) -> int:
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
-
-    def key(call: Call) -> str | None:
-        tool = ctx.toolbox.get(call.target)
-        if tool.effect != "pure" or tool.fingerprint is None:
-            return None
-        state = tool.fingerprint(call.args, ToolContext(workspace=ctx.workspace))
-        return None if state is None else content_key(tool.name, tool.version, call.args, str(ctx.workspace.root), state)
-
-    return (ToolCache(ctx.cache, key, ctx.emit),)
+    return ctx.cache.layers(ctx.cache_mode, ctx.toolbox, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
 
 
 def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[None]]) -> Handler:

@@ -59,6 +59,7 @@ class RecordAnswer:
                 seconds=result.seconds,
                 queued=result.queued,
                 cached=result.cached,
+                cacheable=result.cacheable,
                 truncated=cut or result.truncated,
                 value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )

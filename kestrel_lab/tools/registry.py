@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
@@ -24,7 +24,7 @@ from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
 
-__all__ = ["Fingerprint", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = ["CacheScope", "Fingerprint", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
@@ -78,8 +78,13 @@ class ToolContext:
 
 Preview = Callable[[dict[str, Json], ToolContext], str]
 """What a call with these arguments would change, as a unified diff, or why it would fail. Reads only."""
-Fingerprint = Callable[[dict[str, Json], ToolContext], str | None]
-"""The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers."""
+Fingerprint = Callable[[dict[str, Json], ToolContext], "str | Awaitable[str | None] | None"]
+"""The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers.
+
+`None` where the answer must not be used again; empty while what is read is changing, so that no stored answer may be used now.
+"""
+CacheScope = Literal["run", "workspace", "global"]
+"""Who may share stored answers: one run, all runs in one folder on one machine, or everybody who has the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,7 +113,10 @@ class Tool:
     A cancelled call does not stop a thread: its function runs to its end unseen.
     """
     fingerprint: Fingerprint | None = None
-    """`None`: answers are never reused."""
+    """`None`: answers are never reused, unless they are for `cache_ttl_seconds`."""
+    cache_ttl_seconds: float | None = None
+    """How long a stored answer may be used; `None` for as long as the fingerprint stays equal. Of pure tools only."""
+    cache_scope: CacheScope = "workspace"
     parts: Callable[[dict[str, Json]], tuple[str, ...]] | None = None
     """Which tools it calls, given its arguments; `None` for a tool that calls none."""
     preview: Preview | None = None
