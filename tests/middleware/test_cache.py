@@ -15,6 +15,7 @@ import pytest
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import CacheHit
+from kestrel_lab.core.protocols import Handler
 from kestrel_lab.middleware.cache import MAX_ROW, CacheMode, Flights, Place, ShelfError, ToolCache, cache_mode
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.jsondisk import DiskShelf, open_cache
@@ -54,6 +55,7 @@ class Scene:
     result: Result = Result(value={"text": "\ud800"})  # noqa: RUF009  # frozen
     changes_while_running: bool = False
     flights: Flights = field(default_factory=Flights)
+    layer: type[ToolCache] = ToolCache
     gate: asyncio.Event | None = None
     fails: list[BaseException | None] = field(default_factory=list)
     """What each run ends with in turn; an answer when there is none."""
@@ -76,7 +78,7 @@ class Scene:
 
     async def once(self) -> Result:
         """Make the call through the cache."""
-        return await compose(self.run, ToolCache(self.shelf, self.place, self.hits.append, self.mode, self.flights))(CALL)
+        return await compose(self.run, self.layer(self.shelf, self.place, self.hits.append, self.mode, self.flights))(CALL)
 
     def call(self) -> Result:
         """The same, on an event loop of its own."""
@@ -138,6 +140,23 @@ def test_each_mode_does_what_it_says() -> None:
     assert scene.call() == Result(value="new")  # what is never stored is called in every mode
 
 
+class CallsAnyway(ToolCache):
+    """A mutant: makes the call that a replay has no answer of."""
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Answer or call."""
+        result = await ToolCache.__call__(self, call, proceed)
+        return result if result.ok else await proceed(call)
+
+
+def test_a_replay_that_calls_is_caught() -> None:
+    """A replay makes no call; the mutant does."""
+    proper, mutant = Scene(mode="replay"), Scene(mode="replay", layer=CallsAnyway)
+    proper.call()
+    mutant.call()
+    assert (proper.runs, mutant.runs) == (0, 1)
+
+
 @pytest.mark.parametrize(
     "row",
     ["{broken", "[]", "7", '{"value": 1}', '{"key": "v2", "value": "of another"}', '{"key": "v1", "value": 1, "more": 2}', "[" * 100_000],
@@ -191,6 +210,24 @@ def test_one_that_fails_fails_alone() -> None:
     refused = Scene(result=Result(error=Problem(kind="failed", message="no")))
     assert _together(refused, 3) == [replace(refused.result, cacheable=True)] * 3
     assert refused.runs == 3
+
+
+class SharesFailures(Flights):
+    """A mutant: whoever waits for a call that fails is given its failure."""
+
+    def land(self, key: str, text: str | None) -> None:
+        """End a flight."""
+        flight = self._flying.pop(key)
+        if text is None:
+            flight.set_exception(OSError("not mine"))
+        else:
+            flight.set_result(text)
+
+
+def test_sharing_failures_is_caught() -> None:
+    """With the mutant the calls that waited fail too."""
+    mutant = Scene(fails=[OSError("gone")], flights=SharesFailures())
+    assert [type(answer) for answer in _together(mutant, 4)] == [OSError] * 4
 
 
 def test_one_that_gives_up_waiting_stops_nobody() -> None:
