@@ -48,6 +48,7 @@ class ToolCaching:
 
     @mode.setter
     def mode(self, text: str) -> None:
+        """Take another mode from now on; raises `UsageError` for one that does not exist."""
         self._mode = cache_mode(text)
 
     @property

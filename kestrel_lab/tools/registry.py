@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
@@ -18,13 +19,26 @@ from kestrel_lab.core.events import TaskChanged
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.text import one_line
+from kestrel_lab.log.results import Spool
 from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
 
-__all__ = ["CacheScope", "Fingerprint", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = [
+    "CacheScope",
+    "Fingerprint",
+    "Kept",
+    "Parts",
+    "Preview",
+    "Tasks",
+    "Tool",
+    "ToolArgumentsError",
+    "ToolContext",
+    "Toolbox",
+    "render",
+]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
@@ -58,6 +72,17 @@ class Tasks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """An answer that was too long to show, as it is kept whole."""
+
+    path: Path
+    chars: int
+    tool: str
+    untrusted: bool = False
+    """What it says was written by others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
 
@@ -72,6 +97,10 @@ class ToolContext:
     """`None` outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
+    kept: Callable[[str], Kept] | None = None
+    """Finds an earlier answer of the run by its id; raises `ValueError` or `FileNotFoundError` for the model. `None` outside a run."""
+    spool: Callable[[], Spool] | None = None
+    """Begins a text that is to be kept whole though the answer has only parts of it, as output of a command; once a call."""
     sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
     """How commands are to be held in."""
 

@@ -302,6 +302,8 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     note = _GIVEN if event.given else "cached" if event.cached else row.note
     text, diff = split_diff(event.text)
     preview = " · ".join(part for part in (one_line(text[:2_000], 160), changed(diff) if diff else "") if part)
+    if event.whole:
+        note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
     row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
     row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
     view.usage += Usage(tool_calls=1)
