@@ -23,6 +23,7 @@ from kestrel_lab.cli.workflows import values as workflow_inputs
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver
+from kestrel_lab.core.text import plain
 from kestrel_lab.engine.diff import RunDiff
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
@@ -213,9 +214,14 @@ def show(
     run_id: RunId,
     *,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
-) -> Run | Path:
+    call: Annotated[
+        str | None, typer.Option(metavar="CALL", help="Print what this call was answered, whole; 'all' lists the calls.")
+    ] = None,
+) -> Run | Path | str:
     """Show a run: its calls, its answer, what it used, what it waits for."""
     found = _face(ctx).lab().get(run_id)
+    if call is not None:
+        return repr(found.results) if call == "all" else plain(found.results[call])
     return found if html is None else found.report(html)
 
 
