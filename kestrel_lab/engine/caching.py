@@ -24,7 +24,7 @@ from kestrel_lab.tools.registry import Tool, Toolbox, ToolContext
 
 _T = TypeVar("_T")
 Emit = Callable[[Event], Any]
-DEPENDENCY = "tool cache"
+KIND, DEPENDENCY = "tool", "cache"
 """What the supervisor and the log call it."""
 _POLICY = HealthPolicy(failures=1)
 """One failure is enough to leave it alone for a while: a call is seldom dearer than waiting for a server that is gone."""
@@ -81,7 +81,7 @@ class ToolCaching:
     def _watched(self) -> Dependency:
         advice = f"Runs go on without stored answers; look at {self.where}, or set cache to off."
         known = self._supervisor.get(DEPENDENCY)
-        return known or self._supervisor.watch(DEPENDENCY, "cache", policy=_POLICY, advice=advice)
+        return known or self._supervisor.watch(DEPENDENCY, KIND, policy=_POLICY, advice=advice)
 
     def _pin(self, tool: Tool) -> str:
         if tool not in self._pins:
@@ -125,7 +125,7 @@ class WatchedShelf:
         return found
 
     def _tell(self, changes: list[HealthChanged]) -> None:
-        for change in changes:
+        for change in changes[-1:]:  # one word for all that one failure has changed
             if change.source != HealthState.STARTING or change.target != HealthState.READY:  # that it works is no news to a run
                 self.emit(change)
 
