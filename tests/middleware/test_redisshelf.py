@@ -42,7 +42,8 @@ class Server:
         until = time.monotonic() + 20
         while True:
             try:
-                assert self.client().ping()
+                with self.client() as client:
+                    assert client.ping()
             except redis.ConnectionError:
                 assert time.monotonic() < until
                 time.sleep(0.02)
@@ -81,10 +82,10 @@ def test_text_is_kept_for_its_time(server: Server) -> None:
     asyncio.run(shelf.set("k", '{"value":1}', None))
     asyncio.run(shelf.set("t", '{"value":2}', 60.0))
     assert (get(other, "k"), get(other, "t")) == ('{"value":1}', '{"value":2}')
-    client = server.client()
-    assert client.get(PREFIX + "k") == b'{"value":1}'
-    assert 29 * 86_400 < client.ttl(PREFIX + "k") <= 30 * 86_400
-    assert 0 < client.ttl(PREFIX + "t") <= 60
+    with server.client() as client:
+        assert client.get(PREFIX + "k") == b'{"value":1}'
+        assert 29 * 86_400 < client.ttl(PREFIX + "k") <= 30 * 86_400
+        assert 0 < client.ttl(PREFIX + "t") <= 60
     shelf.close()
     other.close()
 
@@ -92,11 +93,12 @@ def test_text_is_kept_for_its_time(server: Server) -> None:
 @pytest.mark.parametrize("garbage", ["bytes", "surrogate", "huge", "list"])
 def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
     """What is no text of ours, too large for it or of another type is a miss with a warning, and can be written over."""
-    shelf, client, key = RedisShelf(server.url), server.client(), PREFIX + garbage
-    if garbage == "list":
-        client.lpush(key, "a")
-    else:
-        client.set(key, {"bytes": b"\x80\x04cposix", "surrogate": "é", "huge": b"x" * (MAX_ROW + 1)}[garbage])
+    shelf, key = RedisShelf(server.url), PREFIX + garbage
+    with server.client() as client:
+        if garbage == "list":
+            client.lpush(key, "a")
+        else:
+            client.set(key, {"bytes": b"\x80\x04cposix", "surrogate": "é", "huge": b"x" * (MAX_ROW + 1)}[garbage])
     with pytest.warns(UserWarning, match="was not written by it"):
         assert get(shelf, garbage) is None
     asyncio.run(shelf.set(garbage, "new", None))
