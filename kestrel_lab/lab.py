@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session
-from kestrel_lab.engine.settings import load_settings, mcp_servers
+from kestrel_lab.engine.settings import LIMITS, Settings, load_settings, mcp_servers
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.engine.workspace_memory import WorkspaceMemory
 from kestrel_lab.tools.mcp.config import read_server
 from kestrel_lab.tools.rules.book import GivenRules, rulebook
+from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Lab(Session):
         approve: str | None = None,
         *,
         sandbox: str | None = None,
+        cache: str | None = None,
+        cache_url: str | None = None,
         tools: Tools = (),
         models: Mapping[str, Model] | None = None,
         middleware: Iterable[Middleware] = (),
@@ -60,11 +64,13 @@ class Lab(Session):
         rules: GivenRules = None,
     ) -> None:
         env = os.environ if env is None else env
-        self.settings = load_settings(Path.cwd(), env)
+        named = model if isinstance(model, str) else None if model is None else model.name
+        given = {"home": None if home is None else str(home), "model": named, "approve": approve}
+        self.settings = load_settings(Path.cwd(), env).given("Lab(…)", **given, sandbox=sandbox, cache=cache, cache_url=cache_url)
         super().__init__(
-            home if home is not None else self.settings["home"],
+            self.settings["home"],
             model if model is not None else self.settings["model"],
-            approve if approve is not None else self.settings["approve"],
+            self.settings["approve"],
             tools=tools,
             models=models,
             middleware=middleware,
@@ -73,12 +79,38 @@ class Lab(Session):
             checkpoint_every=self.settings["checkpoint_every"],
             provider=self.settings["provider"],
             api_base=self.settings["api_base"],
-            sandbox=sandbox if sandbox is not None else self.settings["sandbox"],
+            sandbox=self.settings["sandbox"],
+            cache=self.settings["cache"],
+            cache_url=self.settings["cache_url"],
             network=self.settings["network"],
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
             mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
         )
+
+    def configure(self, key: str, value: Any) -> Settings:
+        """Change a setting for the runs that this lab begins from now on, as text or as the value itself; returns that setting.
+
+        Files stay as they are. Raises `UsageError` for a setting that does not exist, a value that it cannot have, and
+        for `home` and others that a lab is made with.
+        """
+        changed = self.settings.given("this session", **{key: value})
+        match key:
+            case "cache":
+                self.cache.mode = changed[key]
+            case "model" | "approve" | "checkpoint_every":
+                setattr(self, key, changed[key])
+            case "network" | "sandbox":
+                self.sandbox = Sandbox.parse(changed["sandbox"], network=changed["network"], hidden=[self.home.resolve()])
+            case _ if key in LIMITS:
+                self.limits = changed.limits
+            case _:
+                msg = (
+                    f"{key} cannot be changed in a lab that is at work: make another with Lab(…), or set it in kestrel.toml and begin anew"
+                )
+                raise UsageError(msg)
+        self.settings = changed
+        return changed.only(key)
 
     @property
     def macros(self) -> WorkspaceMacros:

@@ -26,6 +26,7 @@ from kestrel_lab.cli.workflows import values as workflow_inputs
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver
+from kestrel_lab.core.text import plain
 from kestrel_lab.engine.diff import RunDiff
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.settings import Settings
@@ -81,6 +82,7 @@ def run(
     tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
     plan: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")] = None,
     inputs: Inputs = None,
+    cache: Annotated[str | None, typer.Option(help="Stored answers of tools: use, off, refresh or replay.")] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with this run; one that failed goes on behind its last completed stage.")
     ] = None,
@@ -115,8 +117,7 @@ def run(
     def begin(lab: Lab, who: Approver | None) -> Run:
         if resume is not None:
             bounds = _bounds(lab.get(resume).limits, limits)
-            return lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds)
-        bounds = _bounds(lab.limits, limits)
+            return lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds, cache=cache)
         return lab.start(
             text,
             model=model,
@@ -128,6 +129,7 @@ def run(
             approver=who,
             plan=plan,
             inputs=values,
+            cache=cache,
         )
 
     return _face(ctx).follow(begin, how)
@@ -151,6 +153,7 @@ def orchestrate(
     cost: Annotated[float | None, typer.Option(help="Most US dollars.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
+    cache: Annotated[str | None, typer.Option(help="Stored answers of tools: use, off, refresh or replay.")] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
@@ -172,6 +175,7 @@ def orchestrate(
         tokens=tokens,
         plan="standard",
         inputs=inputs,
+        cache=cache,
         name=name,
         background=background,
         approval_timeout=approval_timeout,
@@ -228,9 +232,14 @@ def show(
     run_id: RunId,
     *,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
-) -> Run | Path:
+    call: Annotated[
+        str | None, typer.Option(metavar="CALL", help="Print what this call was answered, whole; 'all' lists the calls.")
+    ] = None,
+) -> Run | Path | str:
     """Show a run: its calls, its answer, what it used, what it waits for."""
     found = _face(ctx).lab().get(run_id)
+    if call is not None:
+        return repr(found.results) if call == "all" else plain(found.results[call])
     return found if html is None else found.report(html)
 
 
@@ -285,10 +294,19 @@ def models(ctx: typer.Context) -> Any:
     return known_models(_face(ctx).lab())
 
 
-@app.command()
-def config(ctx: typer.Context) -> Settings:
-    """Show every setting and rule, its value and where it came from."""
-    return _face(ctx).lab().settings
+@app.command(epilog="Example: kestrel config cache refresh")
+def config(
+    ctx: typer.Context,
+    key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this one.")] = None,
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook.")
+    ] = None,
+) -> Settings:
+    """Show every setting and rule, its value and where it came from; or change a setting."""
+    if key is not None and value is not None:
+        return _face(ctx).configure(key, value)
+    settings = _face(ctx).lab().settings
+    return settings if key is None else settings.only(key)
 
 
 @app.command()

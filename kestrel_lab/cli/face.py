@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.settings import Settings
 from kestrel_lab.lab import Lab
 
 Begin = Callable[[Lab, Approver | None], Run]
@@ -54,6 +55,10 @@ class Face(Protocol):
 
     def lab(self) -> Lab:
         """The lab that commands work on."""
+        ...
+
+    def configure(self, key: str, value: str) -> Settings:
+        """Change a setting, for as long as makes sense here; returns it as it is in force then."""
         ...
 
     def follow(self, begin: Begin, how: Following) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import os
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +32,8 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import plain
 from kestrel_lab.engine.mcptable import ServerTable
 from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.settings import Settings
+from kestrel_lab.engine.settings import Settings, load_settings
+from kestrel_lab.engine.settingsfile import write_setting
 from kestrel_lab.evals.bisectresult import BisectResult
 from kestrel_lab.evals.bycheck import CHECK_HEADINGS, shared_checks
 from kestrel_lab.evals.comparison import Comparison
@@ -66,6 +68,11 @@ class TerminalFace:
     def lab(self) -> Lab:
         """The lab that the settings describe."""
         return self._lab
+
+    def configure(self, key: str, value: str) -> Settings:
+        """Write a setting into `kestrel.toml`; what is returned is in force, which an environment variable may still decide."""
+        write_setting(Path.cwd(), key, value)
+        return load_settings(Path.cwd(), os.environ).only(key)
 
     def follow(self, begin: Begin, how: Following) -> Run:
         """Start a run and show it until it ends; Ctrl-C stops it."""

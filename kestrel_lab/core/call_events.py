@@ -131,6 +131,12 @@ class ToolAnswered:
     """Written by whoever forked the run; the tool did not say it."""
     value: Json = None
     """The answer as JSON where something else in the run goes on with it, and where it is no text and not too long to show."""
+    cacheable: bool = False
+    """Whether a stored answer might have been used."""
+    whole: str = ""
+    """Where `text` is a part of it only: names the whole text, which is kept beside the log as long as there is room."""
+    chars: int = 0
+    """Characters of the whole text, where it is kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

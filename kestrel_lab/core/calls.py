@@ -118,7 +118,13 @@ class Result:
     queued: float = 0.0
     """Seconds spent waiting for its turn."""
     cached: bool = False
+    cacheable: bool = False
+    """Whether a stored answer might have been used."""
     truncated: bool = False
+    whole: str = ""
+    """Names the whole text of which the answer has parts, where the tool has kept it."""
+    chars: int = 0
+    """Characters of that text."""
 
     @property
     def ok(self) -> bool:

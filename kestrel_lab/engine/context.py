@@ -18,15 +18,17 @@ from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
+from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.secrecy import without_secrets
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
-from kestrel_lab.middleware.cache import Shelf
+from kestrel_lab.middleware.cache import CacheMode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.textloop import TextToolModel
+from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.workspace import Workspace
@@ -51,8 +53,10 @@ class RunContext:
     """How commands that tools start are held in."""
     redactor: Redactor = field(default_factory=Redactor)
     """Knows the secrets that neither the log nor the model nor a screen is to have."""
-    cache: Shelf | None = None
+    cache: ToolCaching | None = None
     """Where answers of pure tools are kept; `None` for nowhere."""
+    cache_mode: CacheMode | None = None
+    """How it is used; `None` for as the session says at each call."""
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
@@ -65,6 +69,7 @@ class RunContext:
     clock: WorkClock = field(init=False)
     _turns_kept: int = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
+    _reading: Toolbox | None = None
     _last: Future[int] | None = None
     _failure: BaseException | None = None
 
@@ -157,15 +162,27 @@ class RunContext:
         model = self.resolve(step.model) if step.model else self.model
         return TextToolModel(model, thought=True) if step.react else model
 
+    @property
+    def tools(self) -> Toolbox:
+        """The tools that can be called now: `toolbox`, and what reads on in answers as soon as one was too long to show."""
+        if not self.state.wholes or reading.NAME in self.toolbox:
+            return self.toolbox
+        if self._reading is None:
+            self._reading = Toolbox([*self.toolbox, reading.read_result])
+        return self._reading
+
     def offered(self, step: Step) -> tuple[str, ...] | None:
-        """Names of the tools that `step` may ask for; `None` for all."""
-        return () if step.operation and step.tools is None else step.tools
+        """Names of the tools that `step` may ask for; `None` for all of `toolbox`."""
+        names = () if step.operation and step.tools is None else step.tools
+        if names == () or self.tools is self.toolbox:
+            return names
+        return (*(self.toolbox.names if names is None else names), reading.NAME)
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
         """The tools that the model of `step` is told of."""
         names = self.offered(step)
         if names not in self._specs:
-            self._specs[names] = self.toolbox.only(names or ()).specs()
+            self._specs[names] = self.tools.only(names or ()).specs()
         return self._specs[names]
 
     def system_of(self, step: Step) -> str | None:

@@ -115,7 +115,7 @@ def _given(run_id: str, records: list[Record], at: int, places: list[int], *, an
             later = (later.event for later in records[at:])
             stored = next((one for one in later if isinstance(one, ToolAnswered) and one.call == event.call), None)
             if stored is not None:
-                return replace(stored, text=result, given=True, cached=False, error=None, value=None, truncated=False)
+                return replace(stored, text=result, given=True, cached=False, error=None, value=None, truncated=False, whole="", chars=0)
         raise _wrong_place(run_id, record, "a result takes the place of a tool's", "tool_called", places)
     return None
 

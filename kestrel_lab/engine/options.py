@@ -37,6 +37,7 @@ class ResumeOptions(TypedDict, total=False):
     tools: Tools | Toolbox | None
     approve: str | None
     approver: Approver | None
+    cache: str | None
 
 
 class RestartOptions(ResumeOptions, total=False):

@@ -20,6 +20,7 @@ from kestrel_lab.core.text import encodable, one_line
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.keeping import Answers
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.views.frames import shown_frame
@@ -125,6 +126,11 @@ class Run:
     def events(self) -> list[Event]:
         """The run's events, in order."""
         return [record.event for record in self.records()]
+
+    @property
+    def results(self) -> Answers:
+        """What each tool call was answered, whole: `run.results["c1"]`; shown as a table of the calls."""
+        return Answers(self.records(), self._store.results)
 
     def view(self) -> RunView:
         """The run as it is shown."""

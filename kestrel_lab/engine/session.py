@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -24,6 +24,7 @@ from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.archive import Archive
 from kestrel_lab.engine.blocking import run_blocking
+from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.equipment import Equipment
@@ -47,8 +48,7 @@ from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.memory.memory import NoteMemory
-from kestrel_lab.middleware.cache import Shelf
-from kestrel_lab.middleware.jsondisk import open_cache
+from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
@@ -82,6 +82,8 @@ class Session(Archive, Equipment):
         api_base: str | None = None,
         sandbox: str = AUTO,
         network: bool = False,
+        cache: str = "use",
+        cache_url: str | None = None,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
         rules: GivenRules = None,
@@ -106,6 +108,8 @@ class Session(Archive, Equipment):
             sandbox: How commands that tools start are held in: `S3`, `S2`, `S1`, `S0` (not at all), or `auto` for the
                 best that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
             network: Whether commands in a sandbox may use the network.
+            cache: Whether stored answers of pure tools are used: `use`, `off`, `refresh` them, or `replay` them only.
+            cache_url: A Redis server that keeps them; the folder by default.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
             rules: Of every run: a file of rules, or tables as in one; see `kestrel_lab.tools.rules`.
@@ -126,6 +130,7 @@ class Session(Archive, Equipment):
         self.redactor = Redactor.of(self.env)
         self._tools = known_tools([*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
+        self.cache = ToolCaching(self.home / "cache", cache, cache_url, self.supervisor)
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
@@ -153,6 +158,7 @@ class Session(Archive, Equipment):
         inputs: Mapping[str, Json] | None = None,
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
+        cache: str | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -177,6 +183,7 @@ class Session(Archive, Equipment):
             inputs: Values for the inputs that a workflow declares.
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
+            cache: How stored answers of tools are used, see `Session`; as the session does by default.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
@@ -224,6 +231,7 @@ class Session(Archive, Equipment):
             resolve=resolve or self.resolve_model,
             ports=ports or self.ports,
             missing=missing_servers(self.mcp) if tools is None else (),
+            cache_mode=None if cache is None else cache_mode(cache),
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -245,6 +253,7 @@ class Session(Archive, Equipment):
         approver: Approver | None = None,
         take_over: bool = False,
         limits: Limits | None = None,
+        cache: str | None = None,
     ) -> Run:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
@@ -264,7 +273,7 @@ class Session(Archive, Equipment):
         if known is not None and known.working:
             return known
         state = self.store.state(run_id)
-        given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
+        given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver, "cache": cache}
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(self.store.records(run_id))) is not None:
             return self._begin_fork(run_id, found.at, given, limits=limits, stage=found.stage)
         if state.started is None or state.status.terminal:
@@ -293,13 +302,7 @@ class Session(Archive, Equipment):
         """End the MCP servers, write what is queued and close the log."""
         self.mcp.close()
         self.store.close()
-        if "_cache" in self.__dict__:
-            self.__dict__["_cache"].close()
-
-    @cached_property
-    def _cache(self) -> Shelf:
-        shelf: Shelf = open_cache(self.home / "cache")
-        return shelf
+        self.cache.close()
 
     def _again(self, began: RunStarted, state: RunState, given: ResumeOptions, limits: Limits | None) -> Setup:
         """What a run goes on with: what is given anew, else what it began with."""
@@ -316,6 +319,7 @@ class Session(Archive, Equipment):
             approver=given.get("approver"),
             resolve=self.resolve_model,
             ports=self.ports,
+            cache_mode=None if (mode := given.get("cache")) is None else cache_mode(mode),
         )
 
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
@@ -354,7 +358,8 @@ class Session(Archive, Equipment):
             resolve=setup.resolve,
             sandbox=self.sandbox,
             redactor=self.redactor,
-            cache=self._cache,
+            cache=self.cache,
+            cache_mode=setup.cache_mode,
             middleware=self.middleware,
             ports=setup.ports,
             supervisor=self.supervisor,

@@ -12,7 +12,9 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
+from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.middleware.redisshelf import shown_url
 from kestrel_lab.tools.mcp.config import ServerConfig, read_mcp_json, read_server
 from kestrel_lab.tools.rules.book import Rulebook
 from kestrel_lab.tools.rules.rule import read_rules
@@ -28,8 +30,13 @@ class Setting:
     key: str
     value: Any
     source: str
-    """`default`, a file, or an environment variable."""
+    """`default`, a file, an environment variable, or who said it in this session."""
     meaning: str
+
+    @property
+    def shown(self) -> str:
+        """The value as people may see it: an address without user and password."""
+        return shown_url(self.value) if self.key.endswith("_url") and self.value else str(self.value)
 
 
 def _text(value: Any) -> str:
@@ -46,6 +53,10 @@ def _policy(value: Any) -> str:
 def _sandbox(value: Any) -> str:
     level = parse_level(_text(value))
     return AUTO if level is None else level.name
+
+
+def _cache(value: Any) -> str:
+    return cache_mode(_text(value))
 
 
 def _switch(value: Any) -> bool:
@@ -91,6 +102,8 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
     "sandbox": (AUTO, _sandbox, "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here"),
     "network": (False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
+    "cache": ("use", _cache, "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is stored)"),
+    "cache_url": (None, _text, "Redis server that keeps them, redis://HOST:PORT/0; unset: in the folder home"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),
@@ -99,6 +112,10 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "wall_seconds": (_DEFAULTS.wall_seconds, _number, "most seconds of a run in all, waiting included"),
     "messages": (_DEFAULTS.messages, _whole, "most messages of a run's conversations"),
 }
+
+
+LIMITS = ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "messages")
+"""Settings that are limits of runs."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,7 +134,7 @@ class Settings:
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings, and a row of texts per setting."""
-        rows: list[tuple[str, ...]] = [(s.key, str(s.value), s.source, s.meaning) for s in self]
+        rows: list[tuple[str, ...]] = [(s.key, s.shown, s.source, s.meaning) for s in self]
         rows += [("rules", str(rule), rule.source, rule.reason) for rule in self.rules]
         return ("setting", "value", "from", "meaning"), rows
 
@@ -127,10 +144,19 @@ class Settings:
     def _repr_html_(self) -> str:
         return table_html(*self.table())
 
+    def given(self, source: str, **values: Any) -> Settings:
+        """The same with `values` in force, those that are `None` left out; raises `UsageError` for one that cannot be."""
+        return Settings({**self.items, **{key: _setting(key, value, source) for key, value in values.items() if value is not None}})
+
+    def only(self, key: str) -> Settings:
+        """That one alone; raises `UsageError` for one that does not exist."""
+        check_key(key)
+        return Settings({key: self.items[key]})
+
     @property
     def limits(self) -> Limits:
         """The limits of runs that bring none of their own."""
-        return Limits(**{key: self[key] for key in ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "messages")})
+        return Limits(**{key: self[key] for key in LIMITS})
 
 
 def mcp_servers(folder: Path) -> dict[str, ServerConfig]:
@@ -144,7 +170,7 @@ def mcp_servers(folder: Path) -> dict[str, ServerConfig]:
             found = read_mcp_json(place / ".mcp.json")
         if found or (place / ".git").exists():
             break
-    for path, table in _files(folder):
+    for path, table in setting_files(folder):
         own, where = table.get("mcp", {}), shown_path(path)
         if not isinstance(own, dict) or not isinstance(servers := own.get("servers", {}), dict) or set(own) - {"servers"}:
             msg = f"{where}: write MCP servers as [mcp.servers.NAME], with a command or a url each"
@@ -160,7 +186,7 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     """
     items = {key: Setting(key=key, value=value, source="default", meaning=meaning) for key, (value, _, meaning) in _KNOWN.items()}
     rules = Rulebook()
-    for path, table in _files(folder):
+    for path, table in setting_files(folder):
         rules += Rulebook(read_rules(table.get("rules", []), shown_path(path)))
         for key, value in table.items():
             if key in ("mcp", "rules"):  # see `mcp_servers` for the former
@@ -173,7 +199,7 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     return Settings(items, rules)
 
 
-def _files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+def setting_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     """The tables that apply, weakest first."""
     for place in (folder.resolve(), *folder.resolve().parents):
         found = []
@@ -196,10 +222,15 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(msg) from error
 
 
-def _setting(key: str, value: Any, source: str) -> Setting:
+def check_key(key: str, source: str = "") -> None:
+    """Raise `UsageError` with the nearest spelling for a setting that does not exist."""
     if key not in _KNOWN:
-        msg = f"{source}: unknown setting {key!r}: {nearest(key, [*_KNOWN, 'rules', 'mcp'])}"
+        msg = f"{f'{source}: ' if source else ''}unknown setting {key!r}: {nearest(key, [*_KNOWN, 'rules', 'mcp'])}"
         raise UsageError(msg)
+
+
+def _setting(key: str, value: Any, source: str) -> Setting:
+    check_key(key, source)
     _, read, meaning = _KNOWN[key]
     try:
         return Setting(key=key, value=read(value), source=source, meaning=meaning)

@@ -9,6 +9,7 @@ from kestrel_lab.core.events import HealthChanged
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.engine.ports import Ports
+from kestrel_lab.middleware.cache import CacheMode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.workspace import Workspace
@@ -29,3 +30,5 @@ class Setup:
     ports: Ports
     missing: tuple[HealthChanged, ...] = ()
     """What is configured and cannot be used: told at the beginning, and done without."""
+    cache_mode: CacheMode | None = None
+    """How the tool cache is used; `None` for as the session says."""

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, Signal, StoreError, UsageError, nearest
 from kestrel_lab.core.events import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
-from kestrel_lab.core.jsontypes import Json, content_key
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.failures import RECOVERABLE, classify
+from kestrel_lab.engine.keeping import begin_spool, end_spools, kept
 from kestrel_lab.engine.macros import MacroCalls
 from kestrel_lab.engine.noting import notes_of
 from kestrel_lab.log.fold import Conversation
+from kestrel_lab.log.results import Spool
 from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.cache import ToolCache
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.order import TurnOrder
 from kestrel_lab.middleware.record import RecordAnswer, RecordIntent
 from kestrel_lab.middleware.timeout import Timeout
+from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.registry import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
 from kestrel_lab.tools.sandbox.choose import chosen
 
@@ -53,6 +57,8 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
         lambda call: _max_chars(ctx, call),
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None,
+        store=ctx.store.results.keep,
+        reader="" if reading.NAME in ctx.toolbox else reading.NAME,
     )
     calls: list[Call] = []
     for request in requests:
@@ -65,18 +71,18 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
             await record(Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refused(prepared))
     if not calls:
         return
-    together = frozenset(call.id for call in calls if _may_run_beside_others(call, ctx.toolbox))
+    together = frozenset(call.id for call in calls if _may_run_beside_others(call, ctx.tools))
     if len(together) > 1:
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
     order = TurnOrder(calls, together)
-    timeout = Timeout(lambda call: ctx.toolbox.get(call.target).timeout_s)
+    timeout = Timeout(lambda call: ctx.tools.get(call.target).timeout_s)
     handler = compose(
         _tool_handler(ctx, lambda request: run_requests([request], {request.id}, step, ctx, desk)),
         record,
         *ctx.middleware,
-        *_cache(ctx),
         Approval(desk.decide),
         order,
+        *_cache(ctx),  # in its place: a call that may not be made is not answered either, and a read sees the write before it
         timeout,
         RecordIntent(ctx.emit, ctx.on_disk),
     )
@@ -118,10 +124,10 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
     if request.problem:
         return Problem(kind="invalid_arguments", message=f"the arguments of {request.name} could not be read: {request.problem}")
     offered = ctx.offered(step) if not step.tool else None
-    names = ctx.toolbox.names if offered is None else offered
-    if request.name not in ctx.toolbox or (offered is not None and request.name not in offered):
+    names = ctx.tools.names if offered is None else offered
+    if request.name not in ctx.tools or (offered is not None and request.name not in offered):
         return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, names)}")
-    tool = ctx.toolbox.get(request.name)
+    tool = ctx.tools.get(request.name)
     begun = ctx.state.begun.get(request.id)
     try:
         args = tool.validate(request.args if begun is None else begun.args)
@@ -134,7 +140,7 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
 
 async def _held_in(call: Call, ctx: RunContext) -> Call | Problem:
     """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was asked for."""
-    least = ctx.toolbox.get(call.target).sandbox
+    least = ctx.tools.get(call.target).sandbox
     if least is None:
         return call
     try:
@@ -168,21 +174,13 @@ def _refused(problem: Problem) -> Handler:
 
 
 def _max_chars(ctx: RunContext, call: Call) -> int:
-    return ctx.toolbox.get(call.target).max_chars if call.target in ctx.toolbox else 20_000
+    return ctx.tools.get(call.target).max_chars if call.target in ctx.tools else 20_000
 
 
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
-
-    def key(call: Call) -> str | None:
-        tool = ctx.toolbox.get(call.target)
-        if tool.effect != "pure" or tool.fingerprint is None:
-            return None
-        state = tool.fingerprint(call.args, ToolContext(workspace=ctx.workspace))
-        return None if state is None else content_key(tool.name, tool.version, call.args, str(ctx.workspace.root), state)
-
-    return (ToolCache(ctx.cache, key, ctx.emit),)
+    return ctx.cache.layers(ctx.cache_mode, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
 
 
 def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[None]]) -> Handler:
@@ -197,8 +195,9 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
     tasks = Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit)
 
     async def run(call: Call) -> Result:
-        tool = ctx.toolbox.get(call.target)
+        tool = ctx.tools.get(call.target)
         parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
+        spools: list[Spool] = []
         scope = ToolContext(
             workspace=ctx.workspace,
             run_id=ctx.run_id,
@@ -213,10 +212,13 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
             moved=lambda folder: ctx.emit(FolderChanged(call=call.id, step=call.step, folder=folder)),
             output=lambda text: ctx.tell(ToolDelta(call=call.id, text=text)),
             redactor=ctx.redactor,
+            kept=partial(kept, ctx),
+            spool=partial(begin_spool, ctx, spools),
         )
         try:
             value = ctx.redactor.json(await tool.run(call.args, scope))
-            return Result(value=value, seconds=parts.seconds if parts else 0.0)
+            name, chars = end_spools(spools)
+            return Result(value=value, seconds=parts.seconds if parts else 0.0, whole=name, chars=chars)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             raise asyncio.CancelledError from None
@@ -227,5 +229,8 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
             passes = classify(error) in RECOVERABLE
             return Result(error=Problem(kind="failed", message=ctx.redactor.text(f"{type(error).__name__}: {error}"), transient=passes))
+        finally:
+            for spool in spools:
+                spool.drop()
 
     return run

@@ -100,8 +100,8 @@ def iterations_per_step(records: Records) -> float:
 
 
 def cache_hit_rate(records: Records) -> float:
-    """The share of answered calls, of models and tools, whose answer came from a store."""
-    answers = [event for _, event in _answers(records)]
+    """The share of answers that came from a store, of those that might have: hits by hits and misses; what is never stored counts as neither."""
+    answers = [event for _, event in _answers(records) if event.cached or (isinstance(event, ToolAnswered) and event.cacheable)]
     return _share(sum(answer.cached for answer in answers), len(answers))
 
 

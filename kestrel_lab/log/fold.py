@@ -46,6 +46,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.log.results import Whole
 
 
 @dataclass(kw_only=True, slots=True)
@@ -154,6 +155,8 @@ class RunState:
     """The time up to which that is counted; in the future while a step waits for its next attempt."""
     working_s: float = 0.0
     """Seconds spent on anything else, the time between sessions left out."""
+    wholes: dict[str, Whole] = field(default_factory=dict)
+    """Answers that were too long to show, by the names under which they are kept whole."""
     answer: str = ""
     finished: RunFinished | None = None
     last_at: float | None = None
@@ -347,6 +350,8 @@ class RunState:
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)
         self.usage += Usage(tool_calls=1)
+        if event.whole:
+            self.wholes[event.whole] = Whole(call=event.call, tool=event.tool, chars=event.chars)
         if (macro := self.macro_of(event.call)) is not None:
             macro.answers[event.call] = event
             return

@@ -34,6 +34,7 @@ from kestrel_lab.log.checkpoints import KEPT, SAVE, Checkpoint, newest_state, st
 from kestrel_lab.log.connection import connect, translate
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.owner import Owner
+from kestrel_lab.log.results import ResultStore
 from kestrel_lab.log.snapshot import form, snapshot
 from kestrel_lab.log.writer import Append, Execute, Writer
 
@@ -102,6 +103,8 @@ class SessionStore:
         """Names this store in the log: unique for ever."""
         self._epochs: dict[str, int] = {}
         """Of the runs that belong to this store, or did."""
+        self.results = ResultStore(self.path.parent / "results")
+        """Whole texts of answers that were too long to show."""
         self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
 
     def create_run(self, run_id: str, started: RunStarted, *, at: float | None = None) -> float:

@@ -2,53 +2,163 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+import asyncio
+import threading
+import warnings
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, cast, get_args
 
-from kestrel_lab.core.calls import Call, Result
+from kestrel_lab.core.calls import Call, Problem, Result
+from kestrel_lab.core.errors import KestrelError, UsageError, nearest
 from kestrel_lab.core.events import CacheHit
-from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.jsontypes import Json, dumps, loads
 from kestrel_lab.core.protocols import Handler
+
+CacheMode = Literal["off", "use", "refresh", "replay"]
+"""Never look; look and keep; do not look but keep anew; only look, a miss being an error."""
+MAX_ROW = 8_000_000
+"""Characters of a stored answer at most: a longer one is not kept, and a longer row was not written here."""
+
+
+class ShelfError(KestrelError):
+    """A shelf cannot be reached or read."""
 
 
 class Shelf(Protocol):
-    """Text under text keys."""
+    """Text under text keys, kept by a file or a server; raises `ShelfError` when that fails."""
 
-    def get(self, key: str) -> Any:
-        """The text under `key`, or `None`."""
+    async def get(self, key: str) -> str | None:
+        """The text under `key`; `None` if there is none, or none that this package wrote, of which it warns."""
         ...
 
-    def set(self, key: str, value: str) -> Any:
-        """Keep `value` under `key`."""
+    async def set(self, key: str, value: str, ttl_s: float | None) -> None:
+        """Keep `value` under `key`, for `ttl_s` seconds at most."""
         ...
+
+    def close(self) -> None:
+        """Give back what it holds open."""
+        ...
+
+
+def cache_mode(text: str) -> CacheMode:
+    """The mode of that name; raises `UsageError` for any other."""
+    if (word := text.strip().lower()) not in get_args(CacheMode):
+        msg = f"unknown cache mode {text!r}; {nearest(word, get_args(CacheMode))}"
+        raise UsageError(msg)
+    return cast("CacheMode", word)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the answer of a call belongs."""
+
+    key: str
+    """Equal for calls that may share an answer; empty while what the call reads is changing, so that none may be used."""
+    ttl_s: float | None = None
+
+
+class Flights:
+    """Calls under way by key, so that equal ones at the same time are made once; for all threads and loops of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flying: dict[str, Future[str | None]] = {}
+
+    def board(self, key: str) -> tuple[Future[str | None], bool]:
+        """The flight under that key, and whether it begins with this call; then `land` must follow."""
+        with self._lock:
+            if (flight := self._flying.get(key)) is not None:
+                return flight, False
+            flight = self._flying[key] = Future()
+            return flight, True
+
+    def land(self, key: str, text: str | None) -> None:
+        """End a flight; those who wait are given `text`, or `None` when each has to make the call itself."""
+        with self._lock:
+            flight = self._flying.pop(key)
+        flight.set_result(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A stored answer, which may be `None`."""
+
+    value: Json
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCache:
     """Answers from `shelf` what is there; keeps what succeeds.
 
-    `key` says under which name an answer may be reused, the state of what the call reads included; `None`
-    for a call that is never cached. A hit costs nothing and is recorded as `cache_hit`.
+    `place` says under which key an answer may be reused, the state of what the call reads included; `None` for a call
+    that is never cached, which is made whatever the mode. A hit costs nothing and is recorded as `cache_hit`. Equal calls
+    at the same time are one call; when that fails or is cancelled, each of the others is made after all.
     """
 
     shelf: Shelf
-    key: Callable[[Call], str | None]
+    place: Callable[[Call], Awaitable[Place | None]]
     emit: Callable[[CacheHit], Any]
+    mode: CacheMode = "use"
+    flights: Flights = Flights()  # noqa: RUF009  # shared on purpose: by all that are not given one of their own
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Answer from the shelf or by `proceed`."""
-        key = self.key(call)
-        if key is None:
+        place = None if self.mode == "off" else await self.place(call)
+        if place is None:
             return await proceed(call)
-        if (text := self.shelf.get(key)) is not None:
-            with suppress(ValueError):  # what is no JSON was not written here: as good as nothing
-                kept = Result(value=json.loads(text), cached=True)
-                self.emit(CacheHit(call=call.id, tool=call.target, key=key))
-                return kept
-        result = await proceed(call)
-        if result.ok and self.key(call) == key:  # what it read may have changed meanwhile
-            self.shelf.set(key, dumps(result.value))
-        return result
+        if not place.key:
+            return _missing(call, ": what it reads has just changed") if self.mode == "replay" else await _made(call, proceed)
+        if self.mode == "replay":
+            kept = await self._kept(place.key)
+            return _missing(call) if kept is None else self._hit(call, place.key, kept.value)
+        name = f"{self.mode}:{place.key}"  # who refreshes must not be given what another found on the shelf
+        flight, first = self.flights.board(name)
+        if first:
+            return await self._fly(name, call, place, proceed)
+        # Shielded: whoever gives up waiting must not end the flight for the others.
+        text = await asyncio.shield(asyncio.wrap_future(flight))
+        return await _made(call, proceed) if text is None else self._hit(call, place.key, loads(text))
+
+    async def _fly(self, name: str, call: Call, place: Place, proceed: Handler) -> Result:
+        text: str | None = None
+        try:
+            if self.mode == "use" and (kept := await self._kept(place.key)) is not None:
+                text = dumps(kept.value)
+                return self._hit(call, place.key, kept.value)
+            result = await _made(call, proceed)
+            if result.ok and await self.place(call) == place:  # what it read may have changed meanwhile
+                text = dumps(result.value)
+                if len(text) <= MAX_ROW - 1_000:
+                    await self.shelf.set(place.key, dumps({"key": place.key, "value": result.value}), place.ttl_s)
+            return result
+        finally:
+            self.flights.land(name, text)
+
+    async def _kept(self, key: str) -> _Kept | None:
+        """What is on the shelf; `None` also for what says that it belongs elsewhere, or says nothing that can be read."""
+        if (text := await self.shelf.get(key)) is None:
+            return None
+        try:
+            row = loads(text)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or row.keys() != {"key", "value"} or row["key"] != key:
+            warnings.warn("an answer in the tool cache was not written for the call that it is stored under; it is not used", stacklevel=2)
+            return None
+        return _Kept(row["value"])
+
+    def _hit(self, call: Call, key: str, value: Json) -> Result:
+        self.emit(CacheHit(call=call.id, tool=call.target, key=key))
+        return Result(value=value, cached=True, cacheable=True)
+
+
+async def _made(call: Call, proceed: Handler) -> Result:
+    return replace(await proceed(call), cacheable=True)
+
+
+def _missing(call: Call, why: str = "") -> Result:
+    """What a call gets that is to be replayed and cannot be."""
+    told = f"the cache is on replay and has no answer of {call.target} for these arguments{why}; store one with cache mode use or refresh"
+    return Result(error=Problem(kind="failed", message=told), cacheable=True)

@@ -34,6 +34,10 @@ class RecordAnswer:
     """Whether the tool was started."""
     keeps: Callable[[Call], bool] = _never
     """Whether something else in the run goes on with the answer as JSON."""
+    store: Callable[[str], tuple[str, int]] | None = None
+    """Keeps a text whole; returns its name, empty if it could not, and how many characters are kept."""
+    reader: str = ""
+    """The tool by which a model can read on in what is kept; empty where it is not offered one."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed and record the answer; a signal or an error of the log leaves the call open."""
@@ -48,7 +52,15 @@ class RecordAnswer:
         return result
 
     def _emit(self, call: Call, result: Result) -> None:
-        text, cut = head_tail(self.render(result.value) if result.error is None else f"error: {result.error.message}", self.max_chars(call))
+        whole = self.render(result.value) if result.error is None else f"error: {result.error.message}"
+        most = self.max_chars(call)
+        text, cut = head_tail(whole, most)
+        name, chars = result.whole, result.chars
+        if cut and not name and self.store is not None and not self.keeps(call):
+            name, chars = self.store(whole)
+            text += self._told(name, chars, most * 2 // 3, len(whole)) if name else ""
+        elif name:
+            text += self._told(name, chars, 0, chars)
         self.emit(
             ToolAnswered(
                 call=call.id,
@@ -59,10 +71,20 @@ class RecordAnswer:
                 seconds=result.seconds,
                 queued=result.queued,
                 cached=result.cached,
-                truncated=cut or result.truncated,
+                cacheable=result.cacheable,
+                truncated=cut or result.truncated or bool(name),
+                whole=name,
+                chars=chars,
                 value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )
         )
+
+    def _told(self, name: str, chars: int, offset: int, of: int) -> str:
+        """What a model is told of a text that is kept."""
+        if not self.reader:
+            return ""
+        kept = f"{chars:,} characters in all" if of == chars else f"{of:,} characters, of which the first {chars:,} are kept"
+        return f'\n[{kept}; read on with {self.reader}(id="{name}", offset={min(offset, max(chars - 1, 0))}), or find something in it with a pattern]'
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from kestrel_lab.notebook.waiting import interruptible, run_on_thread
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
     from kestrel_lab.engine.run import Run
+    from kestrel_lab.engine.settings import Settings
     from kestrel_lab.lab import Lab
 
 
@@ -41,6 +42,10 @@ class NotebookFace:
     def lab(self) -> Lab:
         """The notebook's lab."""
         return self.find_lab()
+
+    def configure(self, key: str, value: str) -> Settings:
+        """Change a setting of the notebook's lab, for this session."""
+        return self.lab().configure(key, value)
 
     def follow(self, begin: Begin, how: Following) -> Any:
         """Start a run and show it; gives the run, or something to await for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.arguments import REQUIRED, Parameter, TypedArguments
 from kestrel_lab.tools.docstring import read_docstring
-from kestrel_lab.tools.registry import Fingerprint, Preview, Tool, ToolContext
+from kestrel_lab.tools.registry import CacheScope, Fingerprint, Preview, Tool, ToolContext
 from kestrel_lab.tools.sandbox.levels import Level
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider accepts
@@ -33,6 +34,8 @@ def tool(
     max_chars: int = 20_000,
     thread: bool = False,
     fingerprint: Fingerprint | None = None,
+    cache_ttl_seconds: float | None = None,
+    cache_scope: CacheScope = "workspace",
     preview: Preview | None = None,
     sandbox: Level | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -49,6 +52,8 @@ def tool(
     max_chars: int = 20_000,
     thread: bool = False,
     fingerprint: Fingerprint | None = None,
+    cache_ttl_seconds: float | None = None,
+    cache_scope: CacheScope = "workspace",
     preview: Preview | None = None,
     sandbox: Level | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -69,6 +74,8 @@ def tool(
         max_chars: How much of an answer a model is shown.
         thread: Run a synchronous function in a worker thread.
         fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
+        cache_ttl_seconds: How long answers of a pure tool are reused; without a fingerprint that alone decides.
+        cache_scope: Who shares stored answers: a `run`, the `workspace` or, for a tool that reads nothing in it, `global`.
         preview: What a call would change, as a unified diff, for whoever is asked to allow it.
         sandbox: The least sandbox level that commands it starts may run at, for a tool that starts some.
 
@@ -80,6 +87,7 @@ def tool(
     if effect not in get_args(Effect):
         msg = f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}"
         raise UsageError(msg)
+    _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
 
     def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
         if not inspect.isroutine(function):
@@ -107,12 +115,26 @@ def tool(
             max_chars=max_chars,
             thread=thread,
             fingerprint=fingerprint,
+            cache_ttl_seconds=cache_ttl_seconds,
+            cache_scope=cache_scope,
             preview=preview,
             sandbox=sandbox,
             context_parameter=context,
         )
 
     return make if function is None else make(function, depth=2)
+
+
+def _check_caching(effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope) -> None:
+    if scope not in get_args(CacheScope):
+        msg = f"there is no cache scope {scope!r}; {nearest(str(scope), get_args(CacheScope))}"
+        raise UsageError(msg)
+    if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf):
+        msg = f"cache_ttl_seconds is a positive number of seconds, not {ttl!r}; leave it out for answers that are good as long as the fingerprint"
+        raise UsageError(msg)
+    if effect != "pure" and (ttl is not None or fingerprint is not None):
+        msg = f'answers of a tool with effect {effect!r} are never reused, as its calls would then not happen: say effect="pure", or no caching'
+        raise UsageError(msg)
 
 
 def _danger(level: Danger | str) -> Danger:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import stat
-import time
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import head_tail
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.edits import Edit, replace_exact, replace_in_order, split_lines, unified_diff
+from kestrel_lab.tools.fingerprints import path_fingerprint, paths_fingerprint
 from kestrel_lab.tools.registry import ToolContext
 from kestrel_lab.tools.selfrunning import with_word
 from kestrel_lab.tools.workspace import Workspace
@@ -18,34 +18,6 @@ _READ_CHARS = 18_000
 """What one read returns at most: less than a model is shown, so that the note on the range is never cut off."""
 _MOST_ENTRIES = 500
 _DIFF_CHARS = 4_000
-_FRESH_S = 0.05
-_COARSE_FRESH_S = 2.5
-
-
-def _state(workspace: Workspace, path: str) -> str | None:
-    """What changes when the file does; `None` while it is so new that a second change might leave the same times."""
-    try:
-        status = workspace.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return "missing"
-    except (OSError, ValueError):
-        return None
-    coarse = status.st_ctime_ns % 1_000_000_000 == 0  # a file system that keeps whole seconds
-    if time.time() - status.st_ctime < (_COARSE_FRESH_S if coarse else _FRESH_S):
-        return None
-    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-
-
-def path_fingerprint(args: dict[str, Json], ctx: ToolContext) -> str | None:
-    """The state of the file or directory under `path`."""
-    return _state(ctx.workspace, str(args.get("path", ".")))
-
-
-def paths_fingerprint(args: dict[str, Json], ctx: ToolContext) -> str | None:
-    """The states of all `paths` together."""
-    paths = args.get("paths")
-    states = [_state(ctx.workspace, str(path)) for path in paths] if isinstance(paths, list) else [None]
-    return None if None in states else "|".join(str(state) for state in states)
 
 
 @tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint)

@@ -17,6 +17,8 @@ class Entry:
     kind: Literal["file", "directory", "symlink", "other"]
     size: int = 0
     """Bytes of a file, 0 for anything else."""
+    stamp: tuple[int, ...] = ()
+    """Of a file: what changes when it does. Device, number, size, time of change of its content and of anything, in ns."""
 
     @property
     def name(self) -> str:
@@ -61,6 +63,11 @@ def closing(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when the file does, even if its size and its time of modification are put back: see `Entry.stamp`."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def _entry(item: os.DirEntry[str], prefix: str) -> Entry:
     path = prefix + item.name
     if item.is_symlink():
@@ -70,5 +77,5 @@ def _entry(item: os.DirEntry[str], prefix: str) -> Entry:
     if not item.is_file(follow_symlinks=False):
         return Entry(path=path, kind="other")
     with suppress(FileNotFoundError):  # removed since it was listed
-        return Entry(path=path, kind="file", size=item.stat(follow_symlinks=False).st_size)
+        return Entry(path=path, kind="file", size=(found := item.stat(follow_symlinks=False)).st_size, stamp=stamp_of(found))
     return Entry(path=path, kind="file")

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
@@ -19,13 +20,27 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.text import one_line
+from kestrel_lab.log.results import Spool
 from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
 from kestrel_lab.views.html import table_html
 
-__all__ = ["Fingerprint", "Notes", "Parts", "Preview", "Tasks", "Tool", "ToolArgumentsError", "ToolContext", "Toolbox", "render"]
+__all__ = [
+    "CacheScope",
+    "Fingerprint",
+    "Kept",
+    "Notes",
+    "Parts",
+    "Preview",
+    "Tasks",
+    "Tool",
+    "ToolArgumentsError",
+    "ToolContext",
+    "Toolbox",
+    "render",
+]
 
 
 def _silent(_text: str, _fraction: float | None = None) -> None:
@@ -75,6 +90,17 @@ class Notes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """An answer that was too long to show, as it is kept whole."""
+
+    path: Path
+    chars: int
+    tool: str
+    untrusted: bool = False
+    """What it says was written by others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
 
@@ -91,6 +117,10 @@ class ToolContext:
     """`None` outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
+    kept: Callable[[str], Kept] | None = None
+    """Finds an earlier answer of the run by its id; raises `ValueError` or `FileNotFoundError` for the model. `None` outside a run."""
+    spool: Callable[[], Spool] | None = None
+    """Begins a text that is to be kept whole though the answer has only parts of it, as output of a command; once a call."""
     sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
     """How commands are to be held in."""
     folder: str = "."
@@ -105,8 +135,13 @@ class ToolContext:
 
 Preview = Callable[[dict[str, Json], ToolContext], str]
 """What a call with these arguments would change, as a unified diff, or why it would fail. Reads only."""
-Fingerprint = Callable[[dict[str, Json], ToolContext], str | None]
-"""The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers."""
+Fingerprint = Callable[[dict[str, Json], ToolContext], "str | Awaitable[str | None] | None"]
+"""The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers.
+
+`None` where the answer must not be used again; empty while what is read is changing, so that no stored answer may be used now.
+"""
+CacheScope = Literal["run", "workspace", "global"]
+"""Who may share stored answers: one run, all runs in one folder on one machine, or everybody who has the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,7 +170,10 @@ class Tool:
     A cancelled call does not stop a thread: its function runs to its end unseen.
     """
     fingerprint: Fingerprint | None = None
-    """`None`: answers are never reused."""
+    """`None`: answers are never reused, unless they are for `cache_ttl_seconds`."""
+    cache_ttl_seconds: float | None = None
+    """How long a stored answer may be used; `None` for as long as the fingerprint stays equal. Of pure tools only."""
+    cache_scope: CacheScope = "workspace"
     parts: Callable[[dict[str, Json]], tuple[str, ...]] | None = None
     """Which tools it calls, given its arguments; `None` for a tool that calls none."""
     preview: Preview | None = None

@@ -27,6 +27,7 @@ _FLAGS = (
     "--no-require-git",
     "--no-config",  # and nothing from outside the workspace has a say in them
     "--no-ignore-global",
+    "--no-ignore-exclude",
     "--no-ignore-parent",
     "--no-messages",
     "--max-filesize=32M",

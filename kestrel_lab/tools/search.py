@@ -8,17 +8,17 @@ import stat
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.fingerprints import MOST_TREE_LINES, contents_fingerprint, names_fingerprint, tree_fingerprint
 from kestrel_lab.tools.listing import Entry
 from kestrel_lab.tools.patterns import compile_pattern
 from kestrel_lab.tools.registry import ToolContext
 from kestrel_lab.tools.ripgrep import search_file, search_tree
 
 _MOST_PATHS = 200
-_MOST_TREE_LINES = 400
 _MOST_RESULTS = 1_000
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=names_fingerprint)
 def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
     """Find files by name, e.g. `*.py` (at any depth) or `src/**/test_*.py`. Returns one path per line.
 
@@ -42,7 +42,7 @@ def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
     return "\n".join(found) or f"[no file matches {pattern}]"
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1")
+@tool(danger_level=Danger.SAFE, effect="pure", version="2", fingerprint=contents_fingerprint)
 async def grep(
     pattern: str,
     ctx: ToolContext,
@@ -85,7 +85,7 @@ async def grep(
     return "\n".join(lines) or f"[nothing matches {pattern}]"
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=tree_fingerprint)
 def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
     """Show directories and files as an indented tree.
 
@@ -100,7 +100,7 @@ def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
         raise ValueError(msg)
     lines = [f"{ctx.workspace.relative(path)}/"]
     for entry in ctx.workspace.walk(path, depth=depth):
-        if len(lines) > _MOST_TREE_LINES:
+        if len(lines) > MOST_TREE_LINES:
             lines.append("[more: use a smaller depth or a directory further down]")
             break
         lines.append(_indented(entry))

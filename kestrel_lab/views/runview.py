@@ -48,6 +48,9 @@ class RunView:
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     usage: Usage = field(default_factory=Usage)
+    hits: int = 0
+    """Tool calls that were answered from the cache, of those that might have been:"""
+    lookups: int = 0
     budget: Budget = field(default_factory=Budget)
     unwell: dict[str, str] = field(default_factory=dict)
     """State of each dependency that is not in order."""
@@ -273,7 +276,7 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
         unpriced=int(unpriced),
         model_calls=int(not event.given),
     )
-    changes = [settled if known else row.whole(), view.head.change(usage=usage_line(view.usage))]
+    changes = [settled if known else row.whole(), view.head.change(usage=_used(view))]
     if event.replayed and view.head.model_kind != "replay":
         changes.append(_joined_by(view, "", "replay"))
     return changes + [_requested(view, event.step, call) for call in event.calls]
@@ -313,10 +316,19 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     note = _GIVEN if event.given else "cached" if event.cached else row.note
     text, diff = split_diff(event.text)
     preview = " · ".join(part for part in (one_line(text[:2_000], 160), changed(diff) if diff else "") if part)
+    if event.whole:
+        note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
     row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
     row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
     view.usage += Usage(tool_calls=1)
-    return [row.whole(), *_withdraw(view, event.call), view.head.change(usage=usage_line(view.usage))]
+    view.hits += event.cached
+    view.lookups += event.cacheable or event.cached
+    return [row.whole(), *_withdraw(view, event.call), view.head.change(usage=_used(view))]
+
+
+def _used(view: RunView) -> str:
+    hits = f" · {view.hits} of {view.lookups} from the cache" if view.hits else ""
+    return usage_line(view.usage) + hits
 
 
 def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:

@@ -235,7 +235,8 @@ def test_a_long_answer_is_cut_in_the_middle(session: Session, workspace: Path) -
 
     (event,) = answered(turn(session, workspace, [recite], [("recite", {})]))
     assert event.truncated
-    assert event.text == "a" * 20 + "\n… 70 characters left out …\n" + "z" * 10
+    more = f'[100 characters in all; read on with read_result(id="{event.whole}", offset=20), or find something in it with a pattern]'
+    assert event.text == "a" * 20 + "\n… 70 characters left out …\n" + "z" * 10 + "\n" + more
 
 
 def test_a_tool_knows_its_call_and_tells_how_far_it_is(session: Session, workspace: Path) -> None:

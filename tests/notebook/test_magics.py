@@ -193,6 +193,16 @@ def test_every_verb_of_the_command_line_is_one_of_the_notebook(shell: Interactiv
     assert set(wanted.split()) <= set(here)
 
 
+def test_a_setting_is_changed_for_the_session(shell: InteractiveShell) -> None:
+    """`%kestrel config cache refresh` changes the notebook's lab and no file, and shows what is in force."""
+    shown = run(shell, "%kestrel config cache refresh")
+    assert (shell.user_ns["lab"].cache.mode, "this session" in repr(shown), list(Path().glob("*.toml"))) == ("refresh", True, [])
+    run(shell, '%kestrel run "write" --approve auto --cache off --as mine')
+    assert (shell.user_ns["mine"].status, shell.user_ns["lab"].cache.mode) == ("COMPLETE", "refresh")
+    with pytest.raises(UsageError, match="did you mean 'cache'"):
+        run(shell, "%kestrel config cahce off")
+
+
 def test_help_and_tables(shell: InteractiveShell) -> None:
     """Help is printed for the whole and for a command; lists are values."""
     run(shell, '%kestrel run "write" --approve deny')

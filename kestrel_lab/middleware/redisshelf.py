@@ -1,0 +1,92 @@
+"""A shelf on a Redis server, for sessions on several machines: JSON text under keys of our own, which Redis lets expire."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import Any
+from urllib.parse import urlsplit
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.middleware.cache import MAX_ROW, ShelfError
+
+PREFIX = "kestrel:tools:1:"
+"""Before each key; the number is raised when what is stored under one has another form."""
+_LONGEST_S = 30 * 86_400.0
+"""What names no time of its own leaves after a month: a server that is shared must not fill up for ever."""
+_TIMEOUT_S = 0.5
+_SCHEMES = ("redis", "rediss", "unix")
+
+
+class RedisShelf:
+    """Asks a server with a deadline, on a thread, so that a slow one holds up no run but its own call."""
+
+    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+        """Connect on first use. Raises `UsageError` for an address that cannot be one, or without the client installed."""
+        parts = urlsplit(url)
+        if parts.scheme not in _SCHEMES:
+            msg = f"the cache address {shown_url(url)!r} begins with none of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
+            raise UsageError(msg)
+        try:
+            import redis  # an extra
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        except ImportError as error:
+            msg = "a cache on a Redis server needs its client: pip install 'kestrel-lab[redis]'"
+            raise UsageError(msg) from error
+        self.where = shown_url(url)
+        """The address without user and password."""
+        self._errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
+        self._not_text = redis.ResponseError
+        try:
+            # One more attempt, for a connection that the server has closed meanwhile.
+            self._client = redis.Redis.from_url(
+                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 1), decode_responses=False
+            )
+        except (ValueError, TypeError) as error:
+            msg = f"the cache address {self.where!r} cannot be read: {error}"
+            raise UsageError(msg) from error
+
+    async def get(self, key: str) -> str | None:
+        """The text under `key`, of which no more is fetched than one of ours can have; what is no text is none, with a warning."""
+        try:
+            found = await asyncio.to_thread(self._client.getrange, PREFIX + key, 0, MAX_ROW)
+        except self._not_text as error:
+            if "WRONGTYPE" not in str(error):
+                raise self._failed(error) from error
+            found = b"\xff"
+        except self._errors as error:
+            raise self._failed(error) from error
+        return self._text(found)
+
+    async def set(self, key: str, value: str, ttl_s: float | None) -> None:
+        """Keep `value` under `key`."""
+        kept_ms = max(1, round(min(ttl_s or _LONGEST_S, _LONGEST_S) * 1000))
+        try:
+            await asyncio.to_thread(self._client.set, PREFIX + key, value.encode("ascii"), px=kept_ms)
+        except self._errors as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _text(self, found: Any) -> str | None:
+        if not found:  # a range of nothing is empty, and nothing we store is
+            return None
+        try:
+            if len(found) <= MAX_ROW:
+                return str(found, "ascii")
+        except (UnicodeDecodeError, TypeError):
+            pass
+        warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is not used", stacklevel=2)
+        return None
+
+    def _failed(self, error: Exception) -> ShelfError:
+        return ShelfError(f"{self.where}: {error}")
+
+
+def shown_url(url: str) -> str:
+    """An address as people may see it: without user and password."""
+    parts = urlsplit(url)
+    return url if "@" not in parts.netloc else parts._replace(netloc=f"…@{parts.netloc.rpartition('@')[2]}").geturl()
