@@ -134,7 +134,7 @@ class ApprovalAsked:
     key: str
     """Hash of tool and arguments: the decision is bound to exactly these."""
     why: str = ""
-    """Why it is asked: `"danger"`, `"question"` when a person's words are the call's answer, or `"unknown_outcome"` when
+    """Why it is asked: `"danger"`, `"contained"`, `"question"` when a person's words are the call's answer, or `"unknown_outcome"` when
     the last session ended while the call ran."""
     question: str = ""
     """Names this question; a call asked about twice has two."""
@@ -142,6 +142,10 @@ class ApprovalAsked:
     """What the call would change, as a unified diff, or why it would fail; empty where its tool cannot say."""
     sandbox: str = ""
     """The level that its commands are to be held in at, with the reason where that is none."""
+    contained: dict[str, Json] = field(default_factory=dict)
+    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources), `effect`; see `engine.containment`."""
+    origins: list[dict[str, Json]] = field(default_factory=list)
+    """Where each argument comes from: `{arg, from: [{source, kind, piece}]}`, `from` empty where the words are the model's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,9 +10,12 @@ from typing import Any
 from kestrel_lab.core.calls import REPEATABLE, Call
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import head_tail
+from kestrel_lab.engine.containment import met, why_denied
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.origins import origins_of
 from kestrel_lab.log.notify import wait_until
 from kestrel_lab.tools.registry import ToolArgumentsError, ToolContext
 
@@ -44,20 +47,31 @@ class ApprovalDesk:
             question += "@S0"
         if (known := self.ctx.state.decisions.get(question)) is not None:
             return known
-        if call.attempt > 1 and not unknown:
+        contained = self._contained(call)
+        if call.attempt > 1 and not unknown and not contained:
             return None
         if self._asks_person(call):
             return await self._put(_asked(call, "question"), call)
         verdict = self.ctx.policy.verdict(call)
         always = call.target in self.ctx.state.always
-        needed = unknown or not (always or verdict == "allow")
+        needed = unknown or bool(contained) or not (always or verdict == "allow")
         if not needed and question not in self.ctx.state.questions:
             return None
-        asked = replace(_asked(call, "unknown_outcome" if unknown else "danger"), question=question)
+        why = "unknown_outcome" if unknown else "contained" if contained else "danger"
+        asked = replace(_asked(call, why), question=question, contained=contained)
+        if contained and (self.ctx.policy.otherwise == "deny" or (self.ctx.policy.unattended and self.ctx.approver is None)):
+            return await self._settle(asked, granted=False, reason=why_denied(contained))
         if needed and verdict != "deny":
             return await self._ask(asked, call)
         reason = "allowed for the whole run" if always else f"the approval policy is {self.ctx.policy.text!r}"
         return await self._settle(asked, granted=not needed, reason=reason)
+
+    def _contained(self, call: Call) -> dict[str, Json]:
+        """What met in `call` that only a person may allow, whatever the policy says; empty where nothing did."""
+        ctx = self.ctx
+        if ctx.containment == "off" or call.target not in ctx.toolbox:
+            return {}
+        return met(call, ctx.toolbox.get(call.target), ctx.flow, ctx.workspace)
 
     def _asks_person(self, call: Call) -> bool:
         return call.target in self.ctx.toolbox and self.ctx.toolbox.get(call.target).asks_person
@@ -103,7 +117,7 @@ class ApprovalDesk:
     async def _settle(self, asked: ApprovalAsked, *, granted: bool, reason: str) -> ApprovalGiven:
         """Decide by rule, also on a question that an earlier session left open."""
         if asked.question not in self.ctx.state.questions:
-            self.ctx.emit(asked)
+            self.ctx.emit(replace(asked, origins=origins_of(asked.args, self.ctx.flow.now())) if asked.contained else asked)
         given = ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by="policy", how="policy", reason=reason)
         return self._go_on(await self._record(given))
 
@@ -116,7 +130,8 @@ class ApprovalDesk:
         ctx = self.ctx
         async with self._in_order:
             if asked.question not in ctx.state.questions:
-                ctx.emit(replace(asked, preview=await self._preview(call)), urgent=True)
+                told = replace(asked, preview=await self._preview(call), origins=origins_of(call.args, ctx.flow.now()))
+                ctx.emit(told, urgent=True)
             asked = ctx.state.questions[asked.question]
         if ctx.state.status is RunStatus.EXECUTING:
             ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for {'an answer' if asked.why == 'question' else 'approval'}")

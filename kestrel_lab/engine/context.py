@@ -18,13 +18,16 @@ from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.clock import WorkClock
+from kestrel_lab.engine.containment import Containment
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
+from kestrel_lab.engine.taint import Taint, TaintLog
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.textloop import TextToolModel
+from kestrel_lab.tools.flows import UNKNOWN, Flow
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.workspace import Workspace
@@ -58,6 +61,10 @@ class RunContext:
     """Health of what runs of the session depend on."""
     checkpoint_every: int | None = None
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
+    containment: Containment = "on"
+    """Whether what others wrote may lead to effects without a person: see `engine.containment`."""
+    flow: TaintLog = field(init=False)
+    """Whose words its models have read."""
     clock: WorkClock = field(init=False)
     _turns_kept: int = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
@@ -68,6 +75,11 @@ class RunContext:
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self._turns_kept = self.state.usage.model_calls
+        taken_up = state.events
+        self.flow = TaintLog(
+            lambda: [record.event for record in self.store.records(self.run_id) if record.seq <= taken_up],
+            Taint(known=self._flow_of, strict=self.containment == "strict"),
+        )
         self._specs[None] = tuple(self.toolbox.specs())
 
     @property
@@ -85,6 +97,7 @@ class RunContext:
             self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
             self._last.add_done_callback(self._note)
             self.state.apply(event, at)
+            self.flow.take(event)
         last = self._last
         self.tell(event if shown is None else shown)
         if isinstance(event, ModelAnswered) and self._due():
@@ -113,6 +126,7 @@ class RunContext:
     def adopt(self, event: Event, at: float) -> None:
         """Take in an event that is in the log already."""
         self.state.apply(event, at)
+        self.flow.take(event)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -196,6 +210,9 @@ class RunContext:
                 f"the price of {model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
             )
             self.emit(BudgetWarned(limit="cost_usd", message=text))
+
+    def _flow_of(self, tool: str) -> Flow:
+        return self.toolbox.get(tool).flow if tool in self.toolbox else UNKNOWN
 
     def _note(self, done: Future[int]) -> None:
         self._failure = self._failure or done.exception()

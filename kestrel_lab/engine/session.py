@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Event, RunResumed, RunStarted
+from kestrel_lab.core.events import BudgetWarned, Event, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
@@ -19,6 +19,7 @@ from kestrel_lab.core.protocols import Approver, Middleware, Model
 from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
+from kestrel_lab.engine import containment as contain
 from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.archive import Archive
@@ -81,6 +82,7 @@ class Session(Archive, Equipment):
         api_base: str | None = None,
         sandbox: str = AUTO,
         network: bool = False,
+        containment: str = "on",
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
     ) -> None:
@@ -104,6 +106,8 @@ class Session(Archive, Equipment):
             sandbox: How commands that tools start are held in: `S3`, `S2`, `S1`, `S0` (not at all), or `auto` for the
                 best that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
             network: Whether commands in a sandbox may use the network.
+            containment: Whether a person is asked, whatever the policy, when a model that has read what others wrote wants an
+                effect: `on`, `strict` (files of the workspace count as written by others) or `off`. See `engine.containment`.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
         """
@@ -118,6 +122,7 @@ class Session(Archive, Equipment):
         self.provider = provider
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
+        self.containment = contain.read_mode(containment)
         self.env = os.environ if env is None else env
         self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
@@ -147,6 +152,7 @@ class Session(Archive, Equipment):
         inputs: Mapping[str, Json] | None = None,
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
+        containment: str | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -170,6 +176,7 @@ class Session(Archive, Equipment):
             inputs: Values for the inputs that a workflow declares.
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
+            containment: Of this run, the session's by default; who takes the run up has the session's.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
@@ -181,6 +188,7 @@ class Session(Archive, Equipment):
         chosen = self.resolve_model(model)
         bounds = limits or self.limits
         policy = Policy.parse(approve or self.approve)
+        held = self.containment if containment is None else contain.read_mode(containment)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         planned = plan_for(plan, goal, inputs)
         steps = () if planned is None else foreseen(planned.steps)
@@ -215,6 +223,7 @@ class Session(Archive, Equipment):
             approver=approver,
             resolve=resolve or self.resolve_model,
             ports=ports or self.ports,
+            containment=held,
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -307,6 +316,7 @@ class Session(Archive, Equipment):
             approver=given.get("approver"),
             resolve=self.resolve_model,
             ports=self.ports,
+            containment=self.containment,
         )
 
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
@@ -347,6 +357,7 @@ class Session(Archive, Equipment):
             cache=self._cache,
             middleware=self.middleware,
             ports=setup.ports,
+            containment=setup.containment,
             supervisor=self.supervisor,
             checkpoint_every=self.checkpoint_every,
         )
@@ -357,6 +368,8 @@ class Session(Archive, Equipment):
         elif state.started is not None:
             for event in told or (state.started,):
                 ctx.tell(event)
+        if setup.containment == "off":
+            ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
         desk = ApprovalDesk(ctx)
         task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
         self._tasks.add(task)

@@ -12,6 +12,7 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
+from kestrel_lab.engine.containment import read_mode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig, read_mcp_json, read_server
 from kestrel_lab.tools.sandbox.levels import AUTO, parse_level
@@ -44,6 +45,10 @@ def _policy(value: Any) -> str:
 def _sandbox(value: Any) -> str:
     level = parse_level(_text(value))
     return AUTO if level is None else level.name
+
+
+def _containment(value: Any) -> str:
+    return read_mode(str(value) if isinstance(value, bool) else _text(value))
 
 
 def _switch(value: Any) -> bool:
@@ -89,6 +94,11 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
     "sandbox": (AUTO, _sandbox, "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here"),
     "network": (False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
+    "containment": (
+        "on",
+        _containment,
+        "ask before a model that read what others wrote has an effect: on, strict (files count too) or off",
+    ),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),
