@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events import BudgetWarned, Event, ModelAnswered, ModelDelta, StateTransition
@@ -75,11 +76,7 @@ class RunContext:
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self._turns_kept = self.state.usage.model_calls
-        taken_up = state.events
-        self.flow = TaintLog(
-            lambda: [record.event for record in self.store.records(self.run_id) if record.seq <= taken_up],
-            Taint(known=self._flow_of, strict=self.containment == "strict"),
-        )
+        self.flow = TaintLog(partial(self._earlier, state.events), Taint(known=self._flow_of, strict=self.containment == "strict"))
         self._specs[None] = tuple(self.toolbox.specs())
 
     @property
@@ -210,6 +207,17 @@ class RunContext:
                 f"the price of {model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
             )
             self.emit(BudgetWarned(limit="cost_usd", message=text))
+
+    def _earlier(self, count: int) -> list[Event]:
+        """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks would forget what was read."""
+        records = self.store.records(self.run_id)
+        if len(records) < count:  # the beginning of a run or a fork may still be queued
+            self.store.flush()
+            records = self.store.records(self.run_id)
+        if len(records) < count:
+            msg = f"the log of run {self.run_id} has {len(records)} events of the {count} that the session took up"
+            raise StoreError(msg)
+        return [record.event for record in records[:count]]
 
     def _flow_of(self, tool: str) -> Flow:
         return self.toolbox.get(tool).flow if tool in self.toolbox else UNKNOWN

@@ -107,7 +107,7 @@ class Taint:
         texts = [text for _, text in leaves(dict(args)) if text]
         return bool(texts) and all(text in said and _ADDRESS.fullmatch(text) is not None for text in texts)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:  # noqa: C901  # one case per event
         """Take one event in."""
         match event:
             case RunStarted():
