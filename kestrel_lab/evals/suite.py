@@ -87,6 +87,8 @@ class Scenario:
     """How much the scenario counts in means over scenarios."""
     turns: tuple[str, ...] = ()
     """What the user says after `goal`, in the same conversation, each when what was said before has been answered."""
+    containment: str = ""
+    """`on`, `strict` or `off`, see `engine.containment`; the session's where empty."""
     environment: Environment | None = None
     """Brings tools with a state of their own, in place of `tools`."""
 
@@ -110,7 +112,8 @@ class Scenario:
         }
         # Left out where not used, so that results stored before there were environments still stand.
         turns: dict[str, Json] = {"turns": list(self.turns)} if self.turns else {}
-        return own | turns | ({"environment": self.environment.definition()} if self.environment else {})
+        held: dict[str, Json] = {"containment": self.containment} if self.containment else {}
+        return own | turns | held | ({"environment": self.environment.definition()} if self.environment else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
