@@ -9,7 +9,6 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import cast
 from urllib.parse import unquote
 
@@ -19,6 +18,10 @@ from kestrel_lab.engine.taint import Passage, Taint, leaves
 
 _RUN = 16
 """Characters in a row that two texts do not share by chance."""
+_CORE, _STEP = 12, 4
+"""What is looked for, and how far apart: any `_RUN` characters in a row hold one."""
+_MOST_LOOKS = 500
+"""How often an argument is looked for in one text; a long one less closely."""
 _MOST_ARGUMENTS, _MOST_SOURCES = 40, 4
 _MOST_READ, _MOST_PASSAGE, _MOST_ARGUMENT = 400_000, 50_000, 20_000
 """Characters that are looked at: of all passages, the newest first, of one, and of one argument."""
@@ -28,14 +31,8 @@ _TELLING = re.compile(r"(?=[\w.-]*\d)[\w.-]{6,}|[\w.-]{14,}")
 _CODED = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A text to look for, made ready."""
-
-    source: str
-    kind: str
-    text: str
-    runs: frozenset[str]
+_Known = tuple[str, str, str]
+"""Source, kind, and the text to look in."""
 
 
 def origins_of(args: Mapping[str, Json], taint: Taint) -> list[dict[str, Json]]:
@@ -51,19 +48,14 @@ def origins_of(args: Mapping[str, Json], taint: Taint) -> list[dict[str, Json]]:
 
 def _known(taint: Taint) -> Iterator[_Known]:
     for words in taint.words:
-        yield _ready("the goal", "goal", words)
+        yield "the goal", "goal", _even(words[:_MOST_PASSAGE])
     left = _MOST_READ
     for passage in reversed(taint.passages):
         text = passage.text[:_MOST_PASSAGE]
         left -= len(text)
         if left < 0:
             return
-        yield _ready(passage.source, _kind(passage), text)
-
-
-def _ready(source: str, kind: str, text: str) -> _Known:
-    plain = _even(text)
-    return _Known(source, kind, plain, frozenset(_runs(plain)))
+        yield passage.source, _kind(passage), _even(text)
 
 
 def _kind(passage: Passage) -> str:
@@ -72,31 +64,42 @@ def _kind(passage: Passage) -> str:
 
 def _sources(text: str, known: Iterable[_Known]) -> list[dict[str, Json]]:
     found: dict[tuple[str, str], str] = {}
-    for form in _forms(text):
-        for one in known:
-            piece = _shared(form, one)
-            key = (one.source, one.kind)
-            if len(piece) > len(found.get(key, "")):
-                found[key] = piece
+    forms = list(_forms(text))
+    for source, kind, words in known:
+        piece = max((_shared(form, words) for form in forms), key=len)
+        if len(piece) > len(found.get((source, kind), "")):
+            found[source, kind] = piece
     best = sorted(found.items(), key=lambda item: (item[0][1] != "goal", -len(item[1])))
     return [{"source": source, "kind": kind, "piece": one_line(piece, _PIECE)} for (source, kind), piece in best[:_MOST_SOURCES]]
 
 
-def _shared(text: str, known: _Known) -> str:
-    """The longest piece of `text` that is in `known`; a word alone only if it is a telling one."""
-    if len(text) > 2 and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", known.text):
+def _shared(text: str, words: str) -> str:
+    """The longest piece of `text` that is found in `words`; a single word only if it is a telling one."""
+    if len(text) > 2 and text in words and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", words):
         return text
-    best = ""
-    for start in (place for place in range(len(text) - _RUN + 1) if text[place : place + _RUN] in known.runs):
-        if start + len(best) >= len(text):
-            break
-        if text[start : start + len(best) + 1] not in known.text:
-            continue
-        end = start + max(_RUN, len(best))
-        while end < len(text) and text[start : end + 1] in known.text:
-            end += 1
-        best = text[start:end] if text[start:end] in known.text else best
-    return best or next((word for word in _TELLING.findall(text) if word in known.text), "")
+    best, start = "", 0
+    step = max(_STEP, len(text) // _MOST_LOOKS)
+    while start + _CORE <= len(text):
+        at = words.find(text[start : start + _CORE])
+        if at >= 0:
+            piece = _grown(text, start, words, at)
+            best = max(best, piece, key=len)
+            start += max(step, len(piece) - _CORE)
+        else:
+            start += step
+    if len(best) >= _RUN:
+        return best
+    return next((word for word in _TELLING.findall(text) if word in words), "")
+
+
+def _grown(text: str, start: int, words: str, at: int) -> str:
+    """The piece around a place where the two are alike, as long as they are."""
+    end, behind = start + _CORE, at + _CORE
+    while end < len(text) and behind < len(words) and text[end] == words[behind]:
+        end, behind = end + 1, behind + 1
+    while start > 0 and at > 0 and text[start - 1] == words[at - 1]:
+        start, at = start - 1, at - 1
+    return text[start:end]
 
 
 def _forms(text: str) -> Iterator[str]:
@@ -123,7 +126,3 @@ def _base64(word: str) -> bytes:
 
 def _even(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def _runs(text: str) -> Iterator[str]:
-    return (text[place : place + _RUN] for place in range(len(text) - _RUN + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
 from types import SimpleNamespace
@@ -103,7 +103,7 @@ class Situation:
     def open(self) -> World:
         """The world before the user's task, with the injections in it."""
         tasks = suite_tasks(self.suite, self.version)
-        state = _pristine(self).model_copy(deep=True)
+        state = _pristine(replace(self, person=False)).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
         return World(situation=self, state=state, before=state.model_copy(deep=True))
 
