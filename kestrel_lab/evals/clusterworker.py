@@ -77,6 +77,7 @@ def _bench(suite: str) -> _Bench:
         api_base=order["api_base"],
         sandbox=order["sandbox"],
         network=order["network"],
+        containment=order["containment"],
         limits=Limits(**order["limits"]),
     )
     asks = plan_trials(loaded, code=order["code"], git_sha=order["code"])

@@ -68,7 +68,7 @@ async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tre
             await _send(process, {
                 "suite": str(suite_file), "at": str(at), "home": str(home), "sha": sha, "epochs": suite.epochs,
                 "configs": [config.name for config in suite.configs], "model": session.model if isinstance(session.model, str) else None, "provider": session.provider,
-                "api_base": session.api_base, "sandbox": session.sandbox.name, "network": session.sandbox.network, "limits": _unusual(session.limits),
+                "api_base": session.api_base, "sandbox": session.sandbox.name, "network": session.sandbox.network, "containment": session.containment, "limits": _unusual(session.limits),
             })  # fmt: skip
             message = await _receive(process, errors, title)
             yield Worker(title=title, skipped=message["ready"], process=process, errors=errors)
