@@ -152,6 +152,7 @@ async def measure_injection(
     name = suite.removeprefix("agentdojo:")
     how: dict[str, Any] = {"limit": limit, "target": target, "version": version}
     chosen = {VICTIM: victim(name, version)} if model is None else {model if isinstance(model, str) else model.name: model}
+    load_agentdojo(name, attack=attack, **how)  # a wrong name is told before anything runs
     settings = []
     for containment, person in _SETTINGS:
         rows: list[list[EvalRow]] = []

@@ -52,5 +52,9 @@ def test_wrong_names(tmp_path: Path) -> None:
     """Another suite, attack or mode is refused with the nearest name, before anything runs."""
     with pytest.raises(UsageError, match="did you mean 'banking'"):
         asyncio.run(measure_injection(Session(tmp_path), "agentdojo:bankin"))
+    with pytest.raises(UsageError, match="did you mean 'important_instructions'"):
+        asyncio.run(
+            measure_injection(Session(tmp_path / "other"), "banking", "important_instruction", reporter=lambda *_: pytest.fail("it ran"))
+        )
     with pytest.raises(UsageError, match="unknown containment 'maybe'"):
         load_agentdojo("slack", containment="maybe")
