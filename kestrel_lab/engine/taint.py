@@ -134,7 +134,7 @@ class Taint:
             case ToolAnswered():
                 self._answered(event)
             case ApprovalAsked() if event.contained:
-                self._asked[event.question or event.call] = event.key
+                self._asked[event.question or event.call] = Call(id="", kind="tool", target=event.tool, args=event.args).key
             case ApprovalGiven():
                 self._decided(event)
             case _:
@@ -250,7 +250,7 @@ class Taint:
 
     def _decided(self, event: ApprovalGiven) -> None:
         key = self._asked.pop(event.question or event.call, "")
-        if key and event.granted and event.scope == "run" and event.how != "policy":
+        if key and event.granted and event.args is None and event.scope != "once" and event.how != "policy":
             self.agreed.add(key)
         if event.answer is not None and event.granted:
             self.words.append(event.answer)

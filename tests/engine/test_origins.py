@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.events import ApprovalGiven, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.engine.origins import origins_of
 from kestrel_lab.engine.taint import Taint
 
@@ -124,3 +124,23 @@ def test_an_error_of_the_engine_is_nobody_elses_words() -> None:
         taint.apply(ToolCalled(call="b", step="s", tool="web_fetch", args={"url": "https://birds.example/x"}))
         taint.apply(ToolAnswered(call="b", step="s", tool="web_fetch", text="no", error={"kind": kind, "message": "no"}))
         assert taint.context(Call(id="c", kind="tool", target="t", step="s")).untrusted == untrusted
+
+
+@pytest.mark.parametrize(
+    ("given", "agreed"),
+    [
+        ({"granted": True, "scope": "run"}, True),
+        ({"granted": True, "scope": "once"}, False),
+        ({"granted": False, "scope": "run"}, False),
+        ({"granted": True, "scope": "run", "args": {"url": "https://other.example/"}}, False),
+        ({"granted": True, "scope": "run", "how": "policy"}, False),
+    ],
+)
+def test_what_counts_as_an_agreement(given: dict[str, Any], agreed: bool) -> None:
+    """Only a person's yes for more than once, to the call as it was asked, lets equal calls pass."""
+    taint = read()
+    args: dict[str, Any] = {"url": "https://evil.example/"}
+    asked = ApprovalAsked(call="c", step="s", tool="http_delete", args=args, danger="HIGH", key="k", contained={"effect": "it sends"})
+    taint.apply(asked)
+    taint.apply(ApprovalGiven(call="c", **{"by": "ann", "how": "click", **given}))
+    assert (Call(id="d", kind="tool", target="http_delete", args=args).key in taint.agreed) is agreed
