@@ -141,7 +141,8 @@ async def measure_injection(
         session: Where runs and trials are logged.
         suite: `workspace`, `banking`, `slack` or `travel`, also with `agentdojo:` before it.
         attack: An attack of the package.
-        model: Who is attacked; `victim(suite)`, a script, by default.
+        model: Who is attacked; `victim(suite)`, a script, by default. A script can only do what has a published solution: of
+            `workspace` the injection tasks 6 to 13 have none and are then left out.
         limit: Only so many tasks, and so many attacked ones.
         target: The name of a model as AgentDojo knows it, for attacks that address the model.
         version: Of the benchmark's tasks.
@@ -158,6 +159,10 @@ async def measure_injection(
         rows: list[list[EvalRow]] = []
         for given in (None, attack):
             loaded = load_agentdojo(name, attack=given, containment=containment, person=person, **how)
+            if given is not None and model is None:
+                loaded = replace(
+                    loaded, scenarios=tuple(one for one in loaded.scenarios if _solved(one.id.rpartition("/")[2], name, version))
+                )
             rows.append(await _run(session, replace(loaded, name=_called(name, containment, person)), chosen, reporter))
         settings.append(_setting(session, containment, rows[0], rows[1], person=person))
     return InjectionResult(suite=f"agentdojo:{name}", attack=attack, settings=tuple(settings))
@@ -165,6 +170,13 @@ async def measure_injection(
 
 async def _run(session: Session, suite: Suite, configs: Any, reporter: Reporter | None) -> list[EvalRow]:
     return list((await run_suite(session, suite, configs=configs, reporter=reporter)).rows)
+
+
+@cache
+def _solved(injection: str, suite: str, version: str) -> bool:
+    """Whether the benchmark says how the attacker's task is done."""
+    tasks = suite_tasks(suite, version)
+    return bool(tasks.injection_tasks[injection].ground_truth(tasks.load_and_inject_default_environment({})))
 
 
 def _called(suite: str, containment: str, person: bool) -> str:
