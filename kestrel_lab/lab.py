@@ -83,6 +83,7 @@ class Lab(Session):
             cache=self.settings["cache"],
             cache_url=self.settings["cache_url"],
             network=self.settings["network"],
+            containment=self.settings["containment"],
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
             mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},

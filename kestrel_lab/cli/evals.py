@@ -318,6 +318,39 @@ def import_files(
     return summary_of(frame)
 
 
+@evals.command("injection", epilog="Example: kestrel eval injection agentdojo:banking --attack important_instructions --limit 50")
+def measure_injections(
+    ctx: typer.Context,
+    suite: Annotated[
+        str, typer.Argument(metavar="SUITE", help="agentdojo:workspace, agentdojo:banking, agentdojo:slack or agentdojo:travel.")
+    ],
+    *,
+    attack: Annotated[str, typer.Option(help="An attack of AgentDojo, e.g. direct or important_instructions.")] = "important_instructions",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Who is attacked; by default a script that obeys every injection it reads.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the N first tasks, and the N first attacked ones.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
+) -> Any:
+    """Measure what injected instructions do with containment and without: tasks done, and attacks that succeed.
+
+    Judged by AgentDojo's own functions (pip install --no-deps agentdojo, and 'kestrel-lab[benchmarks]').
+    """
+    from kestrel_lab.evals.injection import measure_injection
+
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+
+    async def work(reporter: Any) -> Any:
+        found = await measure_injection(lab, suite, attack, model=model, limit=limit, reporter=reporter)
+        if csv is not None:
+            csv.parent.mkdir(parents=True, exist_ok=True)
+            found.frame.to_csv(csv, index=False)
+        return found
+
+    return face.wait(work)
+
+
 def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:
     """Write what is asked for; the summary links to the report."""
     if report is not None:

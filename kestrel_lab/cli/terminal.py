@@ -24,7 +24,7 @@ from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS
-from kestrel_lab.views.wording import always_words, chosen, duration, sandbox_words, scope_of
+from kestrel_lab.views.wording import always_words, chosen, contained_words, duration, origin_pairs, sandbox_words, scope_of
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
@@ -216,12 +216,16 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
         body.append(f"{text}\n", style=_DIFF.get(kind, "dim"))
     for name, text in ask.args if ask is not None else []:
         body.append(f"{name}\n", style="bold").append(f"{text}\n")
+    for place, words in origin_pairs(asked):
+        body.append(f"{place}: {words}\n", style="dim")
     why = {
         "danger": "",
+        "contained": "",
         "unknown_outcome": "The last session ended while this ran; whether it took effect is not known. Run it again?",
     }.get(asked.why, asked.why)
-    if why:
-        body.append(f"\n{why}", style="yellow")
+    for reason in (why, contained_words(asked)):
+        if reason:
+            body.append(f"\n{reason}", style="yellow")
     if held := sandbox_words(asked.sandbox):
         body.append(f"\n{held}", style="dim")
     return Panel(

@@ -162,7 +162,7 @@ class ApprovalAsked:
     key: str
     """Hash of tool, its version, arguments, folder and sandbox level: the decision is bound to exactly these."""
     why: str = ""
-    """Why it is asked: `"danger"`, `"question"` when a person's words are the call's answer, `"unknown_outcome"` when
+    """Why it is asked: `"danger"`, `"contained"`, `"question"` when a person's words are the call's answer, `"unknown_outcome"` when
     the last session ended while the call ran, or what a rule says."""
     question: str = ""
     """Names this question; a call asked about twice has two."""
@@ -172,6 +172,10 @@ class ApprovalAsked:
     """The level that its commands are to be held in at, with the reason where that is none."""
     offer: str = ""
     """A pattern of commands that may be allowed for the rest of the run with this one, e.g. `git diff ...`; empty for none."""
+    contained: dict[str, Json] = field(default_factory=dict)
+    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources), `effect`; see `engine.containment`."""
+    origins: list[dict[str, Json]] = field(default_factory=list)
+    """Where each argument comes from: `{arg, from: [{source, kind, piece}]}`, `from` empty where the words are the model's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,11 @@ SHORT_TTL_S = 24 * 3600.0
 REFERENCE = "[[note:{}]]"
 """How the log names a note, whose words it does not carry: they are put in when a model is asked."""
 
+NAMES = "names of files"
+"""The taint of a note that says what files are called."""
+OWN = "own "
+"""How the taint of a note begins that comes from a run into which no words of others had come."""
+
 Term = Literal["long", "short"]
 
 
@@ -43,7 +48,7 @@ class Note:
     event: str = ""
     """The event it was learned from."""
     taint: str = ""
-    """Why its words are not the user's own, for example `answer` or `tool read_file`; empty if they are."""
+    """Why its words are not the user's own, for example `answer`, `own answer` or `tool read_file`; empty if they are."""
     author: str = ""
     """Who said it, for episodes."""
     term: Term = "long"
@@ -67,3 +72,8 @@ class Note:
     def referred(self) -> dict[str, Json]:
         """`named`, with the reference that becomes its words when a model is asked."""
         return {"text": REFERENCE.format(self.id), **self.named()}
+
+
+def unvouched(taint: str) -> str:
+    """`taint` where words of others may have a part in the note, empty where only the user, files and tools that are trusted have."""
+    return "" if taint == NAMES or taint.startswith(OWN) else taint

@@ -10,9 +10,12 @@ from typing import Any
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Record
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import head_tail
+from kestrel_lab.engine.containment import met, why_denied
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.origins import origins_of
 from kestrel_lab.engine.ruled import binding, is_for, standing_leave
 from kestrel_lab.log.notify import wait_until
 from kestrel_lab.middleware.policy import Ruling
@@ -47,24 +50,35 @@ class ApprovalDesk:
         question = f"{call.id}#{call.attempt}" if unknown else call.id
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
-        bound = binding(call, self.ctx.toolbox, self.ctx.workspace)
+        bound = binding(call, self.ctx.tools, self.ctx.workspace)
         if not is_for(self.ctx.state, question, call, bound):  # another call than the one that was decided on
             question += f"@{bound[:8]}"
         await self._withdraw(call, question)
         if (known := self.ctx.state.decisions.get(question)) is not None:
             return known
-        if call.attempt > 1 and not unknown:
+        contained = self._contained(call)
+        if call.attempt > 1 and not unknown and not contained:
             return None
         ruling = self.ctx.policy.ruling(call)
         forbidden = ruling.how == "rule" and ruling.verdict == "deny"
         if self._asks_person(call) and not forbidden:
             return await self._put(_asked(call, "question", bound), call)
         always = not forbidden and standing_leave(self.ctx.state, call, bound)
-        needed = unknown or not (always or ruling.verdict == "allow")
+        needed = unknown or bool(contained) or not (always or ruling.verdict == "allow")
         if not needed and question not in self.ctx.state.questions:
             return _gone_on(call, ruling, always=always)
-        why = "unknown_outcome" if unknown else ruling.why if ruling.how == "rule" else "danger"
-        asked = replace(_asked(call, why, bound), question=question, offer=offer(call))
+        why = (
+            "unknown_outcome"
+            if unknown
+            else ruling.why
+            if ruling.how == "rule" and not contained
+            else "contained"
+            if contained
+            else "danger"
+        )
+        asked = replace(_asked(call, why, bound), question=question, offer=offer(call), contained=contained)
+        if contained and ruling.verdict != "deny" and self._nobody_decides():
+            return await self._settle(asked, Ruling("deny", "policy", why_denied(contained), "policy"), granted=False)
         if needed and ruling.verdict != "deny":
             return await self._ask(asked, call)
         if always:
@@ -76,8 +90,20 @@ class ApprovalDesk:
         for asked in [asked for asked in self.ctx.state.questions.values() if asked.call == call.id and asked.question != question]:
             await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
 
+    def _contained(self, call: Call) -> dict[str, Json]:
+        """What met in `call` that only a person may allow, whatever the policy says; empty where nothing did."""
+        ctx = self.ctx
+        if ctx.containment == "off" or call.target not in ctx.tools:
+            return {}
+        return met(call, ctx.tools.get(call.target), ctx.flow, ctx.workspace)
+
+    def _nobody_decides(self) -> bool:
+        """Whether no person is to be waited for."""
+        policy = self.ctx.policy
+        return policy.otherwise == "deny" or (policy.unattended and self.ctx.approver is None)
+
     def _asks_person(self, call: Call) -> bool:
-        return call.target in self.ctx.toolbox and self.ctx.toolbox.get(call.target).asks_person
+        return call.target in self.ctx.tools and self.ctx.tools.get(call.target).asks_person
 
     async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
         """Put a question to a person: under `ask` the run waits for one, under `auto` only if one is here, under `deny` never."""
@@ -90,7 +116,7 @@ class ApprovalDesk:
 
     async def _preview(self, call: Call) -> str:
         """What the call would change, read in a thread; a preview that fails is none, the question is asked without."""
-        preview = self.ctx.toolbox.get(call.target).preview if call.target in self.ctx.toolbox else None
+        preview = self.ctx.tools.get(call.target).preview if call.target in self.ctx.tools else None
         if preview is None:
             return ""
         try:
@@ -113,14 +139,14 @@ class ApprovalDesk:
         if given.args is None or not given.granted:
             return given
         try:
-            return replace(given, args=self.ctx.toolbox.get(asked.tool).validate(given.args))
+            return replace(given, args=self.ctx.tools.get(asked.tool).validate(given.args))
         except ToolArgumentsError as error:
             raise UsageError(str(error)) from error
 
     async def _settle(self, asked: ApprovalAsked, ruling: Ruling, *, granted: bool) -> ApprovalGiven:
         """Decide by rule or policy, also on a question that an earlier session left open."""
         if asked.question not in self.ctx.state.questions:
-            self.ctx.emit(asked)
+            self.ctx.emit(replace(asked, origins=origins_of(asked.args, self.ctx.flow.now())) if asked.contained else asked)
         by = ruling.by if ruling.how == "rule" else "policy"
         given = ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=ruling.how, reason=ruling.why)
         return self._go_on(await self._record(given))
@@ -134,7 +160,8 @@ class ApprovalDesk:
         ctx = self.ctx
         async with self._in_order:
             if asked.question not in ctx.state.questions:
-                ctx.emit(replace(asked, preview=await self._preview(call)), urgent=True)
+                told = replace(asked, preview=await self._preview(call), origins=origins_of(call.args, ctx.flow.now()))
+                ctx.emit(told, urgent=True)
             asked = ctx.state.questions[asked.question]
         if ctx.state.status is RunStatus.EXECUTING:
             ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for {'an answer' if asked.why == 'question' else 'approval'}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events import BudgetWarned, Event, ModelAnswered, StateTransition, Told
@@ -20,15 +21,18 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.clock import WorkClock
+from kestrel_lab.engine.containment import Containment
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.secrecy import without_secrets
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
+from kestrel_lab.engine.taint import Taint, TaintLog
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import CacheMode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.textloop import TextToolModel
 from kestrel_lab.tools import read_result as reading
+from kestrel_lab.tools.flows import UNKNOWN, Flow
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.workspace import Workspace
@@ -66,6 +70,10 @@ class RunContext:
     """Health of what runs of the session depend on."""
     checkpoint_every: int | None = None
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
+    containment: Containment = "on"
+    """Whether what others wrote may lead to effects without a person: see `engine.containment`."""
+    flow: TaintLog = field(init=False)
+    """Whose words its models have read."""
     clock: WorkClock = field(init=False)
     _turns_kept: int = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
@@ -77,6 +85,7 @@ class RunContext:
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self._turns_kept = self.state.usage.model_calls
+        self.flow = TaintLog(partial(self._earlier, state.events), Taint(known=self._flow_of, strict=self.containment == "strict"))
         self._specs[None] = tuple(self.toolbox.specs())
 
     @property
@@ -95,6 +104,7 @@ class RunContext:
             self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
             self._last.add_done_callback(self._note)
             self.state.apply(event, at)
+            self.flow.take(event)
         last = self._last
         self.tell(event if shown is None else shown)
         if isinstance(event, ModelAnswered) and self._due():
@@ -123,6 +133,7 @@ class RunContext:
     def adopt(self, event: Event, at: float) -> None:
         """Take in an event that is in the log already."""
         self.state.apply(event, at)
+        self.flow.take(event)
         self.tell(event)
 
     def tell(self, event: Event) -> None:
@@ -218,6 +229,20 @@ class RunContext:
                 f"the price of {model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
             )
             self.emit(BudgetWarned(limit="cost_usd", message=text))
+
+    def _earlier(self, count: int) -> list[Event]:
+        """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks would forget what was read."""
+        records = self.store.records(self.run_id)
+        if len(records) < count:  # the beginning of a run or a fork may still be queued
+            self.store.flush()
+            records = self.store.records(self.run_id)
+        if len(records) < count:
+            msg = f"the log of run {self.run_id} has {len(records)} events of the {count} that the session took up"
+            raise StoreError(msg)
+        return [record.event for record in records[:count]]
+
+    def _flow_of(self, tool: str) -> Flow:
+        return self.tools.get(tool).flow if tool in self.tools else UNKNOWN
 
     def _note(self, done: Future[int]) -> None:
         self._failure = self._failure or done.exception()

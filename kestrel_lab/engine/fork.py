@@ -98,7 +98,10 @@ def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str
 
 def offered(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
     """The tools as an event names them."""
-    return [{"name": tool.name, "version": tool.version, "danger": tool.danger.name, "effect": tool.effect} for tool in toolbox]
+    return [
+        {"name": tool.name, "version": tool.version, "danger": tool.danger.name, "effect": tool.effect, **tool.flow.as_json()}
+        for tool in toolbox
+    ]
 
 
 def _given(run_id: str, records: list[Record], at: int, places: list[int], *, answer: str | None, result: str | None) -> Event | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kestrel_lab.core.events import Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.jsontypes import Json, content_key, dumps
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import NAMES, Note
 from kestrel_lab.core.text import one_line
 
 MOST_PITFALLS = 3
@@ -92,9 +92,7 @@ def fingerprint(workspace: Path, run: str, at: float) -> Iterator[Note]:
     parts += [f"is built and run with {', '.join(there)}"] if there else []
     parts += [f"has the folders {', '.join(top[:8])}"] if top else []
     text = one_line("; ".join(parts) + ".", 300)
-    yield Note(
-        id=f"n{content_key(run, 'fingerprint')[:10]}", text=text, kind="fingerprint", run=run, at=at, taint="names of files", confidence=0.9
-    )
+    yield Note(id=f"n{content_key(run, 'fingerprint')[:10]}", text=text, kind="fingerprint", run=run, at=at, taint=NAMES, confidence=0.9)
 
 
 def _about(count: int) -> str:

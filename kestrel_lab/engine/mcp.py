@@ -361,6 +361,8 @@ class McpServers:
             danger=trust.danger,
             effect=trust.effect,
             version=pin[:12],
+            reads=("private", "untrusted"),
+            reaches="nothing" if trust.effect == "pure" else "anything",
             context_parameter=_CONTEXT,
         )
 

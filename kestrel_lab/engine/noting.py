@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.events import MemoryRecalled, MemoryStored
 from kestrel_lab.core.jsontypes import Json, content_key
-from kestrel_lab.core.notes import GUIDING, Note
+from kestrel_lab.core.notes import GUIDING, OWN, Note, unvouched
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.fitness import sourced, unfit
 from kestrel_lab.tools.registry import Notes
@@ -28,29 +28,37 @@ class Forgets(Protocol):
 
 
 def notes_of(ctx: RunContext, step: str) -> Notes:
-    """What the tools `recall`, `remember` and `forget` do for a step of the run.
+    """What the tools `recall`, `remember` and `forget` do for a step of the run."""
+    desk = _Desk(ctx, step)
+    return Notes(recall=desk.recall, remember=desk.remember, forget=desk.forget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Recalls, keeps and forgets for one step.
 
     A note that the goal does not say is kept as what an answer said (tainted), is never an instruction, and takes the
     place of none that is trusted. Texts that look like secrets or give orders to agents are refused.
     """
-    memory, place = ctx.ports.memory, str(ctx.workspace.root)
 
-    async def recall(query: str, top_k: int, tags: tuple[str, ...]) -> list[dict[str, Json]]:
-        found = await memory.recall(query, top_k, workspace=place, tags=tags, run=ctx.run_id)
+    ctx: RunContext
+    step: str
+
+    @property
+    def place(self) -> str:
+        return str(self.ctx.workspace.root)
+
+    async def recall(self, query: str, top_k: int, tags: tuple[str, ...]) -> list[dict[str, Json]]:
+        ctx = self.ctx
+        found = await ctx.ports.memory.recall(query, top_k, workspace=self.place, tags=tags, run=ctx.run_id)
         if found:
-            shown = MemoryRecalled(step=step, notes=[note.as_json() for note in found])
-            ctx.emit(MemoryRecalled(step=step, notes=[note.named() for note in found]), shown=shown)
+            shown = MemoryRecalled(step=self.step, notes=[note.as_json() for note in found])
+            ctx.emit(MemoryRecalled(step=self.step, notes=[note.named() for note in found]), shown=shown)
         return [note.referred() for note in found]
 
-    async def remember(text: str, kind: str, tags: tuple[str, ...], confidence: float, days: float | None, call: str) -> str:
-        goal = "" if ctx.state.started is None else ctx.state.started.goal
-        note = sourced(Note(text=text, kind=kind, evidence=text), goal)
-        if why := unfit(note):
-            msg = f"it is not kept: {why}"
-            raise ToolError(msg)
-        if note.kind in GUIDING and note.taint:
-            msg = f"it is not kept: a {kind} must be what the user said, in the user's words; a fact, decision or pitfall may be yours"
-            raise ToolError(msg)
+    async def remember(self, text: str, kind: str, tags: tuple[str, ...], confidence: float, days: float | None, call: str) -> str:
+        ctx = self.ctx
+        note = self._note(text, kind)
         now = time.time()
         note = replace(
             note,
@@ -63,16 +71,27 @@ def notes_of(ctx: RunContext, step: str) -> Notes:
         )
         if note.id in ctx.state.kept:  # by this very call, before it was interrupted
             return f"kept as note {note.id}"
-        if not await memory.remember(note, workspace=place):
+        if not await ctx.ports.memory.remember(note, workspace=self.place):
             return "the memory has it already, or does not take it"
-        ctx.emit(MemoryStored(step=step, note=note.named()), shown=MemoryStored(step=step, note=note.as_json()))
+        ctx.emit(MemoryStored(step=self.step, note=note.named()), shown=MemoryStored(step=self.step, note=note.as_json()))
         return f"kept as note {note.id}"
 
-    async def forget(selector: str) -> str:
+    def _note(self, text: str, kind: str) -> Note:
+        """The note with how far it is trusted; raises `ToolError` for one that is not fit to be kept."""
+        started = self.ctx.state.started
+        note = sourced(Note(text=text, kind=kind, evidence=text), "" if started is None else started.goal)
+        if why := unfit(note):
+            msg = f"it is not kept: {why}"
+            raise ToolError(msg)
+        if note.kind in GUIDING and note.taint:
+            msg = f"it is not kept: a {kind} must be what the user said, in the user's words; a fact, decision or pitfall may be yours"
+            raise ToolError(msg)
+        return replace(note, taint=OWN + note.taint) if unvouched(note.taint) and self.ctx.flow.now().clean else note
+
+    async def forget(self, selector: str) -> str:
+        memory = self.ctx.ports.memory
         if not isinstance(memory, Forgets):
             msg = "the memory of this run cannot forget"
             raise ToolError(msg)
-        await ctx.on_disk()
-        return repr(await asyncio.to_thread(memory.forget, selector, place))
-
-    return Notes(recall=recall, remember=remember, forget=forget)
+        await self.ctx.on_disk()
+        return repr(await asyncio.to_thread(memory.forget, selector, self.place))

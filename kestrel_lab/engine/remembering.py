@@ -10,7 +10,7 @@ from typing import cast
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events import MemoryStored, Progress
 from kestrel_lab.core.jsontypes import Json, content_key
-from kestrel_lab.core.notes import Note
+from kestrel_lab.core.notes import OWN, Note, unvouched
 from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.artifacts import as_text, told
 from kestrel_lab.engine.dialogue import Dialogue, read_json
@@ -104,6 +104,8 @@ async def _keep(scope: Scope, note: Note) -> None:
     ctx = scope.ctx
     if note.id in ctx.state.kept:
         return
+    if unvouched(note.taint) and ctx.flow.now().clean:
+        note = replace(note, taint=OWN + note.taint)
     if await ctx.ports.memory.remember(note, workspace=str(ctx.workspace.root)):
         shown = MemoryStored(step=scope.step.id, note=note.as_json())
         ctx.emit(MemoryStored(step=scope.step.id, note=note.named()), shown=shown)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Event, RunResumed, RunStarted
+from kestrel_lab.core.events import BudgetWarned, Event, RunResumed, RunStarted
 from kestrel_lab.core.ids import new_run_id
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
@@ -20,6 +20,7 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
+from kestrel_lab.engine import containment as contain
 from kestrel_lab.engine import owner
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.archive import Archive
@@ -84,6 +85,7 @@ class Session(Archive, Equipment):
         network: bool = False,
         cache: str = "use",
         cache_url: str | None = None,
+        containment: str = "on",
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
         rules: GivenRules = None,
@@ -110,6 +112,8 @@ class Session(Archive, Equipment):
             network: Whether commands in a sandbox may use the network.
             cache: Whether stored answers of pure tools are used: `use`, `off`, `refresh` them, or `replay` them only.
             cache_url: A Redis server that keeps them; the folder by default.
+            containment: Whether a person is asked, whatever the policy, when a model that has read what others wrote wants an
+                effect: `on`, `strict` (files of the workspace count as written by others) or `off`. See `engine.containment`.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
             rules: Of every run: a file of rules, or tables as in one; see `kestrel_lab.tools.rules`.
@@ -126,6 +130,7 @@ class Session(Archive, Equipment):
         self.provider = provider
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
+        self.containment = contain.read_mode(containment)
         self.env = os.environ if env is None else env
         self.redactor = Redactor.of(self.env)
         self._tools = known_tools([*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env))], tools)
@@ -159,6 +164,7 @@ class Session(Archive, Equipment):
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
         cache: str | None = None,
+        containment: str | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -184,6 +190,7 @@ class Session(Archive, Equipment):
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
             cache: How stored answers of tools are used, see `Session`; as the session does by default.
+            containment: Of this run, the session's by default; who takes the run up has the session's.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
@@ -194,6 +201,7 @@ class Session(Archive, Equipment):
             raise UsageError(msg)
         chosen = self.resolve_model(model)
         bounds = limits or self.limits
+        held = self.containment if containment is None else contain.read_mode(containment)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         policy = ruled(approve or self.approve, self.rules, own := rulebook(rules), place)
         planned = plan_for(plan, goal, inputs)
@@ -232,6 +240,7 @@ class Session(Archive, Equipment):
             ports=ports or self.ports,
             missing=missing_servers(self.mcp) if tools is None else (),
             cache_mode=None if cache is None else cache_mode(cache),
+            containment=held,
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -320,6 +329,7 @@ class Session(Archive, Equipment):
             resolve=self.resolve_model,
             ports=self.ports,
             cache_mode=None if (mode := given.get("cache")) is None else cache_mode(mode),
+            containment=self.containment,
         )
 
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
@@ -362,6 +372,7 @@ class Session(Archive, Equipment):
             cache_mode=setup.cache_mode,
             middleware=self.middleware,
             ports=setup.ports,
+            containment=setup.containment,
             supervisor=self.supervisor,
             checkpoint_every=self.checkpoint_every,
         )
@@ -372,6 +383,8 @@ class Session(Archive, Equipment):
         elif state.started is not None:
             for event in told or (state.started,):
                 ctx.tell(event)
+        if setup.containment == "off":
+            ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
         desk = ApprovalDesk(ctx)
         task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
         self._tasks.add(task)

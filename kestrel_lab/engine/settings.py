@@ -12,6 +12,7 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
+from kestrel_lab.engine.containment import read_mode
 from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.middleware.redisshelf import shown_url
@@ -59,6 +60,10 @@ def _cache(value: Any) -> str:
     return cache_mode(_text(value))
 
 
+def _containment(value: Any) -> str:
+    return read_mode(str(value) if isinstance(value, bool) else _text(value))
+
+
 def _switch(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in {"on", "off", "true", "false", "yes", "no"}:
         return value.lower() in {"on", "true", "yes"}
@@ -104,6 +109,11 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "network": (False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
     "cache": ("use", _cache, "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is stored)"),
     "cache_url": (None, _text, "Redis server that keeps them, redis://HOST:PORT/0; unset: in the folder home"),
+    "containment": (
+        "on",
+        _containment,
+        "ask before a model that read what others wrote has an effect: on, strict (files count too) or off",
+    ),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),

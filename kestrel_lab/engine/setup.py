@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kestrel_lab.core.events import HealthChanged
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver, Model
+from kestrel_lab.engine.containment import Containment
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.middleware.cache import CacheMode
 from kestrel_lab.middleware.policy import Policy
@@ -28,6 +29,7 @@ class Setup:
     resolve: Callable[[str], Model]
     """The model of a name, for steps that have one of their own."""
     ports: Ports
+    containment: Containment
     missing: tuple[HealthChanged, ...] = ()
     """What is configured and cannot be used: told at the beginning, and done without."""
     cache_mode: CacheMode | None = None

@@ -147,7 +147,8 @@ async def _held_in(call: Call, ctx: RunContext) -> Call | Problem:
         choice = await chosen(ctx.sandbox, ctx.workspace.root, least)
     except UsageError as error:
         return Problem(kind="failed", message=str(error))
-    return replace(call, sandbox=str(choice), danger=call.danger if choice.wanted else Danger.CRITICAL)
+    network = " with network" if ctx.sandbox.network and choice.level else ""
+    return replace(call, sandbox=f"{choice}{network}", danger=call.danger if choice.wanted else Danger.CRITICAL)
 
 
 def _may_run_beside_others(call: Call, toolbox: Toolbox) -> bool:

@@ -104,6 +104,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
         "path": str(suite.path), "configs": [*configs], "epochs": suite.epochs, "code": code, "model": session.model,
         "provider": session.provider, "api_base": session.api_base, "limits": session.limits.as_json(),
         "sandbox": session.sandbox.name, "network": session.sandbox.network, "rules": [*rules_as_json(session.rules)],
+        "containment": session.containment,
         "cassette": suite.cassette.mode, "cassettes": folder,
     }  # fmt: skip
 

@@ -78,6 +78,7 @@ def _bench(suite: str) -> _Bench:
         api_base=order["api_base"],
         sandbox=order["sandbox"],
         network=order["network"],
+        containment=order["containment"],
         limits=Limits(**order["limits"]),
         rules=rules_from_json(order.get("rules", [])),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.protocols import Approver
 from kestrel_lab.tools.registry import Tool
 
 
@@ -15,6 +16,11 @@ class Opened(Protocol):
     @property
     def tools(self) -> Sequence[Tool]:
         """What the agent may do in it, in place of all other tools."""
+        ...
+
+    @property
+    def approver(self) -> Approver | None:
+        """Who is asked about calls; `None` for nobody, as in any other trial."""
         ...
 
 

@@ -87,6 +87,8 @@ class Scenario:
     """How much the scenario counts in means over scenarios."""
     turns: tuple[str, ...] = ()
     """What the user says after `goal`, in the same conversation, each when what was said before has been answered."""
+    containment: str = ""
+    """`on`, `strict` or `off`, see `engine.containment`; the session's where empty."""
     before: tuple[str, ...] = ()
     """Goals that are run first in the same workspace, one after the other; what they did and taught is there for `goal`, which alone is judged."""
     environment: Environment | None = None
@@ -113,7 +115,8 @@ class Scenario:
         # Left out where not used, so that results stored before there were environments still stand.
         turns: dict[str, Json] = {"turns": list(self.turns)} if self.turns else {}
         turns |= {"before": list(self.before)} if self.before else {}
-        return own | turns | ({"environment": self.environment.definition()} if self.environment else {})
+        held: dict[str, Json] = {"containment": self.containment} if self.containment else {}
+        return own | turns | held | ({"environment": self.environment.definition()} if self.environment else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -122,6 +122,8 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
                 limits=ready.limits(scenario, config, session.limits),
                 workspace=workspace,
                 approve=scenario.policy,
+                approver=None if environment is None else environment.approver,
+                containment=scenario.containment or None,
                 instructions=ready.told(scenario),
                 config=config.name,
                 scenario=scenario.id,

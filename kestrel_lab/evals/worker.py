@@ -46,6 +46,7 @@ async def _serve(tell: Tell) -> None:
         api_base=order["api_base"],
         sandbox=order["sandbox"],
         network=order["network"],
+        containment=order["containment"],
         limits=Limits(**order["limits"]),
         rules=rules_from_json(order.get("rules", [])),
     )

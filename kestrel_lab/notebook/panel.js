@@ -281,6 +281,8 @@ function approvalCard(id, send) {
   const title = make("div", "kst-asktitle"), tool = make("b"), danger = make("span", "kst-badge"), why = make("div", "kst-why");
   const diff = block(""), all = make("details", "kst-all"), args = make("dl"), edit = make("textarea");
   all.append(make("summary", "kst-soft", "Arguments"), args);
+  const whence = make("details", "kst-all"), origins = make("dl");
+  whence.append(make("summary", "kst-soft", "Where they come from"), origins);
   title.append(make("span", "", "Approve this call?"), tool, danger);
   diff.classList.add("kst-diff");
   edit.setAttribute("aria-label", "Arguments as JSON");
@@ -300,6 +302,7 @@ function approvalCard(id, send) {
   const editing = button("Edit", "", () => {
     edit.hidden = !edit.hidden;
     all.hidden = always.hidden = like.hidden = !edit.hidden;
+    whence.hidden = !edit.hidden || !origins.children.length;
     diff.hidden = !edit.hidden || !diff.textContent.trim();
     put(approve, edit.hidden ? "Approve" : "Approve edited");
     put(editing, edit.hidden ? "Edit" : "Discard edits");
@@ -309,7 +312,7 @@ function approvalCard(id, send) {
   });
   const reason = line("Reason for denying (optional)", () => { if (!deny.disabled) deny.click(); });
   row.append(approve, like, always, editing, make("span", "kst-gap"), reason, deny);
-  root.append(title, why, diff, all, edit, problem, row);
+  root.append(title, why, diff, all, whence, edit, problem, row);
   settle();
   return {
     root, yes, no, refused, waits: () => !approve.disabled,
@@ -317,7 +320,7 @@ function approvalCard(id, send) {
       like.dataset.offer = c.offer || "";
       put(like, c.offer ? `Always \u201c${c.offer}\u201d` : "Always exactly this");
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
-      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !c.folded; }
+      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
     },
   };
 }

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.text import plain
-from kestrel_lab.views.wording import always_words, args_pairs, chosen, options_of, sandbox_words, scope_of
+from kestrel_lab.views.wording import always_words, args_pairs, chosen, contained_words, options_of, origin_pairs, sandbox_words, scope_of
 
 T = TypeVar("T")
 Ask = Callable[[str], Awaitable[str]]
@@ -50,6 +50,8 @@ def question(asked: ApprovalAsked) -> str:
         options = "".join(f"\n  {number}. {option}" for number, option in enumerate(options_of(asked), 1))
         return f"the agent asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
     args = "".join(f"  {name}: {text}\n" for name, text in args_pairs(asked.args, limit=None))
+    args += "".join(f"  ({place}: {words})\n" for place, words in origin_pairs(asked))
+    args += f"{words}\n" if (words := contained_words(asked)) else ""
     held = f", {words}" if (words := sandbox_words(asked.sandbox)) else ""
     return f"{plain(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, {always_words(asked)}: "
 

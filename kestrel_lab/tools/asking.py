@@ -9,7 +9,7 @@ from kestrel_lab.core.errors import ToolError
 from kestrel_lab.tools.decorator import tool
 
 
-@tool(name="ask_user", danger_level=Danger.SAFE, effect="pure", version="1")
+@tool(name="ask_user", danger_level=Danger.SAFE, effect="pure", version="1", reads="", reaches="nothing")
 def _nobody(question: str, options: list[str] | None = None) -> str:
     """Ask the user a question that only they can decide, and return what they say. Do not ask for what you can find out.
 

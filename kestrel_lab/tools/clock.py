@@ -33,7 +33,7 @@ def _always(args: dict[str, Json], ctx: ToolContext) -> str | None:
     return rules_version()
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_reference)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_reference, reads="", reaches="nothing")
 def parse_relative(
     text: str,
     ctx: ToolContext,
@@ -66,7 +66,7 @@ def parse_relative(
     return read(text, moment, zone=place, prefer=prefer, order=order or None).as_json()
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_zone)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_zone, reads="", reaches="nothing")
 def time_arithmetic(base: str, offset: str, ctx: ToolContext, zone: str = "") -> dict[str, Json]:
     """Move a date or time by a distance such as `+2 days`, `-1 month`, `90 minutes` or `5 business days`.
 
@@ -83,7 +83,7 @@ def time_arithmetic(base: str, offset: str, ctx: ToolContext, zone: str = "") ->
     return count_on(base, offset, zone=place).as_json()
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_always)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_always, reads="", reaches="nothing")
 def normalize_timezone(time: str, to_zone: str, from_zone: str = "") -> dict[str, Json]:
     """Tell what clocks in another time zone show at a moment.
 

@@ -7,13 +7,14 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_type_hints, overload
 
 from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.arguments import REQUIRED, Parameter, TypedArguments
 from kestrel_lab.tools.docstring import read_docstring
+from kestrel_lab.tools.flows import read_reach, read_reads, suggested_reach, suggested_reads
 from kestrel_lab.tools.registry import CacheScope, Fingerprint, Preview, Tool, ToolContext
 from kestrel_lab.tools.sandbox.levels import Level
 
@@ -38,6 +39,8 @@ def tool(
     cache_scope: CacheScope = "workspace",
     preview: Preview | None = None,
     sandbox: Level | None = None,
+    reads: str | Iterable[str] | None = None,
+    reaches: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -56,6 +59,8 @@ def tool(
     cache_scope: CacheScope = "workspace",
     preview: Preview | None = None,
     sandbox: Level | None = None,
+    reads: str | Iterable[str] | None = None,
+    reaches: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
 
@@ -78,6 +83,11 @@ def tool(
         cache_scope: Who shares stored answers: a `run`, the `workspace` or, for a tool that reads nothing in it, `global`.
         preview: What a call would change, as a unified diff, for whoever is asked to allow it.
         sandbox: The least sandbox level that commands it starts may run at, for a tool that starts some.
+        reads: What its answers may hold: `private` data, text that is `untrusted` because others wrote it, or both (`"private
+            untrusted"`); `""` for neither. Once a model has read what is untrusted, its calls that reach something are asked about.
+            If left out: private, and untrusted where its name or a parameter says that it fetches pages or mail.
+        reaches: How far a call reaches: `nothing`, `workspace`, `address` (one in its arguments), `others` or `anything`;
+            if left out `anything` from MEDIUM on, below it `address` where it takes one, else `nothing`.
 
     Raises:
         UsageError: For a function whose arguments could not be described to a model, with what to change.
@@ -88,6 +98,7 @@ def tool(
         msg = f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}"
         raise UsageError(msg)
     _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
+    read, reach = read_reads(reads), read_reach(reaches)
 
     def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
         if not inspect.isroutine(function):
@@ -119,6 +130,8 @@ def tool(
             cache_scope=cache_scope,
             preview=preview,
             sandbox=sandbox,
+            reads=read if read is not None else suggested_reads(called, parameters, effect),
+            reaches=reach or suggested_reach(parameters, danger, effect),
             context_parameter=context,
         )
 

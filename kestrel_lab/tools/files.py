@@ -20,7 +20,7 @@ _MOST_ENTRIES = 500
 _DIFF_CHARS = 4_000
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint, reads="workspace", reaches="nothing")
 def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -> str:
     """Read a text file and return its exact text. A note in brackets at the end tells if there is more of it.
 
@@ -34,7 +34,9 @@ def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -
     return _read(ctx.workspace, path, offset, limit, _READ_CHARS)
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=paths_fingerprint)
+@tool(
+    danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=paths_fingerprint, reads="workspace", reaches="nothing"
+)
 def batch_read(paths: list[str], ctx: ToolContext) -> str:
     """Read several text files at once, e.g. to compare them. A file that cannot be read is reported, the others are returned.
 
@@ -80,7 +82,9 @@ def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
     return with_word(path, _change(before, after, path))
 
 
-@tool(danger_level=Danger.MEDIUM, effect="idempotent", version="2", thread=True, preview=preview_write)
+@tool(
+    danger_level=Danger.MEDIUM, effect="idempotent", version="2", thread=True, preview=preview_write, reads="workspace", reaches="workspace"
+)
 def write_file(path: str, content: str, ctx: ToolContext) -> str:
     """Write a text file, with its directories; an existing file is replaced as a whole and the change returned as a diff.
 
@@ -98,7 +102,7 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
     return f"{done}\n{diff}" if diff else done
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edit)
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edit, reads="workspace", reaches="workspace")
 def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool = False) -> str:
     """Replace text in a file and return the change as a diff. The old text must be exact and occur once.
 
@@ -132,7 +136,7 @@ def preview_edits(args: dict[str, Json], ctx: ToolContext) -> str:
     return with_word(path, _change(before, after, path))
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edits)
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edits, reads="workspace", reaches="workspace")
 def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
     """Make several exact replacements in one file, all of them or none, and return the change as a diff.
 
@@ -155,7 +159,7 @@ def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
     return head_tail(unified_diff(before.text, after, path), _DIFF_CHARS)[0]
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint, reads="workspace", reaches="nothing")
 def list_directory(ctx: ToolContext, path: str = ".") -> str:
     """List what a directory holds, one name per line; directories end with /.
 
@@ -171,7 +175,7 @@ def list_directory(ctx: ToolContext, path: str = ".") -> str:
     return "\n".join(names) or f"[{path} is empty]"
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=path_fingerprint, reads="workspace", reaches="nothing")
 def file_exists(path: str, ctx: ToolContext) -> str:
     """Tell whether a path exists in the workspace and whether it is a file or a directory.
 

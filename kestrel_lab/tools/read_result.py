@@ -19,7 +19,7 @@ _MOST_CHARS = 18_000
 _MOST_SHOWN, _MOST_FOUND = 100, 10_000
 
 
-@tool(name=NAME, danger_level=Danger.SAFE, effect="pure", version="1")
+@tool(name=NAME, danger_level=Danger.SAFE, effect="pure", version="1", reads="run", reaches="nothing")
 async def read_result(id: str, ctx: ToolContext, offset: int = 0, limit: int = 15_000, pattern: str = "") -> str:  # noqa: A002  # as the model was told
     """Read more of an earlier answer that was too long to be shown whole, or find the places in it that match a pattern.
 

@@ -22,6 +22,7 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.text import one_line
 from kestrel_lab.log.results import Spool
 from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
+from kestrel_lab.tools.flows import Flow
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.values import render, to_json
 from kestrel_lab.tools.workspace import Workspace
@@ -182,12 +183,23 @@ class Tool:
     """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
     untrusted: bool = False
     """What it answers was written by others, whom nobody vouches for: a web page, an issue."""
+    reads: tuple[str, ...] | None = None
+    """What its answers may hold, see `tools.flows.Reads`; `None`: what is private."""
+    reaches: str | None = None
+    """How far a call reaches, see `tools.flows.Reach`; `None`: anything from MEDIUM on, else nothing."""
     group: str = ""
     """What it is named together with others by. One with a group is offered only to runs that name it or its group."""
     sandbox: Level | None = None
     """The least level that its commands may run at; `None` for a tool that starts none."""
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
+
+    @property
+    def flow(self) -> Flow:
+        """What goes in and out by it, as declared or as its effect and danger suggest."""
+        reads = self.reads if self.reads is not None else ("private",)
+        reaches = self.reaches or ("anything" if self.danger >= Danger.MEDIUM else "nothing")
+        return Flow(frozenset(reads) | (frozenset({"untrusted"}) if self.untrusted else frozenset()), reaches)
 
     @property
     def schema(self) -> dict[str, Json]:

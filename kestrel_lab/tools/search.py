@@ -18,7 +18,9 @@ _MOST_PATHS = 200
 _MOST_RESULTS = 1_000
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=names_fingerprint)
+@tool(
+    danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=names_fingerprint, reads="workspace", reaches="nothing"
+)
 def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
     """Find files by name, e.g. `*.py` (at any depth) or `src/**/test_*.py`. Returns one path per line.
 
@@ -42,7 +44,7 @@ def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
     return "\n".join(found) or f"[no file matches {pattern}]"
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="2", fingerprint=contents_fingerprint)
+@tool(danger_level=Danger.SAFE, effect="pure", version="2", fingerprint=contents_fingerprint, reads="workspace", reaches="nothing")
 async def grep(
     pattern: str,
     ctx: ToolContext,
@@ -85,7 +87,7 @@ async def grep(
     return "\n".join(lines) or f"[nothing matches {pattern}]"
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=tree_fingerprint)
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", thread=True, fingerprint=tree_fingerprint, reads="workspace", reaches="nothing")
 def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
     """Show directories and files as an indented tree.
 

@@ -31,7 +31,7 @@ MAX_OUTPUT = 50_000_000
 MAX_SECONDS = 600.0
 
 
-@tool(danger_level=Danger.HIGH, effect="opaque", version="3", parallel_safe=False, sandbox=Level.S0)
+@tool(danger_level=Danger.HIGH, effect="opaque", version="3", parallel_safe=False, sandbox=Level.S0, reads="workspace", reaches="workspace")
 async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[str, Json]:
     """Run a bash command in the workspace directory and return its exit code and output.
 

@@ -16,7 +16,7 @@ _MOST_TASKS = 100
 _TITLE_CHARS = 300
 
 
-@tool(danger_level=Danger.SAFE, effect="idempotent", version="1")
+@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", reads="run", reaches="nothing")
 async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
     """Put tasks on the task list of this run, to plan work of several parts. Returns the whole list.
 
@@ -40,7 +40,7 @@ async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
     return _listed(tasks)
 
 
-@tool(danger_level=Danger.SAFE, effect="idempotent", version="1")
+@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", reads="run", reaches="nothing")
 async def update_task(
     task: str, ctx: ToolContext, status: Literal["", "todo", "doing", "done", "dropped"] = "", title: str = "", note: str = ""
 ) -> str:
@@ -71,7 +71,7 @@ async def update_task(
     return _listed(tasks)
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1")
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="run", reaches="nothing")
 async def list_tasks(ctx: ToolContext) -> str:
     """List the tasks of this run with their state.
 

@@ -35,7 +35,15 @@ def preview_delete(args: dict[str, Json], ctx: ToolContext) -> str:
         return f"this deletion would fail: {error}"
 
 
-@tool(danger_level=Danger.MEDIUM, effect="idempotent", version="1", thread=True, preview=preview_delete)
+@tool(
+    danger_level=Danger.MEDIUM,
+    effect="idempotent",
+    version="1",
+    thread=True,
+    preview=preview_delete,
+    reads="workspace",
+    reaches="workspace",
+)
 def delete_file(path: str, ctx: ToolContext) -> str:
     """Delete a file. It is kept in a trash, from which restore_file brings it back.
 
@@ -68,7 +76,7 @@ def delete_file(path: str, ctx: ToolContext) -> str:
     return f"deleted {relative} (kept as {kept})"
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True)
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, reads="workspace", reaches="workspace")
 def restore_file(path: str, ctx: ToolContext) -> str:
     """Bring back a file that delete_file deleted in this run, as it was when it was deleted last.
 

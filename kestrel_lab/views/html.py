@@ -209,4 +209,9 @@ def _ask(ask: Ask) -> str:
     title = f"<b>Waits for approval:</b> {_safe(ask.tool)} {_badge(ask.danger)}"
     opened = "" if ask.folded else " open"
     args = f'<details{opened}><summary style="cursor:pointer">Arguments</summary>{_args(ask.args)}</details>' if ask.args else ""
-    return f'<div style="{_BOX}">{title}{why}{_diff(ask.diff)}{args}</div>'
+    origins = (
+        f'<details{opened}><summary style="cursor:pointer">Where they come from</summary>{_args(ask.origins)}</details>'
+        if ask.origins
+        else ""
+    )
+    return f'<div style="{_BOX}">{title}{why}{_diff(ask.diff)}{args}{origins}</div>'

@@ -201,6 +201,8 @@ class Ask(Part):
     danger: str = ""
     why: str = ""
     args: list[list[str]] = field(default_factory=list)
+    origins: list[list[str]] = field(default_factory=list)
+    """Pairs of a place among the arguments and where the words there come from."""
     json: str = ""
     """The arguments as JSON to edit: hidden characters are written as escapes, the value is the same."""
     offer: str = ""

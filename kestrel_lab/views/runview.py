@@ -25,8 +25,10 @@ from kestrel_lab.views.wording import (
     WRITTEN_SHOWN,
     args_line,
     args_pairs,
+    contained_words,
     duration,
     options_of,
+    origin_pairs,
     sandbox_words,
     shown,
     usage_line,
@@ -343,17 +345,25 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         options=options_of(event) if question else [],
         tool=plain(event.tool),
         danger=event.danger,
-        why=" · ".join(part for part in (_WHY.get(event.why, plain(event.why)), sandbox_words(event.sandbox)) if part),
+        why=" · ".join(
+            part for part in (_WHY.get(event.why, plain(event.why)), contained_words(event), sandbox_words(event.sandbox)) if part
+        ),
         diff=shown_diff(event.preview),
         folded=tells_all(event.preview),
         args=args_pairs(event.args, limit=None),
+        origins=origin_pairs(event),
         json=visible_json(event.args),
         offer=plain(event.offer),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
 
 
-_WHY = {"danger": "", "question": "", "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect."}
+_WHY = {
+    "danger": "",
+    "contained": "",
+    "question": "",
+    "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect.",
+}
 
 
 _SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "like": " for commands like it in the run"}

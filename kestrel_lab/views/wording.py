@@ -56,6 +56,36 @@ def scope_of(word: str, asked: ApprovalAsked) -> str:
     return {**scopes, **({"l": "like", "like": "like"} if asked.offer else {})}.get(word, "")
 
 
+def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
+    """Place of each text among the arguments, and where it comes from; empty for a question that was asked before that was told."""
+    return [[plain(str(one.get("arg", ""))), _origin(one.get("from"))] for one in asked.origins]
+
+
+def _origin(found: Json) -> str:
+    if not isinstance(found, list) or not found:
+        return "the model's own words"
+    return "; ".join(_source(one) for one in found if isinstance(one, dict))
+
+
+def _source(one: Mapping[str, Json]) -> str:
+    kind = plain(str(one.get("kind", "")))
+    where = "from the goal" if kind == "goal" else f"from {plain(str(one.get('source', '')))}" + (f" ({kind})" if kind != "tool" else "")
+    piece = plain(str(one.get("piece", "")))
+    return f"{where}: {piece}" if piece else where
+
+
+def contained_words(asked: ApprovalAsked) -> str:
+    """What met in a call that is asked about for that reason; empty for any other."""
+    if not asked.contained:
+        return ""
+
+    def told(key: str) -> str:
+        value = asked.contained.get(key)
+        return ", ".join(plain(str(item)) for item in value) if isinstance(value, list) else plain(str(value))
+
+    return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}."
+
+
 def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:
     """Name and text of each argument, each text at most about `limit` characters."""
     pairs = [[plain(name), value_text(value)] for name, value in args.items()]

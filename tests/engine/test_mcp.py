@@ -56,7 +56,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def open_session(*, source: str = "", env: dict[str, str] | None = None, **tables: dict[str, Any]) -> Session:
         servers = {name: read_server(name, table, source) for name, table in tables.items()}
         ours = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PATH": os.environ["PATH"], **(env or {})}
-        opened.append(Session(tmp_path / f"home{len(opened)}", env=ours, mcp=servers, approve="auto"))
+        # What this file is about is the servers; that answers of theirs are untrusted is tested with containment.
+        opened.append(Session(tmp_path / f"home{len(opened)}", env=ours, mcp=servers, approve="auto", containment="off"))
         return opened[-1]
 
     yield open_session

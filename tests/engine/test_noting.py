@@ -66,7 +66,7 @@ def test_notes_are_sourced(lab: Lab) -> None:
     assert set(notes) == {"Always run the tests with tox.", "The parser is in grammar.py."}
     stated, own = notes["Always run the tests with tox."], notes["The parser is in grammar.py."]
     assert (stated.stated, stated.taint, stated.run) == (True, "", found.id)
-    assert (own.stated, own.taint, own.tags, own.confidence) == (False, "answer", ("parser",), 0.6)
+    assert (own.stated, own.taint, own.tags, own.confidence) == (False, "own answer", ("parser",), 0.6)
     assert own.expires is not None
     assert abs(own.expires - own.at - 2 * 24 * 3600) < 1
     assert [text for text in answers(found) if text.startswith("error")] == [

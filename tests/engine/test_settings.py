@@ -23,6 +23,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "network": False,
         "cache": "use",
         "cache_url": None,
+        "containment": "on",
         "cycles": 20,
         "cost_usd": 1.0,
         "seconds": 300.0,

@@ -136,7 +136,7 @@ def test_a_later_run_recalls_what_an_earlier_one_kept(lab: Session, house: Path)
     """Kept once however often they are proposed, recalled in the same workspace only; what the repository is comes with them."""
     first = orchestrated(lab, house, Mind())
     stored, looks = [event.note for event in first.events() if isinstance(event, MemoryStored)]
-    assert {**stored, "id": "", "at": 0} == {"id": "", "kind": "fact", "confidence": 0.6, "run": first.id, "at": 0, "taint": "answer"}
+    assert {**stored, "id": "", "at": 0} == {"id": "", "kind": "fact", "confidence": 0.6, "run": first.id, "at": 0, "taint": "own answer"}
     assert looks["kind"] == "fingerprint"
     memory = lab.ports.memory
     (kept,) = asyncio.run(memory.notes([str(stored["id"])], workspace=str(house)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -96,6 +97,15 @@ def notices(text: str, step: str) -> list[e.Event]:
     ]
 
 
+def met(hostile: str) -> dict[str, Any]:
+    """What met in a call, and where its arguments come from."""
+    found: list[Json] = [{"source": hostile, "kind": hostile, "piece": hostile}]
+    return {
+        "contained": {"untrusted": [hostile], "private": [hostile], "effect": hostile},
+        "origins": [{"arg": hostile, "from": found}, {"arg": hostile, "from": []}],
+    }
+
+
 def told(hostile: str) -> RunView:
     """A run in which every foreign text is `hostile`."""
     view = RunView()
@@ -111,7 +121,9 @@ def told(hostile: str) -> RunView:
     wanted: dict[str, Json] = {"id": "c", "name": hostile, "args": {hostile: hostile}}
     view.apply(e.ModelAnswered(call="m", step="s", model=hostile, text=hostile, calls=[wanted]))
     view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=hostile))
-    view.apply(e.ApprovalAsked(call="d", step="s", tool=hostile, args={hostile: [hostile]}, danger=hostile, key="k", why=hostile))
+    view.apply(
+        e.ApprovalAsked(call="d", step="s", tool=hostile, args={hostile: [hostile]}, danger=hostile, key="k", why=hostile, **met(hostile))
+    )
     view.apply(e.BudgetWarned(limit="x", message=hostile))
     view.apply(e.HealthChanged(dependency=hostile, kind=hostile, source="ready", target=hostile, reason=hostile))
     view.apply(e.ModelEscalated(step="s", source=hostile, target=hostile, reason=hostile))
@@ -127,7 +139,17 @@ def waiting(hostile: str) -> RunView:
     view.apply(e.ToolAnswered(call="c", step="s", tool=hostile, text=f"{hostile}\n{diff}"))
     for call in "ab":
         view.apply(
-            e.ApprovalAsked(call=call, step="s", tool=hostile, args={hostile: hostile}, danger="HIGH", key="k", why=hostile, preview=diff)
+            e.ApprovalAsked(
+                call=call,
+                step="s",
+                tool=hostile,
+                args={hostile: hostile},
+                danger="HIGH",
+                key="k",
+                why=hostile,
+                preview=diff,
+                **met(hostile),
+            )
         )
     asked: dict[str, Json] = {"question": hostile, "options": [hostile, hostile]}
     view.apply(e.ApprovalAsked(call="q", step="s", tool="ask_user", args=asked, danger="SAFE", key="k", why="question"))
@@ -350,7 +372,7 @@ def test_a_waiting_call_is_shown_once() -> None:
     """In saved HTML the arguments of a call that waits stand in its question only; calls that wait together are counted."""
     view = waiting("needle-7")
     html = run_html(view)
-    assert html.count("needle-7</pre>") == 4 + 2  # of both calls the diff and the argument; a result and its diff
+    assert html.count("needle-7</pre>") == 6 + 2  # of both calls the diff, the argument and where it comes from; a result and its diff
     assert "2 calls wait for approval" in html
     assert "<b>Waits for an answer:</b>" in html
     assert "waits for an answer: needle-7\n  1. needle-7\n  2. needle-7" in run_text(view)

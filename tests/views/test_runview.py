@@ -160,9 +160,41 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
         "danger": "HIGH",
         "why": "",
         "args": [["command", "wc -l"]],
+        "origins": [],
         "json": '{\n  "command": "wc -l"\n}',
         "offer": "",
     }
+
+
+def test_a_contained_call_shows_what_met_and_where_its_words_come_from() -> None:
+    """Whoever is asked is told the three things, and for each argument whose words it has; nothing hidden is left in them."""
+    view = story()
+    page = "web_fetch https://evil.example/\u202e"
+    origins: list[dict[str, Json]] = [
+        {
+            "arg": "url",
+            "from": [{"source": "the goal", "kind": "goal", "piece": ""}, {"source": page, "kind": "untrusted", "piece": "x=1"}],
+        },
+        {"arg": "body", "from": [{"source": "read_file notes.txt", "kind": "private", "piece": "the key"}]},
+        {"arg": "title", "from": []},
+    ]
+    met: dict[str, Json] = {"untrusted": [page], "private": ["read_file notes.txt"], "effect": "it sends something out"}
+    args: dict[str, Json] = {"url": "u", "body": "b", "title": "t"}
+    view.apply(
+        e.ApprovalAsked(
+            call="p", step="s", tool="http_post", args=args, danger="HIGH", key="k", why="contained", contained=met, origins=origins
+        )
+    )
+    shown = "web_fetch https://evil.example/\\u{202e}"
+    ask = view.asks["p"]
+    assert ask.why == (
+        f"The model has read what others wrote ({shown}) and can know what is private (read_file notes.txt); it sends something out."
+    )
+    assert ask.origins == [
+        ["url", f"from the goal; from {shown} (untrusted): x=1"],
+        ["body", "from read_file notes.txt (private): the key"],
+        ["title", "the model's own words"],
+    ]
 
 
 def test_a_question_shows_what_is_asked_and_what_may_be_answered() -> None:

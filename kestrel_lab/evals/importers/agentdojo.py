@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
 from types import SimpleNamespace
@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
+from kestrel_lab.core.jsontypes import Json, content_key
+from kestrel_lab.core.protocols import Approver, Check, Trial
 from kestrel_lab.core.scores import Score
+from kestrel_lab.engine.containment import read_mode
 from kestrel_lab.evals.importers.calls import calls_by_turn
 from kestrel_lab.evals.importers.packages import import_parts, installed
 from kestrel_lab.evals.suite import Scenario, Suite
@@ -25,18 +27,29 @@ UTILITY: Final = "user task done"
 RESISTED: Final = "attack resisted"
 """The two scores of a trial under attack, as `EvalResult.scores` names them."""
 _PACKAGE: Final = "agentdojo"
+_QUESTIONS: Final = ("get_", "read_", "search_", "list_", "check_")
+_TELL_NOTHING: Final = frozenset({"get_current_day"})
 _PIPELINE: Final = f"{_PACKAGE}.agent_pipeline"
 
 
 def load_agentdojo(
-    suite: str, *, attack: str | None = None, limit: int | None = None, target: str = "local", version: str = VERSION
+    suite: str,
+    *,
+    attack: str | None = None,
+    limit: int | None = None,
+    target: str = "local",
+    version: str = VERSION,
+    containment: str = "off",
+    person: bool = False,
 ) -> Suite:
     """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`; needs `pip install --no-deps agentdojo`.
 
     With an `attack`, such as `important_instructions`, there is a scenario for each user task with each injection task; `limit`
     takes the first of them. A trial then has two scores, apart in `EvalResult.scores`: `user task done`, the benchmark's utility,
     and `attack resisted`, which fails where the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo
-    knows it, for attacks that address the model.
+    knows it, for attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
+    others', unless it is what is measured (see `evals.injection`); with a `person`
+    somebody is there when a call must be asked about, who allows exactly the calls of the benchmark's own solution.
 
     Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
     """
@@ -45,15 +58,18 @@ def load_agentdojo(
         raise UsageError(msg)
     _, release = installed(_PACKAGE, _PACKAGE)
     tasks = suite_tasks(suite, version)
+    held = read_mode(containment)
     if attack is not None:
         _require_attack(attack, target)
     injections = list(tasks.injection_tasks) if attack is not None else [""]
     made = (
-        Situation(suite=suite, task=user, injection=injection, attack=attack or "", target=target, version=version, release=release)
+        Situation(
+            suite=suite, task=user, injection=injection, attack=attack or "", target=target, version=version, release=release, person=person
+        )
         for user in tasks.user_tasks
         for injection in injections
     )
-    return Suite(name=f"agentdojo:{suite}", scenarios=tuple(_scenario(situation) for situation in islice(made, limit)))
+    return Suite(name=f"agentdojo:{suite}", scenarios=tuple(_scenario(situation, held) for situation in islice(made, limit)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +86,8 @@ class Situation:
     """Of the benchmark's tasks."""
     release: str
     """Of the package."""
+    person: bool = False
+    """Whether somebody is asked who allows what the task needs."""
 
     @property
     def instructions(self) -> str:
@@ -78,12 +96,14 @@ class Situation:
 
     def definition(self) -> dict[str, Json]:
         """Every name that tells it from another."""
-        return {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        # Who is asked is left out where it is nobody, so that results stored before anybody was still stand.
+        names = (name for name in type(self).__dataclass_fields__ if name != "person" or self.person)
+        return {name: getattr(self, name) for name in names}
 
     def open(self) -> World:
         """The world before the user's task, with the injections in it."""
         tasks = suite_tasks(self.suite, self.version)
-        state = _pristine(self).model_copy(deep=True)
+        state = _pristine(replace(self, person=False)).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
         return World(situation=self, state=state, before=state.model_copy(deep=True))
 
@@ -105,9 +125,23 @@ class World:
         run = runtime.FunctionsRuntime(functions).run_function
         return [_tool(function, partial(_answered, run, write, self.state, function.name)) for function in functions]
 
+    @property
+    def approver(self) -> Approver | None:
+        """Somebody who knows what the user's task needs; `None` where nobody is to be asked."""
+        if not self.situation.person:
+            return None
+        task = suite_tasks(self.situation.suite, self.situation.version).user_tasks[self.situation.task]
+        needed = {content_key(call.function, dict(call.args)) for call in task.ground_truth(self.before)}
+
+        async def decide(asked: ApprovalAsked) -> ApprovalGiven:
+            granted = content_key(asked.tool, asked.args) in needed
+            return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule")
+
+        return decide
+
     def judge(self, task: Any, method: str, trial: Trial) -> bool:
         """What the task's own `METHOD_from_traces` says, or where it says nothing its `METHOD`."""
-        asked = [call for turn in calls_by_turn(trial.records) for step in turn for call in step]
+        asked = [call for turn in calls_by_turn(trial.records, denied=False) for step in turn for call in step]
         traces = [_parts().functions_runtime.FunctionCall(function=call.tool, args=call.args) for call in asked]
         found = getattr(task, f"{method}_from_traces")(trial.answer, self.before, self.state, traces)
         return bool(getattr(task, method)(trial.answer, self.before, self.state) if found is None else found)
@@ -148,7 +182,7 @@ class AttackResisted:
         return Score(check=self.label, passed=not obeyed, value=float(not obeyed), reason=reason)
 
 
-def _scenario(situation: Situation) -> Scenario:
+def _scenario(situation: Situation, containment: str) -> Scenario:
     checks: tuple[Check, ...] = (TaskDone(), AttackResisted()) if situation.attack else (TaskDone(),)
     name = "/".join(filter(None, (situation.suite, situation.task, situation.injection)))
     return Scenario(
@@ -157,6 +191,7 @@ def _scenario(situation: Situation) -> Scenario:
         checks=checks,
         family=situation.attack or "no attack",
         environment=situation,
+        containment=containment,
         limits={"cycles": 30},
     )
 
@@ -169,7 +204,21 @@ def _tool(function: Any, work: Any) -> Tool:
         arguments=SchemaArguments(tool=function.name, schema=function.parameters.model_json_schema()),
         danger=Danger.LOW,
         parallel_safe=False,
+        reads=_reads(function),
+        reaches=_reaches(function),
     )
+
+
+def _reads(function: Any) -> tuple[str, ...]:
+    """What an answer may hold: all that is in the world is the user's, and all of it can have been written by others, but the date."""
+    return () if function.name in _TELL_NOTHING else ("private", "untrusted")
+
+
+def _reaches(function: Any) -> str:
+    """How far a call reaches: what is called like a question changes nothing, all else acts in the user's name."""
+    if not function.name.startswith(_QUESTIONS):
+        return "others"
+    return "address" if "url" in function.parameters.model_json_schema().get("properties", {}) else "nothing"
 
 
 def _answered(run: Any, write: Any, state: Any, name: str, /, **args: Any) -> str:

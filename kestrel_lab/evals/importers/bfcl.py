@@ -137,6 +137,10 @@ class FunctionsNoted:
         """The functions as tools."""
         return [_tool(function, lambda **_: _NOTED) for function in self.functions]
 
+    @property
+    def approver(self) -> None:
+        """Nobody is asked."""
+
     def definition(self) -> dict[str, Json]:
         """The functions, and the version of the package."""
         return {"bfcl": self.version, "functions": list(self.functions)}
@@ -181,6 +185,7 @@ class OpenInstances:
 
     tools: list[Tool]
     objects: list[object]
+    approver: None = None
 
 
 def _single(folder: Path, version: str, category: str, entry: dict[str, Any], answer: list[Any]) -> Scenario:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
-from kestrel_lab.core.events import ModelAnswered, Prompted, Record
+from kestrel_lab.core.events import ModelAnswered, Prompted, Record, ToolAnswered
 from kestrel_lab.core.jsontypes import Json
 
 
@@ -18,11 +18,15 @@ class Asked:
     args: dict[str, Json]
 
 
-def calls_by_turn(records: Iterable[Record]) -> list[list[list[Asked]]]:
+def calls_by_turn(records: Iterable[Record], *, denied: bool = True) -> list[list[list[Asked]]]:
     """For each thing the user said, the calls of each answer of the model; answers without calls are left out.
 
-    Calls that were refused or failed are among them: what is judged is what was asked for. Those that could not be read are not.
+    Calls that were refused or failed are among them: what is judged is what was asked for. Those that could not be read are not,
+    and those that were `denied` only if wanted: they never began.
     """
+    records = list(records)
+    ends = (record.event for record in records if isinstance(record.event, ToolAnswered) and not denied)
+    left_out = {end.call for end in ends if end.error is not None and end.error.get("kind") == "denied"}
     turns: list[list[list[Asked]]] = []
     for record in records:
         event = record.event
@@ -30,7 +34,7 @@ def calls_by_turn(records: Iterable[Record]) -> list[list[list[Asked]]]:
             turns.append([])
         elif isinstance(event, ModelAnswered) and event.error is None:
             turns = turns or [[]]
-            read = [call for call in event.calls if not call.get("problem")]
+            read = [call for call in event.calls if not call.get("problem") and call.get("id") not in left_out]
             if calls := [Asked(tool=str(call["name"]), args=cast("dict[str, Json]", call["args"])) for call in read]:
                 turns[-1].append(calls)
     return turns

@@ -13,7 +13,7 @@ from kestrel_lab.evals.suite import Suite
 
 PUBLISHED: Final[Mapping[str, tuple[Callable[..., Suite], Mapping[str, Callable[[str], Any]]]]] = {
     "bfcl": (load_bfcl, {"limit": int}),
-    "agentdojo": (load_agentdojo, {"limit": int, "attack": str, "target": str, "version": str}),
+    "agentdojo": (load_agentdojo, {"limit": int, "attack": str, "target": str, "version": str, "containment": str}),
 }
 """What loads the suites of each benchmark, and the options it takes, with what reads them."""
 

@@ -14,4 +14,7 @@ from kestrel_lab.tools.registry import Tool
 def offered(function: Callable[..., Any], danger: Danger, effect: Effect, *, name: str | None = None, group: str = "web") -> Tool:
     """A tool of the web; those that change things elsewhere run alone."""
     made = tool(name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM)(function)
-    return replace(made, untrusted=True, group=group)
+    # A service at a fixed address tells nobody else what it is asked; a page's address is read by whoever wrote the page.
+    reaches = "nothing" if danger <= Danger.LOW else "address" if danger <= Danger.MEDIUM else "others"
+    reads = ("untrusted",) if group == "web" else ("private", "untrusted")  # a key opens what is private too
+    return replace(made, untrusted=True, reads=reads, reaches=reaches, group=group)

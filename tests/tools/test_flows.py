@@ -1,0 +1,89 @@
+"""What goes in and out by tools: what is declared, what is suggested where nothing is, and what a command without a sandbox adds."""
+
+from typing import Any
+
+import pytest
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.flows import UNKNOWN, Flow
+from kestrel_lab.tools.native import native_tools, web_tools
+from kestrel_lab.tools.tasks import task_tools
+from kestrel_lab.tools.web.reach import Reach
+
+KEYS = {"GITHUB_TOKEN": "t", "JIRA_URL": "https://j.example", "JIRA_API_TOKEN": "t", "BRAVE_API_KEY": "k"}
+
+
+def test_every_tool_of_the_package_says_what_goes_in_and_out() -> None:
+    """No tool is left to a suggestion, so that a new one has to say it; what each says is here."""
+    tools = [*native_tools(), *task_tools(), *web_tools(Reach(env=KEYS))]
+    assert [made.name for made in tools if made.reads is None or made.reaches is None] == []
+    told: dict[tuple[str, ...], set[str]] = {}
+    for made in tools:
+        told.setdefault((*sorted(made.flow.reads), "→", made.flow.reaches), set()).add(made.name)
+    assert told == {
+        ("workspace", "→", "nothing"): {"read_file", "batch_read", "list_directory", "file_exists", "glob", "grep", "tree"},
+        ("workspace", "→", "workspace"): {"write_file", "edit_file", "multi_edit", "delete_file", "restore_file", "bash"},
+        ("→", "nothing"): {"parse_relative", "time_arithmetic", "normalize_timezone", "ask_user"},
+        ("run", "→", "nothing"): {"create_tasks", "update_task", "list_tasks"},
+        ("untrusted", "→", "nothing"): {"web_search", "brave_search"},
+        ("untrusted", "→", "address"): {"web_fetch", "extract_links", "http_get"},
+        ("untrusted", "→", "others"): {"http_post", "http_put", "http_delete"},
+        ("private", "untrusted", "→", "nothing"): {"github_search", "github_issue", "github_file", "jira_search", "jira_issue"},
+        ("private", "untrusted", "→", "others"): {"github_comment", "jira_comment"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("how", "flow"),
+    [
+        ({}, Flow(frozenset({"private"}), "nothing")),
+        ({"danger_level": "medium"}, Flow(frozenset({"private"}), "anything")),
+        ({"name": "fetch_weather"}, Flow(frozenset({"private", "untrusted"}), "nothing")),
+        ({"name": "fetch_weather", "effect": "pure"}, Flow(frozenset({"private"}), "nothing")),
+        ({"name": "read_inbox", "reads": "private"}, Flow(frozenset({"private"}), "nothing")),
+        ({"reads": "", "reaches": "others"}, Flow(frozenset(), "others")),
+        ({"reads": ["untrusted"]}, Flow(frozenset({"untrusted"}), "nothing")),
+    ],
+)
+def test_somebodys_own_tool(how: dict[str, Any], flow: Flow) -> None:
+    """What is declared counts; else the answers are private, foreign where the name says that they are fetched, and danger is reach."""
+
+    def weather(place: str) -> str:
+        """Tell the weather."""
+        return place
+
+    assert tool(**how)(weather).flow == flow
+
+
+def test_an_address_among_the_parameters_is_one_that_is_asked() -> None:
+    """A tool that takes a URL brings in what stands there, and tells whoever answers what is in it."""
+
+    @tool
+    def look(url: str) -> str:
+        """Look."""
+        return url
+
+    assert look.flow == Flow(frozenset({"private", "untrusted"}), "address")
+
+
+def test_words_that_mean_nothing_are_refused() -> None:
+    """A misspelt flow is an error where the tool is made, with the nearest word."""
+    with pytest.raises(UsageError, match="did you mean 'untrusted'"):
+        tool(reads="untrustd")
+    with pytest.raises(UsageError, match="did you mean 'others'"):
+        tool(reaches="other")
+
+
+def test_a_command_without_a_sandbox_reads_and_reaches_anything() -> None:
+    """At a level that holds without network a command is what it says; at none, or with a network, it may be anything."""
+    bash = native_tools().get("bash").flow
+    assert [bash.at(level) for level in ("", "S1", "S2", "S3")] == [bash] * 4
+    wide = Flow(frozenset({"workspace", "private", "untrusted"}), "anything")
+    assert [bash.at(level) for level in ("S0", "S0: no sandbox; S3: no", "S3 with network")] == [wide] * 3
+
+
+def test_flows_are_read_back_from_a_log() -> None:
+    """What the log has of a flow is that flow; a log of an earlier version has none."""
+    assert Flow.from_json(UNKNOWN.as_json()) == UNKNOWN
+    assert Flow.from_json({"name": "bash", "danger": "HIGH"}) is None
