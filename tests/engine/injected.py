@@ -108,7 +108,9 @@ class World:
             old.close()
         self.box = None
         mail = read_server(
-            "mail", {"command": sys.executable, "args": ["-S", str(Path(__file__).with_name("mcp_mail.py")), str(self.sent)]}, ""
+            "mail",
+            {"command": sys.executable, "args": ["-S", str(Path(__file__).with_name("mcp_mail.py")), str(self.sent)], "sandbox": "S0"},
+            "",
         )
         env = {"XDG_CONFIG_HOME": str(self.folder / "config"), "PATH": "/usr/bin:/bin"}
         self.opened = [Session(self.folder / "home", env=env, mcp={"mail": mail}, **how)]
