@@ -32,6 +32,15 @@ class Trust:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Seal:
+    """A folder that must be as it was left: see `tools.mcp.installed`."""
+
+    folder: str
+    tree: str
+    """Hash of everything in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ServerConfig:
     """How a server is had, with variables of the environment not yet put in."""
 
@@ -58,6 +67,8 @@ class ServerConfig:
     """Why it cannot be used as it is written; such a server is not `enabled`."""
     source: str = ""
     """The file that says so; empty for one that code gives."""
+    seal: Seal | None = None
+    """What it was installed as; `None` for a server that is not installed here."""
 
     @property
     def shown(self) -> str:
@@ -73,7 +84,8 @@ class ServerConfig:
         """Equal for servers that are the same program or address in every respect; a command with a path is bound to its folder."""
         bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
-        return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers))
+        sealed = () if self.seal is None else (self.seal.tree,)
+        return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *sealed)
 
     def trust_in(self, tool: str) -> Trust:
         """What calling `tool` counts as."""
