@@ -11,7 +11,7 @@ from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session
-from kestrel_lab.engine.settings import load_settings, mcp_servers
+from kestrel_lab.engine.settings import expansion_of, load_settings, mcp_servers
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.engine.workspace_memory import WorkspaceMemory
 from kestrel_lab.tools.mcp.config import read_server
@@ -71,6 +71,7 @@ class Lab(Session):
             sandbox=sandbox if sandbox is not None else self.settings["sandbox"],
             network=self.settings["network"],
             env=env,
+            expansion=expansion_of(self.settings),
             mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
         )
 

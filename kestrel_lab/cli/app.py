@@ -78,6 +78,10 @@ def run(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with this run; one that failed goes on behind its last completed stage.")
     ] = None,
+    expand: Annotated[
+        bool | None,
+        typer.Option("--expand/--no-expand", help="Let it look for MCP servers with tools that it lacks, and ask to install one."),
+    ] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
@@ -103,7 +107,16 @@ def run(
             return lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds)
         bounds = _bounds(lab.limits, limits)
         return lab.start(
-            text, model=model, tools=names, limits=bounds, workspace=workspace, approve=approve, approver=who, plan=plan, inputs=values
+            text,
+            model=model,
+            tools=names,
+            limits=bounds,
+            workspace=workspace,
+            approve=approve,
+            approver=who,
+            plan=plan,
+            inputs=values,
+            expand=expand,
         )
 
     return _face(ctx).follow(begin, how)

@@ -24,6 +24,7 @@ from kestrel_lab.core.call_events import (
     ToolCalled,
 )
 from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.expansion_events import McpCandidateFound, McpInstalled, ToolsShown
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan_events import (
     BranchScored,
@@ -65,6 +66,8 @@ __all__ = [
     "HealthChanged",
     "MacroFinished",
     "MacroStarted",
+    "McpCandidateFound",
+    "McpInstalled",
     "MemoryRecalled",
     "MemoryStored",
     "ModelAnswered",
@@ -90,6 +93,7 @@ __all__ = [
     "TaskChanged",
     "ToolAnswered",
     "ToolCalled",
+    "ToolsShown",
     "VerifierFinished",
     "VerifierStarted",
     "from_json",
@@ -131,6 +135,9 @@ Event = (
     | CheckpointSaved
     | Progress
     | TaskChanged
+    | ToolsShown
+    | McpCandidateFound
+    | McpInstalled
     | RunFinished
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,13 +19,14 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.ports import Ports
+from kestrel_lab.engine.showing import Growth, shown_names
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.textloop import TextToolModel
-from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.registry import Tool, Toolbox
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.workspace import Workspace
 
@@ -56,6 +57,8 @@ class RunContext:
     """What operations ask for that is neither a model nor a tool."""
     supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
     """Health of what runs of the session depend on."""
+    growth: Growth | None = None
+    """What finds more tools for the run; `None` for a run that keeps those it began with."""
     checkpoint_every: int | None = None
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     clock: WorkClock = field(init=False)
@@ -69,6 +72,8 @@ class RunContext:
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self._turns_kept = self.state.usage.model_calls
         self._specs[None] = tuple(self.toolbox.specs())
+        if self.growth is not None:
+            self.growth.attach(self)
 
     @property
     def began(self) -> Mapping[str, Json]:
@@ -154,14 +159,23 @@ class RunContext:
 
     def offered(self, step: Step) -> tuple[str, ...] | None:
         """Names of the tools that `step` may ask for; `None` for all."""
+        if self.growth is not None and step.tools is not None:
+            return self.growth.allowed(step.tools)
         return () if step.operation and step.tools is None else step.tools
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
-        """The tools that the model of `step` is told of."""
-        names = self.offered(step)
+        """The tools that the model of `step` is told of: of very many some, see `engine.showing`."""
+        names = shown_names(step.id, self.offered(step), self.toolbox, self.state, self.emit)
         if names not in self._specs:
             self._specs[names] = self.toolbox.only(names or ()).specs()
         return self._specs[names]
+
+    def grow(self, tools: Iterable[Tool]) -> None:
+        """Have these tools too from now on; those of a name that is known take its place."""
+        new = tuple(tools)
+        names = {tool.name for tool in new}
+        self.toolbox = Toolbox([*(tool for tool in self.toolbox if tool.name not in names), *new])
+        self._specs = {None: self.toolbox.specs()}
 
     def system_of(self, step: Step) -> str | None:
         """The system message of `step` where it is not the run's."""

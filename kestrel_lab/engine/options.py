@@ -54,4 +54,5 @@ class RunOptions(ResumeOptions, total=False):
     config: str
     scenario: str
     plan: Plan | MakesPlan | str | Path | None
+    expand: bool | None
     inputs: Mapping[str, Json] | None

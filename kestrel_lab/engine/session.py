@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import Event, RunResumed, RunStarted
@@ -38,6 +38,8 @@ from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
+from kestrel_lab.engine.showing import MCP_INSTALL
+from kestrel_lab.engine.sources import ExpansionSettings, installed_servers
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.toolset import known_tools
@@ -57,9 +59,6 @@ from kestrel_lab.tools.tasks import task_tools
 from kestrel_lab.tools.timeexpr.handshake import handshake
 from kestrel_lab.tools.web.reach import Reach
 from kestrel_lab.tools.workspace import Workspace
-
-if TYPE_CHECKING:
-    pass
 
 
 class Session(Archive, Equipment):
@@ -83,6 +82,7 @@ class Session(Archive, Equipment):
         network: bool = False,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
+        expansion: ExpansionSettings | None = None,
     ) -> None:
         """Open the log under `home` (made if need be).
 
@@ -106,6 +106,7 @@ class Session(Archive, Equipment):
             network: Whether commands in a sandbox may use the network.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
+            expansion: How far runs may go to find tools they lack.
         """
         Policy.parse(approve)
         self.home = Path(home)
@@ -121,7 +122,9 @@ class Session(Archive, Equipment):
         self.env = os.environ if env is None else env
         self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
-        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
+        self.expansion = expansion or ExpansionSettings()
+        servers = {**installed_servers(self.sources.root, mcp or (), Path.cwd()), **(mcp or {})}
+        self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs")
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=NoteMemory(self.store))
@@ -147,6 +150,7 @@ class Session(Archive, Equipment):
         inputs: Mapping[str, Json] | None = None,
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
+        expand: bool | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -170,6 +174,7 @@ class Session(Archive, Equipment):
             inputs: Values for the inputs that a workflow declares.
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
+            expand: Whether it may look for servers of tools that it lacks, and ask to install one; as set by default.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
@@ -184,7 +189,7 @@ class Session(Archive, Equipment):
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         planned = plan_for(plan, goal, inputs)
         steps = () if planned is None else foreseen(planned.steps)
-        toolbox = offer_macros(self.resolve_tools(tools, steps), self.store, place)
+        toolbox, growth = self.grown(offer_macros(self.resolve_tools(tools, steps), self.store, place), place.root, expand)
         self._check_sandbox(toolbox, place)
         check_steps(steps, toolbox, OPERATIONS, resolve or self.resolve_model)
         run_id = new_run_id()
@@ -215,6 +220,7 @@ class Session(Archive, Equipment):
             approver=approver,
             resolve=resolve or self.resolve_model,
             ports=ports or self.ports,
+            growth=growth,
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -296,6 +302,7 @@ class Session(Archive, Equipment):
         """What a run goes on with: what is given anew, else what it began with."""
         tools, place = given.get("tools"), Workspace(Path(began.workspace))
         toolbox = offer_macros(self.resolve_tools(tools if tools is not None else tools_begun_with(began)), self.store, place, state)
+        toolbox, growth = self.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
         check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
         self._check_sandbox(toolbox, place)
         return Setup(
@@ -307,6 +314,7 @@ class Session(Archive, Equipment):
             approver=given.get("approver"),
             resolve=self.resolve_model,
             ports=self.ports,
+            growth=growth,
         )
 
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
@@ -347,6 +355,7 @@ class Session(Archive, Equipment):
             cache=self._cache,
             middleware=self.middleware,
             ports=setup.ports,
+            growth=setup.growth,
             supervisor=self.supervisor,
             checkpoint_every=self.checkpoint_every,
         )

@@ -12,8 +12,10 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
+from kestrel_lab.engine.sources import ExpansionSettings
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig, read_mcp_json, read_server
+from kestrel_lab.tools.mcp.install import checked_pattern
 from kestrel_lab.tools.sandbox.levels import AUTO, parse_level
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
@@ -80,6 +82,14 @@ def _whole(value: Any) -> int | None:
     return None if number is None else int(number)
 
 
+def _allowed(value: Any) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        msg = "must be a list of NAME==VERSION"
+        raise ValueError(msg)
+    return tuple(checked_pattern(word.strip()) for word in words if word.strip())
+
+
 _DEFAULTS = Limits()
 _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "home": (".kestrel", _text, "folder of the event log and of everything else that is kept"),
@@ -89,6 +99,10 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
     "sandbox": (AUTO, _sandbox, "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here"),
     "network": (False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
+    "expand": (False, _switch, "whether a run may look for MCP servers with tools that it lacks, and ask to install one"),
+    "mcp_registry": (None, _text, "address of a registry of MCP servers to look in; unset: the catalogue only"),
+    "mcp_catalogue": (None, _text, "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped"),
+    "mcp_allow": ((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),
@@ -125,6 +139,16 @@ class Settings:
     def limits(self) -> Limits:
         """The limits of runs that bring none of their own."""
         return Limits(**{key: self[key] for key in ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "messages")})
+
+
+def expansion_of(settings: Settings) -> ExpansionSettings:
+    """How far runs may go to find tools."""
+    return ExpansionSettings(
+        expand=settings["expand"],
+        registry=settings["mcp_registry"] or "",
+        catalogue=settings["mcp_catalogue"] or "",
+        allow=settings["mcp_allow"],
+    )
 
 
 def mcp_servers(folder: Path) -> dict[str, ServerConfig]:

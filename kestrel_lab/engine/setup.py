@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.engine.ports import Ports
+from kestrel_lab.engine.showing import Growth
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.workspace import Workspace
@@ -26,3 +27,4 @@ class Setup:
     resolve: Callable[[str], Model]
     """The model of a name, for steps that have one of their own."""
     ports: Ports
+    growth: Growth | None = None

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.memory.vectors import Embedder, default_embedder
-from kestrel_lab.memory.words import content_words, parts
+from kestrel_lab.memory.words import COMMON, parts, stem
 
 if TYPE_CHECKING:
     import apsw
 
+_SILENT = COMMON - {"time", "day"}
+"""Words that say nothing of what a tool does."""
 _MOST_TERMS = 64
 _MOST_CHARS = 4_000
 """Of a need, a description, and of everything said about parameters; more would be somebody's whole manual."""
@@ -92,7 +94,9 @@ class ToolIndex:
         match = " OR ".join(f'"{term}"' for term in terms)
         weights = self._weights
         rank = f"bm25(tools, {weights.name}, {weights.description}, {weights.parameters}, {weights.server})"
-        rows = self._text.execute(f"SELECT rowid, -{rank} AS score FROM tools WHERE tools MATCH ? ORDER BY score DESC, rowid LIMIT {_POOL}", (match,))
+        rows = self._text.execute(
+            f"SELECT rowid, -{rank} AS score FROM tools WHERE tools MATCH ? ORDER BY score DESC, rowid LIMIT {_POOL}", (match,)
+        )
         return {int(number): float(score) for number, score in rows}
 
     def _by_meaning(self, need: str) -> dict[int, float]:
@@ -130,7 +134,9 @@ class ToolIndex:
 
 def described(name: str, description: str, schema: Mapping[str, Json], server: str = "") -> Described:
     """A tool by its definition."""
-    return Described(name=name, description=description, parameters=" ".join(_parameters(schema, _DEEPEST))[:_MOST_CHARS], server=server)
+    return Described(
+        name=name, description=description, parameters=" ".join(_parameters(dict(schema), _DEEPEST))[:_MOST_CHARS], server=server
+    )
 
 
 def tool_index(tools: Iterable[Described]) -> ToolIndex:
@@ -159,14 +165,24 @@ def _split(text: str) -> str:
 
 def _terms(need: str) -> list[str]:
     """What is looked for: the telling words of a need, and the parts of the names among them."""
-    found = dict.fromkeys(part for word in content_words(_split(need)) for part in parts(word))
-    return list(found)[:_MOST_TERMS]
+    return list(dict.fromkeys(_words(need)))[:_MOST_TERMS]
 
 
 def _spread(scores: dict[int, float]) -> dict[int, float]:
     """Scores as shares of the best."""
     most = max(scores.values(), default=0.0)
     return {number: score / most for number, score in scores.items()} if most > 0 else dict.fromkeys(scores, 0.0)
+
+
+def telling(text: str) -> frozenset[str]:
+    """What the words of a need or of a description are forms of, those left out that say nothing of what a tool does."""
+    return frozenset(map(stem, _words(text)))
+
+
+def _words(text: str) -> list[str]:
+    """The words of `text`, names in it taken apart, common ones left out unless there is nothing else."""
+    found = parts(text)
+    return [word for word in found if word not in _SILENT and (len(word) > 1 or word.isdigit())] or found
 
 
 def names(hits: Sequence[Hit]) -> tuple[str, ...]:

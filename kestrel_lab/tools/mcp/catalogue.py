@@ -153,7 +153,7 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
         try:
             if len(line) > _MOST_CHARS:
                 msg = f"it has more than {_MOST_CHARS:,} characters"
-                raise ValueError(msg)  # noqa: TRY301
+                raise ValueError(msg)
             entry = read_entry(loads(line), where)
         except ValueError as error:
             msg = f"{where}, line {number}: this is no entry of an MCP server: {error}"
@@ -248,7 +248,8 @@ def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
         value = next((text for key in ("value", "default") if (text := _text(one.get(key)))), "")
         if not value and one.get("isRequired") is True:
             if one.get("format") != "filepath":
-                raise ValueError(f"it needs the argument {one_line(_text(one.get('valueHint') or one.get('name')), 40)}, which only you can give")  # noqa: EM102
+                wanted = one_line(_text(one.get("valueHint") or one.get("name")), 40)
+                raise ValueError(f"it needs the argument {wanted}, which only you can give")  # noqa: EM102
             value = WORKSPACE
         if not value and not (one.get("type") == "named" and one.get("isRequired") is True):
             continue

@@ -35,7 +35,19 @@ Installer = Literal["uv", "pip", "npm"]
 _LOCK_S, _INSTALL_S = 180.0, 600.0
 _KEPT, _MOST_OUTPUT = 4_000, 50_000_000
 _LOOK_S = 0.05
-_LEFT_OUT = ("PYTHON", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE", "PIP_NO_DEPS", "CONDA_", "NODE_OPTIONS", "NODE_PATH")
+_LEFT_OUT = (
+    "PYTHON",
+    "VIRTUAL_ENV",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_USER",
+    "PIP_REQUIRE",
+    "PIP_NO_DEPS",
+    "CONDA_",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+)
 _REQUIREMENTS = "requirements.lock"
 _LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)")
 
@@ -70,8 +82,8 @@ class Locked:
                 made = ("uv", "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder))
                 return made, ("uv", "pip", "install", "--python", python, *strict, "--link-mode", "copy", "--compile-bytecode", "-r", file)
             case "pip":
-                made = (sys.executable, "-m", "venv", "--without-pip", str(folder))
-                return made, (sys.executable, "-m", "pip", "--python", python, "install", *strict, "--compile", "-r", file)
+                plain = (sys.executable, "-m", "venv", "--without-pip", str(folder))
+                return plain, (sys.executable, "-m", "pip", "--python", python, "install", *strict, "--compile", "-r", file)
             case "npm":
                 return (("npm", "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund"),)
 
@@ -145,6 +157,21 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
 
 
 async def _fill(locked: Locked, root: Path, folder: Path, env: Mapping[str, str]) -> None:
+    await asyncio.to_thread(_begin, locked, folder)
+    for argv in locked.commands(root):
+        await _done(argv, env, _INSTALL_S, f"installing {locked.package.pin}")
+    _check_program(locked, Path(locked.start(root, folder)[0]))
+
+
+def _check_program(locked: Locked, program: Path) -> None:
+    if not os.access(program, os.X_OK):
+        there = ", ".join(sorted(path.name for path in program.parent.iterdir())[:20]) if program.parent.is_dir() else "nothing"
+        msg = f"{locked.package.pin} has no program {program.name!r}; it has {there}"
+        raise InstallError(msg)
+
+
+def _begin(locked: Locked, folder: Path) -> None:
+    """A folder with what the installer is given."""
     folder.mkdir(parents=True)
     if locked.installer == "npm":
         dependencies = {locked.package.name: locked.package.version}
@@ -152,19 +179,12 @@ async def _fill(locked: Locked, root: Path, folder: Path, env: Mapping[str, str]
         (folder / "package-lock.json").write_text(locked.text, "utf-8")
     else:
         (folder / _REQUIREMENTS).write_text(locked.text, "utf-8")
-    for argv in locked.commands(root):
-        await _done(argv, env, _INSTALL_S, f"installing {locked.package.pin}")
-    program = Path(locked.start(root, folder)[0])
-    if not os.access(program, os.X_OK):
-        there = ", ".join(sorted(path.name for path in program.parent.iterdir())[:20]) if program.parent.is_dir() else "nothing"
-        msg = f"{locked.package.pin} has no program {program.name!r}; it has {there}"
-        raise InstallError(msg)
 
 
 @asynccontextmanager
 async def _alone(root: Path, name: str) -> AsyncIterator[None]:
     """Hold the lock of a folder, which ends with the process at the latest."""
-    root.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
     number = os.open(root / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while True:
@@ -251,11 +271,12 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
     ours = {name: value for name, value in env.items() if not name.startswith(_LEFT_OUT)}
     ours |= {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "npm_config_update_notifier": "false"}
     try:
+        program = shutil.which(argv[0], path=ours.get("PATH")) or argv[0]
         if can_launch():  # what is killed with us must not go on writing
-            launch = Launch(argv=tuple(argv), cwd="/", env=ours)
+            launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)
             ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
         else:
-            ended = await run_process(argv, cwd="/", env=ours, stdout=keep, stderr=keep, timeout_s=seconds)
+            ended = await run_process((program, *argv[1:]), cwd="/", env=ours, stdout=keep, stderr=keep, timeout_s=seconds)
     except OSError as error:
         msg = f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}"
         raise InstallError(msg) from error

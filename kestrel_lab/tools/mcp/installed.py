@@ -137,6 +137,15 @@ def tree_of(folder: Path) -> str:
     return whole.hexdigest()
 
 
+def check_seal(seal: Seal) -> None:
+    """Raise `ConnectionError` where a folder is not as it was left."""
+    folder = Path(seal.folder)
+    if tree_of(folder) != seal.tree:
+        what = "are not what was installed and approved" if folder.is_dir() else "are gone"
+        msg = f"its files in {folder} {what}, so it is not started: kestrel mcp remove it and install it anew"
+        raise ConnectionError(msg)
+
+
 def _entries(folder: Path) -> Iterator[tuple[str, str, str]]:
     for place, folders, names in os.walk(folder):
         folders.sort()

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.memory.words import stems
 from kestrel_lab.tools.mcp.catalogue import Entry
+from kestrel_lab.tools.toolsearch import telling
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
 
 OFFERED = 40
 """Points from which on a model is told that it may ask for a server."""
+FITTING = 10
+"""Points for the match, of 30, from which on a server is named at all."""
 _OFFICIAL = ("io.github.modelcontextprotocol/", "io.modelcontextprotocol/")
 _OWNER = re.compile(r"https://github\.com/([A-Za-z0-9-]+)/")
 
@@ -47,6 +49,11 @@ class Judged:
     def score(self) -> int:
         """From 0 to 100."""
         return max(0, min(100, sum(point.points for point in self.points)))
+
+    @property
+    def match(self) -> int:
+        """The points for the match alone."""
+        return self.points[0].points
 
     @property
     def usable(self) -> bool:
@@ -84,8 +91,8 @@ def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, 
 
 
 def _match(entry: Entry, need: str) -> Point:
-    wanted = stems(need)
-    said = stems(" ".join((entry.name.replace("/", " "), entry.description, *entry.tools)).replace("_", " ").replace("-", " "))
+    wanted = telling(need)
+    said = telling(" ".join((entry.name, entry.description, *entry.tools)))
     hit = sorted(wanted & said)
     share = len(hit) / len(wanted) if wanted else 0.0
     why = f"{len(hit)} of {len(wanted)} words of the need" if wanted else "nothing was asked for"
