@@ -32,7 +32,7 @@ from kestrel_lab.tools.mcp.install import InstallError, Locked, allowed_by, inst
 from kestrel_lab.tools.mcp.installed import Installed, folder_of, read_installed, short_name, start_of
 from kestrel_lab.tools.mcp.rubric import Judged
 from kestrel_lab.tools.registry import Tool, Toolbox, ToolContext
-from kestrel_lab.tools.toolsearch import telling
+from kestrel_lab.tools.toolsearch import covered
 
 _CANDIDATES, _LOCKED = 4, 2
 """Servers that are named for a need, and of how many it is looked up what they would install."""
@@ -323,9 +323,8 @@ class InstallArguments:
 
 def _fits(tool: Tool, need: str) -> bool:
     """Whether a tool has a good part of the words of a need."""
-    wanted = telling(need)
-    said = telling(f"{tool.name} {tool.description} {dumps(tool.schema)}")
-    return 3 * len(wanted & said) >= len(wanted)
+    hit, wanted = covered(need, f"{tool.name} {tool.description} {dumps(tool.schema)}")
+    return 3 * hit >= wanted
 
 
 def with_growth(toolbox: Toolbox, servers: McpServers, workspace: Path, sources: Sources | None) -> tuple[Toolbox, Expansion | None]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SILENT = COMMON - {"time", "day"}
 """Words that say nothing of what a tool does."""
-_MOST_TERMS = 64
+_MOST_TERMS = 120
 _MOST_CHARS = 4_000
 """Of a need, a description, and of everything said about parameters; more would be somebody's whole manual."""
 _DEEPEST = 4
@@ -46,6 +46,8 @@ class Weights:
     description: float = 1.0
     parameters: float = 0.5
     server: float = 0.5
+    pairs: float = 0.3
+    """Words that stand side by side, written as one: `time zone` is found by `timezone`, and the other way round."""
     meaning: float = 0.5
     """Beside the words, both from 0 to 1."""
 
@@ -93,7 +95,7 @@ class ToolIndex:
             return {}
         match = " OR ".join(f'"{term}"' for term in terms)
         weights = self._weights
-        rank = f"bm25(tools, {weights.name}, {weights.description}, {weights.parameters}, {weights.server})"
+        rank = f"bm25(tools, {weights.name}, {weights.description}, {weights.parameters}, {weights.server}, {weights.pairs})"
         rows = self._text.execute(
             f"SELECT rowid, -{rank} AS score FROM tools WHERE tools MATCH ? ORDER BY score DESC, rowid LIMIT {_POOL}", (match,)
         )
@@ -114,16 +116,17 @@ class ToolIndex:
         import apsw  # loaded on use
 
         index = apsw.Connection(":memory:")
-        index.execute("CREATE VIRTUAL TABLE tools USING fts5(name, description, parameters, server, tokenize = 'porter unicode61')")
+        index.execute("CREATE VIRTUAL TABLE tools USING fts5(name, description, parameters, server, pairs, tokenize = 'porter unicode61')")
         index.executemany(
-            "INSERT INTO tools(rowid, name, description, parameters, server) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO tools(rowid, name, description, parameters, server, pairs) VALUES (?, ?, ?, ?, ?, ?)",
             ((number, *self._columns(self._tools[name])) for number, name in enumerate(self._names)),
         )
         return index
 
     @staticmethod
-    def _columns(tool: Described) -> tuple[str, str, str, str]:
-        return _split(tool.name), _split(tool.description), _split(tool.parameters), _split(tool.server)
+    def _columns(tool: Described) -> tuple[str, ...]:
+        pairs = [*_pairs(parts(tool.name)), *_pairs(parts(tool.description[:_MOST_CHARS]))]
+        return _split(tool.name), _split(tool.description), _split(tool.parameters), _split(tool.server), " ".join(pairs)
 
     @cached_property
     def _vectors(self) -> Any:
@@ -164,8 +167,13 @@ def _split(text: str) -> str:
 
 
 def _terms(need: str) -> list[str]:
-    """What is looked for: the telling words of a need, and the parts of the names among them."""
-    return list(dict.fromkeys(_words(need)))[:_MOST_TERMS]
+    """What is looked for: the telling words of a need, the parts of names among them, and pairs of words as one."""
+    return list(dict.fromkeys([*_words(need), *_pairs(parts(need))]))[:_MOST_TERMS]
+
+
+def _pairs(said: Sequence[str]) -> list[str]:
+    """Words that stand side by side, as one."""
+    return [one + other for one, other in zip(said, said[1:], strict=False)]
 
 
 def _spread(scores: dict[int, float]) -> dict[int, float]:
@@ -177,6 +185,15 @@ def _spread(scores: dict[int, float]) -> dict[int, float]:
 def telling(text: str) -> frozenset[str]:
     """What the words of a need or of a description are forms of, those left out that say nothing of what a tool does."""
     return frozenset(map(stem, _words(text)))
+
+
+def covered(need: str, said: str) -> tuple[int, int]:
+    """How many of the telling words of `need` are in `said`, be it as a part of two words written as one; and how many there are."""
+    wanted, known = telling(need), telling(said) | frozenset(map(stem, _pairs(parts(said))))
+    words = parts(need)
+    joined = {stem(one + other): (stem(one), stem(other)) for one, other in zip(words, words[1:], strict=False)}
+    also = {word for whole, halves in joined.items() if whole in known for word in halves}
+    return len(wanted & (known | also)), len(wanted)
 
 
 def _words(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.tools.mcp.catalogue import Entry
-from kestrel_lab.tools.toolsearch import telling
+from kestrel_lab.tools.toolsearch import covered
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
 
@@ -91,11 +91,9 @@ def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, 
 
 
 def _match(entry: Entry, need: str) -> Point:
-    wanted = telling(need)
-    said = telling(" ".join((entry.name, entry.description, *entry.tools)))
-    hit = sorted(wanted & said)
-    share = len(hit) / len(wanted) if wanted else 0.0
-    why = f"{len(hit)} of {len(wanted)} words of the need" if wanted else "nothing was asked for"
+    hit, wanted = covered(need, " ".join((entry.name, entry.description, *entry.tools)))
+    share = hit / wanted if wanted else 0.0
+    why = f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for"
     return Point(criterion="match", points=round(30 * share), most=30, why=why)
 
 
