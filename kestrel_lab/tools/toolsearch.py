@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.jsontypes import Json
@@ -48,7 +49,7 @@ class Weights:
     server: float = 0.5
     pairs: float = 0.3
     """Words that stand side by side, written as one: `time zone` is found by `timezone`, and the other way round."""
-    meaning: float = 0.5
+    meaning: float = 0.3
     """Beside the words, both from 0 to 1."""
 
 
@@ -173,7 +174,7 @@ def _terms(need: str) -> list[str]:
 
 def _pairs(said: Sequence[str]) -> list[str]:
     """Words that stand side by side, as one."""
-    return [one + other for one, other in zip(said, said[1:], strict=False)]
+    return [one + other for one, other in pairwise(said)]
 
 
 def _spread(scores: dict[int, float]) -> dict[int, float]:
@@ -191,7 +192,7 @@ def covered(need: str, said: str) -> tuple[int, int]:
     """How many of the telling words of `need` are in `said`, be it as a part of two words written as one; and how many there are."""
     wanted, known = telling(need), telling(said) | frozenset(map(stem, _pairs(parts(said))))
     words = parts(need)
-    joined = {stem(one + other): (stem(one), stem(other)) for one, other in zip(words, words[1:], strict=False)}
+    joined = {stem(one + other): (stem(one), stem(other)) for one, other in pairwise(words)}
     also = {word for whole, halves in joined.items() if whole in known for word in halves}
     return len(wanted & (known | also)), len(wanted)
 

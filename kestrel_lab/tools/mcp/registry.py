@@ -19,7 +19,7 @@ from kestrel_lab.tools.web.service import Service, entries, service, text_at
 
 _WORDS, _PAGES, _PER_PAGE = 4, 2, 30
 _SECONDS, _MOST_BYTES = 10.0, 2_000_000
-"""For everything asked about one need; and of one answer."""
+"""For everything asked about one need by default; and of one answer."""
 _VERSIONED = re.compile(r"/v\d+(?:\.\d+)?$")
 
 
@@ -28,6 +28,8 @@ class Registry:
     """A registry at an address."""
 
     service: Service
+    seconds: float = _SECONDS
+    """For everything asked about one need."""
 
     @classmethod
     def at(cls, address: str, reach: Reach) -> Registry:
@@ -53,12 +55,12 @@ class Registry:
         """
         found: dict[str, Entry] = {}
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(self.seconds):
                 for word in _asked(need):
                     await self._pages(word, found)
         except (ValueError, OSError, RecursionError) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
             if not found:
-                why = one_line(str(error) or f"no answer within {_SECONDS:g} s", 200)
+                why = one_line(str(error) or f"no answer within {self.seconds:g} s", 200)
                 msg = f"the registry at {self.service.base} could not be asked: {why}"
                 raise ConnectionError(msg) from error
         return list(found.values())
