@@ -150,7 +150,7 @@ def _against(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> li
     if package is not None and (near := lookalike(package.name, known)):
         found.append(Point(criterion="name", points=-50, most=0, why=f"{package.name} looks like {near}, which the catalogue knows"))
     if entry.hidden:
-        found.append(Point(criterion="text", points=-30, most=0, why="its description has characters that cannot be seen"))
+        found.append(Point(criterion="text", points=-50, most=0, why="its description has characters that cannot be seen"))
     if entry.status != "active":
         found.append(Point(criterion="status", points=-40, most=0, why=f"the registry says that it is {entry.status}"))
     return found
