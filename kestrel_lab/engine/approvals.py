@@ -49,7 +49,7 @@ class ApprovalDesk:
         if self._asks_person(call):
             return await self._put(_asked(call, "question"), call)
         verdict = self.ctx.policy.verdict(call)
-        always = call.target in self.ctx.state.always
+        always = call.target in self.ctx.state.always and not self._each_for_itself(call)
         needed = unknown or not (always or verdict == "allow")
         if not needed and question not in self.ctx.state.questions:
             return None
@@ -58,6 +58,10 @@ class ApprovalDesk:
             return await self._ask(asked, call)
         reason = "allowed for the whole run" if always else f"the approval policy is {self.ctx.policy.text!r}"
         return await self._settle(asked, granted=not needed, reason=reason)
+
+    def _each_for_itself(self, call: Call) -> bool:
+        """Whether leave for one call says nothing of another one: its arguments decide how dangerous it is."""
+        return call.target in self.ctx.toolbox and self.ctx.toolbox.get(call.target).danger_of is not None
 
     def _asks_person(self, call: Call) -> bool:
         return call.target in self.ctx.toolbox and self.ctx.toolbox.get(call.target).asks_person

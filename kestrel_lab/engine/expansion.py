@@ -132,6 +132,8 @@ class Expansion:
     async def _others(self, sources: Sources, need: str) -> list[str]:
         """Servers that could be had."""
         judged, problem = await sources.search(need, _CANDIDATES)
+        had = {one.entry for one in await asyncio.to_thread(sources.installed) if self.servers.tools(one.server)}
+        judged = [one for one in judged if one.entry.name not in had]  # its tools were looked at as tools
         usable = [one for one in judged if one.usable][:_LOCKED]
         found = await asyncio.gather(*(self._looked_up(sources, one) for one in usable))
         events = [self._candidate(need, one, *looked) for one, looked in zip(usable, found, strict=True)]
