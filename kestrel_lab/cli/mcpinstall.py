@@ -51,12 +51,19 @@ class FoundServers:
         return f"kestrel mcp install {self.judged[0].entry.name} shows what it would install"
 
     def __repr__(self) -> str:
-        lines = [table_text(*self.table())] if self.judged else []
+        lines = (
+            [table_text(*self.table()), f"\nthe points of {self.judged[0].entry.name}:", repr(self.judged[0]), ""] if self.judged else []
+        )
         return plain("\n".join([*lines, *([self.problem] if self.problem else []), self._told]))
 
     def _repr_html_(self) -> str:
         problem = paragraph_html(self.problem) if self.problem else ""
-        return (table_html(*self.table()) if self.judged else "") + problem + paragraph_html(self._told)
+        best = self.judged[:1]
+        tables = [
+            table_html(*self.table()),
+            *(paragraph_html(f"the points of {one.entry.name}:") + table_html(*one.table()) for one in best),
+        ]
+        return ("".join(tables) if best else "") + problem + paragraph_html(self._told)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

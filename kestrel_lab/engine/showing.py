@@ -21,7 +21,7 @@ from kestrel_lab.tools.toolsearch import ToolIndex, described, names, tool_index
 MOST_SHOWN = 40
 """A model that may use more tools is told of some; of so many it is told of all."""
 FOR_QUESTION, FOR_NEED = 12, 8
-"""How many are looked out for a question that is put to it, and for a need of its own."""
+"""How many are looked out for a question that is put to it, more where there is room; and for a need of its own."""
 FIND_TOOL, MCP_INSTALL = "find_tool", "mcp_install"
 
 
@@ -50,8 +50,9 @@ def shown_names(
     may = toolbox.names if offered is None else offered
     questions = [message.text for message in state.conversation(step).messages if message.role == "user"]
     if len(questions) > state.questions_shown.get(step, 0):
-        index = index_of(tuple(toolbox.get(name) for name in may if not always_shown(name)))
-        found = names(index.search(questions[-1], FOR_QUESTION))
+        others = tuple(toolbox.get(name) for name in may if not always_shown(name))
+        room = MOST_SHOWN - (len(may) - len(others))
+        found = names(index_of(others).search(questions[-1], max(FOR_QUESTION, room)))
         emit(ToolsShown(tools=list(found), step=step, messages=len(questions)))
     wanted = {*state.shown.get(step, ()), *state.shown.get("", ()), *_used(step, state)}
     return tuple(name for name in may if name in wanted or always_shown(name))

@@ -17,6 +17,8 @@ from kestrel_lab.tools.mcp.config import Seal, ServerConfig
 MARK = "kestrel.json"
 """The file that is written last: a folder without it was left half-way and counts as nothing."""
 _PIECE = 1 << 20
+_START_S = 60.0
+"""A first start reads many files."""
 _BEFORE, _BEHIND = ("mcp-server-", "server-", "mcp-"), ("-mcp-server", "-server", "-mcp")
 
 
@@ -50,6 +52,7 @@ class Installed:
             args=tuple(args),
             env=env,
             source=str(self.folder / MARK),
+            start_timeout_s=_START_S,
             seal=Seal(folder=str(self.folder), tree=self.tree),
         )
 
