@@ -13,7 +13,8 @@ HASH = "a" * 64
 def make_uv(folder: Path) -> str:
     """Put it into `folder`, and give the PATH on which it is found first.
 
-    In `folder`: `log` has a line per installation; while `block` is there, one waits half-way and says so in `blocked`.
+    In `folder`: `log` has a line per installation; while `block` is there, one waits half-way and says so in `blocked`;
+    with `fail` it fails there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     at = shlex.quote(str(folder))
@@ -33,6 +34,7 @@ fi
 echo installing >> {at}/log
 name=$(sed 's/==.*//' "$last")
 printf '#!/bin/sh' > "$bin/$name"; chmod +x "$bin/$name"
+if [ -e {at}/fail ]; then echo "no space left" >&2; exit 4; fi
 if [ -e {at}/block ]; then echo $$ > {at}/blocked; exec sleep 60; fi
 printf '{program}' > "$bin/$name"
 """)

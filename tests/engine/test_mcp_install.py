@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -89,20 +88,31 @@ def test_an_installation_that_is_killed_counts_as_nothing(tmp_path: Path) -> Non
     assert program.read_text().splitlines()[1].startswith("exec ")
 
 
-def test_two_processes_install_the_same_once(tmp_path: Path) -> None:
-    """One works, the other waits and takes what it made; a third finds it there."""
+def test_several_that_install_the_same_at_once_do_it_once(tmp_path: Path) -> None:
+    """Two in this process and one in another: one works, the others wait and take what it made.
+
+    A mutant that shares the lock would have each of them install into the same folder.
+    """
     env = env_of(tmp_path)
-    (tmp_path / "uv" / "block").touch()
-    first = worker(tmp_path, env)
-    until(tmp_path / "uv" / "blocked")
-    (tmp_path / "uv" / "block").unlink()
-    second = worker(tmp_path, env)
-    os.kill(int((tmp_path / "uv" / "blocked").read_text()), signal.SIGKILL)  # its installer fails, so the second one has to do it
-    told, why = first.communicate(timeout=60)
-    tree, _ = second.communicate(timeout=60)
-    assert (told, "InstallError" in why, first.returncode, second.returncode) == ("", True, 1, 0)
-    assert got(tmp_path, env).tree == tree.strip()
-    assert (tmp_path / "uv" / "log").read_text() == "installing\n" * 2
+    other = worker(tmp_path, env)
+
+    async def work() -> list[Installed]:
+        locked = await lock(ECHO, env)
+        return await asyncio.gather(*(install(locked, tmp_path / "mcp", server="echo", entry="", env=env) for _ in range(2)))
+
+    one, two = asyncio.run(work())
+    tree, why = other.communicate(timeout=60)
+    assert (one, tree.strip(), other.returncode) == (two, one.tree, 0), why
+    assert (tmp_path / "uv" / "log").read_text() == "installing\n"
+
+
+def test_an_installation_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """Its folder is gone, the reason is told with what the installer said."""
+    env = env_of(tmp_path)
+    (tmp_path / "uv" / "fail").touch()
+    with pytest.raises(InstallError, match=r"installing mcp-echo==1\.0\.0 failed \(exit code 4\): no space left"):
+        got(tmp_path, env)
+    assert not (tmp_path / "mcp" / "mcp-echo-1.0.0").exists()
 
 
 def test_a_changed_file_is_noticed_and_a_forged_mark_is_not_approved(tmp_path: Path) -> None:
