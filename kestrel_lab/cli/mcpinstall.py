@@ -15,8 +15,8 @@ from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.sources import Sources
 from kestrel_lab.lab import Lab
-from kestrel_lab.tools.mcp.install import InstallError, Locked, install, refuse_taken
-from kestrel_lab.tools.mcp.installed import Installed, check_seal, folder_of, read_installed, remove_folder, short_name
+from kestrel_lab.tools.mcp.install import InstallError, Locked, install, made_here, refuse_taken
+from kestrel_lab.tools.mcp.installed import Installed, check_seal, folder_of, remove_folder, short_name
 from kestrel_lab.tools.mcp.rubric import Judged
 from kestrel_lab.views.html import paragraph_html, pre_html, table_html
 from kestrel_lab.views.text import table_text
@@ -165,7 +165,7 @@ def remove(
 async def _installed(lab: Lab, offer: Offer) -> Offer:
     sources: Sources = lab.sources
     package, entry = offer.locked.package, offer.judged.entry
-    known = await asyncio.to_thread(read_installed, folder_of(sources.root, package))
+    known = await asyncio.to_thread(made_here, folder_of(sources.root, package), sources.env)
     server = known.server if known is not None else short_name(package)
     if known is None:
         refuse_taken(server, lab.mcp.names)

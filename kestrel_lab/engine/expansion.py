@@ -28,8 +28,8 @@ from kestrel_lab.engine.toolset import apart_on_the_wire
 from kestrel_lab.memory.words import parts
 from kestrel_lab.tools.arguments import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool as as_tool
-from kestrel_lab.tools.mcp.install import InstallError, Locked, allowed_by, install, refuse_taken
-from kestrel_lab.tools.mcp.installed import Installed, folder_of, read_installed, short_name, start_of
+from kestrel_lab.tools.mcp.install import InstallError, Locked, allowed_by, install, made_here, refuse_taken
+from kestrel_lab.tools.mcp.installed import Installed, folder_of, short_name, start_of
 from kestrel_lab.tools.mcp.rubric import Judged
 from kestrel_lab.tools.registry import Tool, Toolbox, ToolContext
 from kestrel_lab.tools.toolsearch import covered
@@ -244,7 +244,7 @@ class Expansion:
         package = package_of(event.package)
         locked = self.sources.kept(package, event.lock, event.packages)
         folder = folder_of(self.sources.root, package)
-        known = await asyncio.to_thread(read_installed, folder)
+        known = await asyncio.to_thread(made_here, folder, self.sources.env)
         name = known.server if known is not None else self._free_name(package.name, short_name(package))
         context.progress(f"installing {package.pin} with {event.packages - 1} packages that it needs", None)
         try:

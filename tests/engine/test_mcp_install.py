@@ -17,7 +17,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.engine.sources import Sources
 from kestrel_lab.tools.mcp.catalogue import Package, named_package
 from kestrel_lab.tools.mcp.definitions import Approvals, Definition
-from kestrel_lab.tools.mcp.install import InstallError, Locked, allowed_by, checked_pattern, install, lock
+from kestrel_lab.tools.mcp.install import InstallError, Locked, allowed_by, checked_pattern, install, lock, made_here
 from kestrel_lab.tools.mcp.installed import Installed, check_seal, installed, read_installed, tree_of, write_installed
 
 ECHO = Package(kind="pypi", name="mcp-echo", version="1.0.0")
@@ -36,7 +36,7 @@ asyncio.run(work())
 
 def env_of(tmp_path: Path) -> dict[str, str]:
     """An environment in which the fake uv is found."""
-    return {**os.environ, "PATH": make_uv(tmp_path / "uv")}
+    return {**os.environ, "PATH": make_uv(tmp_path / "uv"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
 
 def worker(tmp_path: Path, env: dict[str, str]) -> "subprocess.Popen[str]":
@@ -150,6 +150,25 @@ def test_a_changed_file_is_noticed_and_a_forged_mark_is_not_approved(tmp_path: P
     assert got(tmp_path, env).tree == whole.tree  # installed anew
 
 
+def test_a_folder_that_came_with_a_project_is_not_taken_for_an_installation(tmp_path: Path) -> None:
+    """A forged folder, whole by its own mark and of the very list that is approved, is replaced by what the list names.
+
+    A mutant that believes the mark would start the forger's program under the approval of the genuine one.
+    """
+    env = env_of(tmp_path)
+    whole = got(tmp_path, env)
+    program = whole.folder / "bin" / "mcp-echo"
+    genuine = program.read_text()
+    program.write_text("#!/bin/sh\nevil\n")
+    forged = Installed(**{**{name: getattr(whole, name) for name in Installed.__dataclass_fields__}, "tree": tree_of(whole.folder)})
+    write_installed(forged)
+    mutant = read_installed(whole.folder)
+    assert (mutant, made_here(whole.folder, env)) == (forged, None)
+    again = got(tmp_path, env)
+    assert (again.tree, program.read_text()) == (whole.tree, genuine)
+    assert made_here(whole.folder, {**env, "XDG_CONFIG_HOME": str(tmp_path / "somebody else")}) is None
+
+
 def test_another_file_than_the_entry_names_is_refused(tmp_path: Path) -> None:
     """The hash of an entry is compared with what the index has, and a list that was changed on disk is not installed."""
     env = env_of(tmp_path)
@@ -186,7 +205,14 @@ def wheel(folder: Path, body: str) -> str:
 
 def test_a_package_that_changes_between_approval_and_installation_is_refused(tmp_path: Path) -> None:
     """With the real pip: the file of the index is replaced after its hash was approved; nothing is installed, and nothing is left."""
-    env = {**os.environ, "PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    env = {
+        **os.environ,
+        "PATH": "/usr/bin:/bin",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path),
+        "PIP_CONFIG_FILE": os.devnull,
+        "XDG_CONFIG_HOME": str(tmp_path / "c"),
+    }
     first = wheel(tmp_path, "good")
     root = tmp_path / "mcp"
 

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.text import one_line
 from kestrel_lab.tools.mcp.catalogue import Package
+from kestrel_lab.tools.mcp.definitions import Approvals
 from kestrel_lab.tools.mcp.installed import Installed, folder_of, read_installed, remove_folder, start_of, tree_of, write_installed
 from kestrel_lab.tools.process import run_launched, run_process
 from kestrel_lab.tools.sandbox.launching import Launch, can_launch
@@ -134,7 +135,7 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
     """
     folder = folder_of(root, locked.package)
     async with _alone(root, folder.name):
-        known = read_installed(folder)
+        known = made_here(folder, env)
         if known is not None and known.lock == locked.hash and await asyncio.to_thread(tree_of, folder) == known.tree:
             return known
         await asyncio.to_thread(remove_folder, folder)
@@ -152,8 +153,25 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
             tree=await asyncio.to_thread(tree_of, folder),
             folder=folder,
         )
+        await asyncio.to_thread(_remember, found, env)
         await asyncio.to_thread(write_installed, found)
         return found
+
+
+def made_here(folder: Path, env: Mapping[str, str]) -> Installed | None:
+    """What is installed in `folder`, if this user installed it: a folder that came with a project is none, whatever it says of itself."""
+    known = read_installed(folder)
+    return known if known is not None and (_records(env) / known.tree).is_file() else None
+
+
+def _remember(found: Installed, env: Mapping[str, str]) -> None:
+    """Note outside every project that this is what was installed."""
+    _records(env).mkdir(parents=True, exist_ok=True)
+    (_records(env) / found.tree).touch()
+
+
+def _records(env: Mapping[str, str]) -> Path:
+    return Approvals.of(env).path.parent / "mcp-installed"
 
 
 async def _fill(locked: Locked, root: Path, folder: Path, env: Mapping[str, str]) -> None:
