@@ -8,6 +8,7 @@ arguments, so that whoever allows it allows exactly that.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -211,7 +212,10 @@ class Expansion:
         return event
 
     def whole(self, event: McpCandidateFound) -> dict[str, Json]:
-        """The arguments of the call that installs a candidate: everything that would be installed and started."""
+        """The arguments of the call that installs a candidate: everything that would be installed and started.
+
+        Commands are written as one would type them; they are started as lists of words.
+        """
         assert self.sources is not None
         package, root = package_of(event.package), self.sources.root
         locked = self.sources.kept(package, event.lock, event.packages)
@@ -221,8 +225,8 @@ class Expansion:
             "sha256": package.sha256,
             "lock": event.lock,
             "packages": event.packages,
-            "install": [list(argv) for argv in locked.commands(root)],
-            "start": list(start_of(package, folder_of(root, package), self.workspace)),
+            "install": [shlex.join(argv) for argv in locked.commands(root)],
+            "start": shlex.join(start_of(package, folder_of(root, package), self.workspace)),
             "environment": list(package.variables),
         }
 
