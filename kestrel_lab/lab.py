@@ -12,7 +12,7 @@ from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.options import RunListener, Tools
 from kestrel_lab.engine.session import Session
-from kestrel_lab.engine.settings import LIMITS, Settings, load_settings, mcp_servers
+from kestrel_lab.engine.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.engine.workspace_memory import WorkspaceMemory
 from kestrel_lab.tools.mcp.config import read_server
@@ -86,6 +86,7 @@ class Lab(Session):
             containment=self.settings["containment"],
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
+            expansion=expansion_of(self.settings),
             mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
         )
 

@@ -86,6 +86,10 @@ def run(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with this run; one that failed goes on behind its last completed stage.")
     ] = None,
+    expand: Annotated[
+        bool | None,
+        typer.Option("--expand/--no-expand", help="Let it look for MCP servers with tools that it lacks, and ask to install one."),
+    ] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
@@ -130,6 +134,7 @@ def run(
             plan=plan,
             inputs=values,
             cache=cache,
+            expand=expand,
         )
 
     return _face(ctx).follow(begin, how)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from kestrel_lab.cli.face import Face
+from kestrel_lab.cli.mcpinstall import find, install_server, list_installed, remove
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.engine.blocking import run_blocking
@@ -20,10 +21,15 @@ from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.views.html import pre_html
 
 mcp = typer.Typer(
-    help="List MCP servers; check, approve and withdraw them; serve the tools of this lab to other programs.",
+    help="List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs.",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+mcp.command()(find)
+mcp.command("install")(install_server)
+mcp.command("installed")(list_installed)
+mcp.command()(remove)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp` lists it.")]
 
@@ -62,7 +68,7 @@ class CheckedText:
 
 @mcp.callback()
 def list_servers(ctx: typer.Context) -> ServerTable | None:
-    """List MCP servers; check, approve and withdraw them; serve the tools of this lab to other programs."""
+    """List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs."""
     return _face(ctx).lab().mcp.table() if ctx.invoked_subcommand is None else None
 
 

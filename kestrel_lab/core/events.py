@@ -26,6 +26,7 @@ from kestrel_lab.core.call_events import (
     ToolDelta,
 )
 from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.expansion_events import McpCandidateFound, McpInstalled, ToolsShown
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan_events import (
     BranchScored,
@@ -68,6 +69,8 @@ __all__ = [
     "HealthChanged",
     "MacroFinished",
     "MacroStarted",
+    "McpCandidateFound",
+    "McpInstalled",
     "MemoryRecalled",
     "MemoryStored",
     "ModelAnswered",
@@ -95,6 +98,7 @@ __all__ = [
     "ToolCalled",
     "ToolDelta",
     "Told",
+    "ToolsShown",
     "VerifierFinished",
     "VerifierStarted",
     "from_json",
@@ -138,6 +142,9 @@ Event = (
     | CheckpointSaved
     | Progress
     | TaskChanged
+    | ToolsShown
+    | McpCandidateFound
+    | McpInstalled
     | RunFinished
 )
 

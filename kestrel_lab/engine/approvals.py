@@ -63,7 +63,7 @@ class ApprovalDesk:
         forbidden = ruling.how == "rule" and ruling.verdict == "deny"
         if self._asks_person(call) and not forbidden:
             return await self._put(_asked(call, "question", bound), call)
-        always = not forbidden and standing_leave(self.ctx.state, call, bound)
+        always = not forbidden and not self._each_for_itself(call) and standing_leave(self.ctx.state, call, bound)
         needed = unknown or bool(contained) or not (always or ruling.verdict == "allow")
         if not needed and question not in self.ctx.state.questions:
             return _gone_on(call, ruling, always=always)
@@ -101,6 +101,10 @@ class ApprovalDesk:
         """Whether no person is to be waited for."""
         policy = self.ctx.policy
         return policy.otherwise == "deny" or (policy.unattended and self.ctx.approver is None)
+
+    def _each_for_itself(self, call: Call) -> bool:
+        """Whether leave for one call says nothing of another one: its arguments decide how dangerous it is."""
+        return call.target in self.ctx.tools and self.ctx.tools.get(call.target).danger_of is not None
 
     def _asks_person(self, call: Call) -> bool:
         return call.target in self.ctx.tools and self.ctx.tools.get(call.target).asks_person

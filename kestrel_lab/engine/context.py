@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.containment import Containment
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.secrecy import without_secrets
+from kestrel_lab.engine.showing import Growth, shown_names
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.taint import Taint, TaintLog
 from kestrel_lab.log.fold import RunState
@@ -33,7 +34,7 @@ from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.models.textloop import TextToolModel
 from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.flows import UNKNOWN, Flow
-from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.registry import Tool, Toolbox
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.workspace import Workspace
 
@@ -68,6 +69,8 @@ class RunContext:
     """What operations ask for that is neither a model nor a tool."""
     supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
     """Health of what runs of the session depend on."""
+    growth: Growth | None = None
+    """What finds more tools for the run; `None` for a run that keeps those it began with."""
     checkpoint_every: int | None = None
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     containment: Containment = "on"
@@ -87,6 +90,8 @@ class RunContext:
         self._turns_kept = self.state.usage.model_calls
         self.flow = TaintLog(partial(self._earlier, state.events), Taint(known=self._flow_of, strict=self.containment == "strict"))
         self._specs[None] = tuple(self.toolbox.specs())
+        if self.growth is not None:
+            self.growth.attach(self)
 
     @property
     def began(self) -> Mapping[str, Json]:
@@ -184,17 +189,27 @@ class RunContext:
 
     def offered(self, step: Step) -> tuple[str, ...] | None:
         """Names of the tools that `step` may ask for; `None` for all of `toolbox`."""
-        names = () if step.operation and step.tools is None else step.tools
+        if self.growth is not None and step.tools is not None:
+            names: tuple[str, ...] | None = self.growth.allowed(step.tools)
+        else:
+            names = () if step.operation and step.tools is None else step.tools
         if names == () or self.tools is self.toolbox:
             return names
         return (*(self.toolbox.names if names is None else names), reading.NAME)
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
-        """The tools that the model of `step` is told of."""
-        names = self.offered(step)
+        """The tools that the model of `step` is told of: of very many some, see `engine.showing`."""
+        names = shown_names(step.id, self.offered(step), self.tools, self.state, self.emit)
         if names not in self._specs:
             self._specs[names] = self.tools.only(names or ()).specs()
         return self._specs[names]
+
+    def grow(self, tools: Iterable[Tool]) -> None:
+        """Have these tools too from now on; those of a name that is known take its place."""
+        new = tuple(tools)
+        names = {tool.name for tool in new}
+        self.toolbox = Toolbox([*(tool for tool in self.toolbox if tool.name not in names), *new])
+        self._specs, self._reading = {None: self.toolbox.specs()}, None
 
     def system_of(self, step: Step) -> str | None:
         """The system message of `step` where it is not the run's."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
+from kestrel_lab.engine.expansion import Expansion, with_growth
 from kestrel_lab.engine.mcp import McpServers
 from kestrel_lab.engine.options import Tools
+from kestrel_lab.engine.sources import ExpansionSettings, Sources
 from kestrel_lab.engine.toolset import apart_on_the_wire, chosen_tools
 from kestrel_lab.models.choose import choose_model
 from kestrel_lab.testing import load_script
@@ -17,7 +20,10 @@ from kestrel_lab.tools.registry import Toolbox
 class Equipment:
     """The models and tools that a session knows."""
 
+    home: Path
     env: Mapping[str, str]
+    expansion: ExpansionSettings
+    """How far runs may go to find tools."""
     model: str | Model | None
     provider: str | None
     api_base: str | None
@@ -26,6 +32,16 @@ class Equipment:
     _models: dict[str, Model]
     """Those that were chosen before, by name."""
     _tools: Toolbox
+
+    @property
+    def sources(self) -> Sources:
+        """Where servers of tools can be had that are not configured."""
+        return Sources(root=self.home.resolve() / "mcp", env=self.env, settings=self.expansion)
+
+    def grown(self, toolbox: Toolbox, workspace: Path, expand: bool | None) -> tuple[Toolbox, Expansion | None]:
+        """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not configured."""
+        wanted = self.expansion.expand if expand is None else expand
+        return with_growth(toolbox, self.mcp, workspace, self.sources if wanted else None)
 
     def resolve_model(self, model: str | Model | None) -> Model:
         """The model of that name, ready to be called; raises `UsageError` when there is none."""

@@ -11,6 +11,7 @@ from kestrel_lab.core.events import MacroFinished, MacroStarted, RunStarted
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.showing import FIND_TOOL, MCP_INSTALL
 from kestrel_lab.log.fold import OpenMacro, RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.tools.macro_run import with_macros
@@ -35,8 +36,8 @@ def offer_macros(toolbox: Toolbox, store: SessionStore, place: Workspace, state:
 
 
 def tools_begun_with(began: RunStarted) -> list[str]:
-    """The names of the tools a run was offered, `macro_run` left out: it is made anew."""
-    return [str(item["name"]) for item in began.tools if item["name"] != MACRO_RUN]
+    """The names of the tools a run was offered, those left out that are made anew for each run."""
+    return [str(item["name"]) for item in began.tools if item["name"] not in {MACRO_RUN, FIND_TOOL, MCP_INSTALL}]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from kestrel_lab.tools.arguments import SchemaArguments
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.mcp.connection import Connection, Progress
 from kestrel_lab.tools.mcp.definitions import Approvals, Definition, difference
+from kestrel_lab.tools.mcp.installed import check_seal
 from kestrel_lab.tools.mcp.thread import drop, keep, submit, there
 from kestrel_lab.tools.registry import Tool, ToolContext
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -80,6 +81,8 @@ class _Server:
                 return
             if self.connection is not None:
                 await self.connection.close()
+            if self.config.seal is not None:
+                await asyncio.to_thread(check_seal, self.config.seal)
             keep(self.close)
             connection = Connection(self.config, self.ours, self.log, self.ended, self.sandbox)
             self.connection = connection
@@ -138,6 +141,7 @@ class McpServers:
         """
         self.approvals = Approvals.of(env)
         self._supervisor, self._policy = supervisor, policy
+        self._env, self._logs, self._sandbox = env, logs, sandbox
         self._servers = {
             name: _Server(config, env, logs / f"mcp-{name}.log", partial(self._ended, name), sandbox)
             for name, config in servers.items()
@@ -153,9 +157,26 @@ class McpServers:
         """The servers that are not switched off."""
         return tuple(self._servers)
 
-    def tools(self) -> tuple[Tool, ...]:
-        """The approved tools of every server; starts none."""
-        return tuple(tool for name in self._servers for tool in self._tools_of(name))
+    def tools(self, server: str | None = None) -> tuple[Tool, ...]:
+        """The approved tools of every server, or of one; starts none."""
+        names = self._servers if server is None else [server] if server in self._servers else []
+        return tuple(tool for name in names for tool in self._tools_of(name))
+
+    async def adopt(self, config: ServerConfig) -> None:
+        """Know a server from now on; one of the same name that is started otherwise is ended first."""
+        known = self._servers.get(config.name)
+        if known is not None and known.config.key == config.key:
+            return
+        await self.forget(config.name)
+        log = self._logs / f"mcp-{config.name}.log"
+        self._servers[config.name] = _Server(config, self._env, log, partial(self._ended, config.name), self._sandbox)
+
+    async def forget(self, name: str) -> None:
+        """End a server and know it no longer."""
+        known = self._servers.pop(name, None)
+        if known is not None and known.connection is not None:
+            self._supervisor.unwatch(watched_as(name))
+            await there(known.close())
 
     def named(self, wanted: Iterable[Any]) -> list[Any]:
         """`wanted` with `SERVER:*` replaced by the names of its tools.
@@ -363,6 +384,7 @@ class McpServers:
             version=pin[:12],
             reads=("private", "untrusted"),
             reaches="nothing" if trust.effect == "pure" else "anything",
+            group="" if config.seal is None else config.name,
             context_parameter=_CONTEXT,
         )
 

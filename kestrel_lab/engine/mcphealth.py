@@ -14,8 +14,7 @@ from kestrel_lab.engine.supervisor import RuntimeSupervisor
 
 def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None]:
     """Record in the run of `ctx` how the MCP servers of its tools do, from now on; returns what ends that."""
-    used = {watched_as(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}
-    if not used:
+    if ctx.growth is None and not _used(ctx):
         return _nothing
     loop = asyncio.get_running_loop()
 
@@ -24,7 +23,7 @@ def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[
             ctx.emit(change)
 
     def heard(change: HealthChanged) -> None:  # on whatever thread noticed it
-        if change.kind == "mcp" and change.dependency in used:
+        if change.kind == "mcp" and change.dependency in _used(ctx):
             with suppress(RuntimeError):  # the run's loop has ended
                 loop.call_soon_threadsafe(emit, change)
 
@@ -40,6 +39,11 @@ def missing_servers(servers: McpServers) -> tuple[HealthChanged, ...]:
         for row in servers.table()
         if not row.tools and row.state not in {"off", "ready", "not started"}
     )
+
+
+def _used(ctx: RunContext) -> set[str]:
+    """The servers of the run's tools, which may become more."""
+    return {watched_as(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}
 
 
 def _nothing() -> None:

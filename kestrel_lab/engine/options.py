@@ -57,5 +57,6 @@ class RunOptions(ResumeOptions, total=False):
     config: str
     scenario: str
     plan: Plan | MakesPlan | str | Path | None
+    expand: bool | None
     inputs: Mapping[str, Json] | None
     containment: str | None

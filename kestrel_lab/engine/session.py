@@ -42,6 +42,8 @@ from kestrel_lab.engine.prompts import system_prompt
 from kestrel_lab.engine.ruled import ruled, rules_as_json, rules_from_json
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
+from kestrel_lab.engine.showing import MCP_INSTALL
+from kestrel_lab.engine.sources import ExpansionSettings, installed_servers
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.toolset import known_tools
@@ -89,6 +91,7 @@ class Session(Archive, Equipment):
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
         rules: GivenRules = None,
+        expansion: ExpansionSettings | None = None,
     ) -> None:
         """Open the log under `home` (made if need be).
 
@@ -117,6 +120,7 @@ class Session(Archive, Equipment):
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
             rules: Of every run: a file of rules, or tables as in one; see `kestrel_lab.tools.rules`.
+            expansion: How far runs may go to find tools they lack.
         """
         Policy.parse(approve)
         self.rules = rulebook(rules)
@@ -136,7 +140,9 @@ class Session(Archive, Equipment):
         self._tools = known_tools([*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env))], tools)
         self.supervisor = RuntimeSupervisor()
         self.cache = ToolCaching(self.home / "cache", cache, cache_url, self.supervisor)
-        self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
+        self.expansion = expansion or ExpansionSettings()
+        servers = {**installed_servers(self.sources.root, mcp or (), Path.cwd()), **(mcp or {})}
+        self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
         self.ports = Ports(memory=NoteMemory(self.store))
@@ -165,6 +171,7 @@ class Session(Archive, Equipment):
         ports: Ports | None = None,
         cache: str | None = None,
         containment: str | None = None,
+        expand: bool | None = None,
     ) -> Run:
         """Begin a run on the running event loop and return at once.
 
@@ -191,6 +198,7 @@ class Session(Archive, Equipment):
             ports: Memory, search, clock and patience of this run; the session's by default.
             cache: How stored answers of tools are used, see `Session`; as the session does by default.
             containment: Of this run, the session's by default; who takes the run up has the session's.
+            expand: Whether it may look for servers of tools that it lacks, and ask to install one; as set by default.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a
@@ -206,7 +214,7 @@ class Session(Archive, Equipment):
         policy = ruled(approve or self.approve, self.rules, own := rulebook(rules), place)
         planned = plan_for(plan, goal, inputs)
         steps = () if planned is None else foreseen(planned.steps)
-        toolbox = offer_macros(self.resolve_tools(tools, steps), self.store, place)
+        toolbox, growth = self.grown(offer_macros(self.resolve_tools(tools, steps), self.store, place), place.root, expand)
         self._check_sandbox(toolbox, place)
         check_steps(steps, toolbox, OPERATIONS, resolve or self.resolve_model)
         run_id = new_run_id()
@@ -241,6 +249,7 @@ class Session(Archive, Equipment):
             missing=missing_servers(self.mcp) if tools is None else (),
             cache_mode=None if cache is None else cache_mode(cache),
             containment=held,
+            growth=growth,
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 
@@ -317,6 +326,7 @@ class Session(Archive, Equipment):
         """What a run goes on with: what is given anew, else what it began with."""
         tools, place = given.get("tools"), Workspace(Path(began.workspace))
         toolbox = offer_macros(self.resolve_tools(tools if tools is not None else tools_begun_with(began)), self.store, place, state)
+        toolbox, growth = self.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
         check_steps(state.left, toolbox, OPERATIONS, self.resolve_model)
         self._check_sandbox(toolbox, place)
         return Setup(
@@ -330,6 +340,7 @@ class Session(Archive, Equipment):
             ports=self.ports,
             cache_mode=None if (mode := given.get("cache")) is None else cache_mode(mode),
             containment=self.containment,
+            growth=growth,
         )
 
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
@@ -373,6 +384,7 @@ class Session(Archive, Equipment):
             middleware=self.middleware,
             ports=setup.ports,
             containment=setup.containment,
+            growth=setup.growth,
             supervisor=self.supervisor,
             checkpoint_every=self.checkpoint_every,
         )

@@ -13,10 +13,12 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.engine.containment import read_mode
+from kestrel_lab.engine.sources import ExpansionSettings
 from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.middleware.redisshelf import shown_url
 from kestrel_lab.tools.mcp.config import ServerConfig, read_mcp_json, read_server
+from kestrel_lab.tools.mcp.install import checked_pattern
 from kestrel_lab.tools.rules.book import Rulebook
 from kestrel_lab.tools.rules.rule import read_rules
 from kestrel_lab.tools.sandbox.levels import AUTO, parse_level
@@ -98,6 +100,14 @@ def _whole(value: Any) -> int | None:
     return None if number is None else int(number)
 
 
+def _allowed(value: Any) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        msg = "must be a list of NAME==VERSION"
+        raise ValueError(msg)
+    return tuple(checked_pattern(word.strip()) for word in words if word.strip())
+
+
 _DEFAULTS = Limits()
 _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "home": (".kestrel", _text, "folder of the event log and of everything else that is kept"),
@@ -114,6 +124,10 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         _containment,
         "ask before a model that read what others wrote has an effect: on, strict (files count too) or off",
     ),
+    "expand": (False, _switch, "whether a run may look for MCP servers with tools that it lacks, and ask to install one"),
+    "mcp_registry": (None, _text, "address of a registry of MCP servers to look in; unset: the catalogue only"),
+    "mcp_catalogue": (None, _text, "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped"),
+    "mcp_allow": ((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),
@@ -167,6 +181,16 @@ class Settings:
     def limits(self) -> Limits:
         """The limits of runs that bring none of their own."""
         return Limits(**{key: self[key] for key in LIMITS})
+
+
+def expansion_of(settings: Settings) -> ExpansionSettings:
+    """How far runs may go to find tools."""
+    return ExpansionSettings(
+        expand=settings["expand"],
+        registry=settings["mcp_registry"] or "",
+        catalogue=settings["mcp_catalogue"] or "",
+        allow=settings["mcp_allow"],
+    )
 
 
 def mcp_servers(folder: Path) -> dict[str, ServerConfig]:

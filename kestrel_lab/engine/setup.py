@@ -10,6 +10,7 @@ from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.engine.containment import Containment
 from kestrel_lab.engine.ports import Ports
+from kestrel_lab.engine.showing import Growth
 from kestrel_lab.middleware.cache import CacheMode
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.registry import Toolbox
@@ -34,3 +35,5 @@ class Setup:
     """What is configured and cannot be used: told at the beginning, and done without."""
     cache_mode: CacheMode | None = None
     """How the tool cache is used; `None` for as the session says."""
+    growth: Growth | None = None
+    """What finds more tools for the run."""

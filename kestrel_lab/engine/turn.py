@@ -65,6 +65,8 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
         prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
         if isinstance(prepared, Call):
             prepared = await _held_in(prepared, ctx)
+        elif prepared.kind == "unknown_tool" and ctx.growth is not None:
+            prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
         if isinstance(prepared, Call):
             calls.append(prepared)
         else:
@@ -159,7 +161,8 @@ def _may_run_beside_others(call: Call, toolbox: Toolbox) -> bool:
 
 
 def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
-    danger = max(tool.danger, Danger.HIGH) if step.tool == tool.name and step.needs_approval else tool.danger
+    own = tool.danger if tool.danger_of is None else tool.danger_of(args)
+    danger = max(own, Danger.HIGH) if step.tool == tool.name and step.needs_approval else own
     return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=danger, effect=tool.effect, attempt=attempt)
 
 

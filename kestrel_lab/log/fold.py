@@ -20,6 +20,8 @@ from kestrel_lab.core.events import (
     FolderChanged,
     MacroFinished,
     MacroStarted,
+    McpCandidateFound,
+    McpInstalled,
     MemoryRecalled,
     MemoryStored,
     ModelAnswered,
@@ -41,6 +43,7 @@ from kestrel_lab.core.events import (
     TaskChanged,
     ToolAnswered,
     ToolCalled,
+    ToolsShown,
 )
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ToolRequest
@@ -146,6 +149,14 @@ class RunState:
     """Ids of the notes it left for later runs."""
     tasks: dict[str, TaskChanged] = field(default_factory=dict)
     """The task list, by number."""
+    shown: dict[str, list[str]] = field(default_factory=dict)
+    """Of more tools than are shown at once, those that the model of a step is told of, in order; under the empty name those of all."""
+    questions_shown: dict[str, int] = field(default_factory=dict)
+    """How many questions of a step they were chosen for."""
+    candidates: dict[str, McpCandidateFound] = field(default_factory=dict)
+    """Servers that could be had, by their names in the catalogue or registry."""
+    servers: dict[str, McpInstalled] = field(default_factory=dict)
+    """Those that were installed in the run, by name."""
     usage: Usage = Usage()
     waiting_s: float = 0.0
     """Seconds spent waiting for a person."""
@@ -247,6 +258,12 @@ class RunState:
                 self.kept.add(str(event.note["id"]))
             case TaskChanged():
                 self.tasks[event.task] = event
+            case ToolsShown():
+                self._tools_shown(event)
+            case McpCandidateFound():
+                self.candidates[event.server] = event
+            case McpInstalled():
+                self.servers[event.server] = event
             case RunFinished():
                 self.finished, self.answer = event, event.answer
             case _:
@@ -325,6 +342,12 @@ class RunState:
             self.reasons[event.step] = event.reason
         if event.output is not None:
             self.outputs[event.step] = event.output
+
+    def _tools_shown(self, event: ToolsShown) -> None:
+        shown = self.shown.setdefault(event.step, [])
+        shown += [name for name in event.tools if name not in shown]
+        if event.messages:
+            self.questions_shown[event.step] = event.messages
 
     def _model_answered(self, event: ModelAnswered) -> None:
         self.usage += Usage(

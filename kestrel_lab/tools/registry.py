@@ -156,6 +156,8 @@ class Tool:
     arguments: Arguments
     danger: Danger = Danger.LOW
     """LOW unless said otherwise: somebody offered it on purpose, but nobody has said that it changes nothing."""
+    danger_of: Callable[[dict[str, Json]], Danger] | None = None
+    """How much harm a call with these arguments can do, where that is not always the same."""
     effect: Effect = "opaque"
     version: str = "1"
     """Changes when answers may change; stored answers of other versions are not used."""

@@ -32,6 +32,14 @@ def notice_of(event: e.Event) -> NoticeRow | None:
             return _row("info", "kept for later runs", [_note(event.note)], step=event.step)
         case e.ModelEscalated():
             return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
+        case e.ToolsShown() if event.tools:
+            what = f" for: {one_line(event.need, 100)}" if event.need else ""
+            return _row("info", f"told of {count(len(event.tools), 'more tool')}{what}", event.tools, step=event.step)
+        case e.McpCandidateFound():
+            return _candidate(event)
+        case e.McpInstalled():
+            how = f", allowed by mcp_allow: {event.allowed}" if event.allowed else ""
+            return _row("good", f"{event.package} is installed as {event.server}{how}", (str(tool.get("name", "")) for tool in event.tools))
     return None
 
 
@@ -70,6 +78,14 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
 def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") -> NoticeRow:
     told = [shown(item, 500) for item in items]
     return NoticeRow(id="", step=step, level=level, text=shown(text, 500), items=[item for item in told if item])
+
+
+def _candidate(event: e.McpCandidateFound) -> NoticeRow:
+    """A server that could be had: its points, then the rubric."""
+    lines = [f"{point.get('criterion')}: {point.get('points')}, {point.get('why')}" for point in event.rubric]
+    if event.problem:
+        return _row("info", f"server {event.server} cannot be had: {event.problem}", lines)
+    return _row("info", f"server {event.server} was found: {event.score} of 100 points", lines)
 
 
 def _note(note: dict[str, Json]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_uv import entry, make_uv, write_catalogue
 
 from kestrel_lab.cli.main import main
 
@@ -71,3 +72,38 @@ def test_wrong_words_are_answered(kestrel: Kestrel, words: list[str], said: str)
     code, _, error = kestrel("mcp", *words)
     assert code == 2
     assert said in error
+
+
+def test_a_server_is_found_shown_installed_used_and_removed(kestrel: Kestrel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is installed before `--yes`; what it would run is shown whole; a run is offered the tools where it names them."""
+    monkeypatch.setenv("PATH", make_uv(tmp_path / "uv"))
+    monkeypatch.setenv("KESTREL_MCP_CATALOGUE", write_catalogue(tmp_path / "catalogue.jsonl", entry()))
+    (tmp_path / "echo.yaml").write_text("rules:\n- when: .\n  turns:\n  - - {tool: 'echo:echo', args: {text: hello}}\n  - done\n")
+    out = kestrel("mcp", "find", "echo", "some", "text")[1]
+    assert "io.github.someone/mcp-echo" in out and "75 of 100" in out
+    assert "nothing was found for 'bake bread'" in kestrel("mcp", "find", "bake", "bread")[1]
+    out = "".join(kestrel("mcp", "install", "mcp-echo")[1].split())
+    folder = str(tmp_path / ".kestrel" / "mcp" / "mcp-echo-1.0.0")
+    assert f"thenstarts:{folder}/bin/mcp-echo" in out and "nothingwasinstalledyet:kestrelmcpinstallmcp-echo==1.0.0--yesdoesit" in out
+    assert "no MCP server is installed" in kestrel("mcp", "installed")[1]
+    assert "installed as echo: echo:echo" in kestrel("mcp", "install", "mcp-echo==1.0.0", "--yes")[1]
+    assert "as installed" in kestrel("mcp", "installed")[1]
+    run = ("run", "x", "--model", "scripted:echo.yaml", "--approve", "auto")
+    assert "hello" in kestrel(*run, "--tools", "echo")[1]
+    assert "there is no tool 'echo:echo'" in kestrel(*run)[1]
+    assert kestrel("mcp", "remove", "echo")[1] == "mcp-echo==1.0.0 is removed\n"
+    assert "no MCP server is installed" in kestrel("mcp", "installed")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["install", "npx evil && curl x"], "it has no version"),
+        (["install", "mcp-server-time==latest"], "is not one exact version"),
+        (["remove", "tim"], "no MCP server 'tim' is installed"),
+    ],
+)
+def test_what_cannot_be_installed_is_said(kestrel: Kestrel, words: list[str], said: str) -> None:
+    """Exit code 2, and why."""
+    code, _, error = kestrel("mcp", *words)
+    assert (code, said in error) == (2, True)

@@ -6,7 +6,8 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.limits import Limits
-from kestrel_lab.engine.settings import load_settings
+from kestrel_lab.engine.settings import expansion_of, load_settings
+from kestrel_lab.engine.sources import ExpansionSettings
 
 
 def test_defaults_need_no_file(tmp_path: Path) -> None:
@@ -24,6 +25,10 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "cache": "use",
         "cache_url": None,
         "containment": "on",
+        "expand": False,
+        "mcp_registry": None,
+        "mcp_catalogue": None,
+        "mcp_allow": (),
         "cycles": 20,
         "cost_usd": 1.0,
         "seconds": 300.0,
@@ -101,3 +106,14 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.kestrel]\nhmoe = "x"\n')
     with pytest.raises(UsageError, match=r"pyproject\.toml: unknown setting 'hmoe': did you mean 'home'\?"):
         load_settings(tmp_path, {})
+
+
+def test_what_is_installed_unasked_is_named_exactly(tmp_path: Path) -> None:
+    """A list in a file, or words with commas in the environment; a pattern that could mean more is refused with its place."""
+    (tmp_path / "kestrel.toml").write_text('expand = true\nmcp_allow = ["mcp-server-time==2026.10.*"]\n')
+    settings = load_settings(tmp_path, {})
+    assert expansion_of(settings) == ExpansionSettings(expand=True, allow=("mcp-server-time==2026.10.*",))
+    named = load_settings(tmp_path, {"KESTREL_MCP_ALLOW": "a==1, npm:@b/c==2.0.0", "KESTREL_EXPAND": "off"})
+    assert expansion_of(named) == ExpansionSettings(allow=("a==1", "npm:@b/c==2.0.0"))
+    with pytest.raises(UsageError, match=r"KESTREL_MCP_ALLOW: setting 'mcp_allow': 'mcp-\*' is not NAME==VERSION"):
+        load_settings(tmp_path, {"KESTREL_MCP_ALLOW": "mcp-*"})

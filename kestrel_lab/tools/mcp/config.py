@@ -33,6 +33,15 @@ class Trust:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Seal:
+    """A folder that must be as it was left: see `tools.mcp.installed`."""
+
+    folder: str
+    tree: str
+    """Hash of everything in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ServerConfig:
     """How a server is had, with variables of the environment not yet put in."""
 
@@ -69,6 +78,8 @@ class ServerConfig:
     """Why it cannot be used as it is written; such a server is not `enabled`."""
     source: str = ""
     """The file that says so; empty for one that code gives."""
+    seal: Seal | None = None
+    """What it was installed as; `None` for a server that is not installed here."""
 
     @property
     def shown(self) -> str:
@@ -93,9 +104,9 @@ class ServerConfig:
         bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
         freedoms = self._freedoms  # none for what is approved since before there were any
-        return content_key(
-            self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *([freedoms] if freedoms else [])
-        )
+        sealed = () if self.seal is None else (self.seal.tree,)
+        more = (*sealed, *([freedoms] if freedoms else []))
+        return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *more)
 
     def trust_in(self, tool: str) -> Trust:
         """What calling `tool` counts as."""

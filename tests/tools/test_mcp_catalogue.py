@@ -1,0 +1,212 @@
+"""Claims about catalogues, registries and the rubric: read with suspicion, judged in the open, and nothing breaks the asker."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.tools.mcp.catalogue import WORKSPACE, read_catalogue, read_entries, read_entry
+from kestrel_lab.tools.mcp.registry import Registry
+from kestrel_lab.tools.mcp.rubric import judge, lookalike
+from kestrel_lab.tools.web.reach import Reach
+
+
+def server(name: str = "io.github.a/b", **package: Any) -> dict[str, Any]:
+    """A `server.json` with one package."""
+    given = {"registryType": "pypi", "identifier": "mcp-b", "version": "1.0", "transport": {"type": "stdio"}, **package}
+    return {"name": name, "description": "Do b.", "version": "1.0", "packages": [given]}
+
+
+def test_the_shipped_catalogue_is_whole() -> None:
+    """Every entry is the protocol's own, with one exact version that can be installed, a repository and a licence."""
+    entries = read_catalogue()
+    assert len(entries) >= 7
+    assert [entry.name for entry in entries if not entry.name.startswith("io.github.modelcontextprotocol/")] == []
+    assert [(entry.name, entry.problem) for entry in entries if entry.package is None] == []
+    assert [entry.name for entry in entries if not (entry.repository and entry.licence and entry.tools) or entry.hidden] == []
+    assert [entry.name for entry in entries if entry.package and entry.package.kind == "pypi" and not entry.package.sha256] == []
+
+
+@pytest.mark.parametrize(
+    ("package", "problem"),
+    [
+        ({"identifier": "npx evil && curl x"}, "is no name of a package"),
+        ({"identifier": "a;b"}, "is no name of a package"),
+        ({"identifier": "--proxy=http://x"}, "is no name of a package"),
+        ({"version": "latest"}, "is not one exact version"),
+        ({"version": ">=1.0"}, "is not one exact version"),
+        ({"version": ""}, "has no version"),
+        ({"registryType": "oci"}, "only pypi and npm"),
+        ({"fileSha256": "zz"}, "its hash is none"),
+        ({"transport": {"type": "sse", "url": "http://x"}}, "does not speak on standard input"),
+        ({"environmentVariables": [{"name": "LD_PRELOAD", "value": "/tmp/x.so"}]}, "which is not its own"),
+        ({"environmentVariables": [{"name": "PATH", "isRequired": True}]}, "which is not its own"),
+        ({"environmentVariables": [{"name": "NODE_OPTIONS", "default": "-r x"}]}, "which is not its own"),
+        ({"environmentVariables": [{"name": "a b", "isSecret": True}]}, "which is not its own"),
+        ({"packageArguments": [{"type": "positional", "valueHint": "token", "isRequired": True}]}, "which only you can give"),
+        ({"packageArguments": [{"type": "positional", "value": "{token}"}]}, "only you can fill"),
+        ({"packageArguments": [{"type": "positional", "value": "a\u202eb"}]}, "hidden characters"),
+    ],
+)
+def test_a_package_that_could_mean_something_else_is_not_installed(package: dict[str, Any], problem: str) -> None:
+    """The entry is read and shown; it says why there is nothing to install."""
+    entry = read_entry(server(**package), "here")
+    assert entry.package is None
+    assert problem in entry.problem
+
+
+def test_arguments_and_variables_are_words() -> None:
+    """Fixed values as they are, flags beside them, a folder that has to be given is the run's, required variables by name alone."""
+    entry = read_entry(
+        server(
+            packageArguments=[
+                {"type": "named", "name": "--mode", "value": "a b; c"},
+                {"type": "positional", "valueHint": "folder", "format": "filepath", "isRequired": True},
+                {"type": "positional", "valueHint": "more"},
+            ],
+            environmentVariables=[
+                {"name": "B_TOKEN", "isRequired": True, "isSecret": True},
+                {"name": "B_MODE", "default": "x"},
+                {"name": "B"},
+            ],
+        ),
+        "here",
+    )
+    package = entry.package
+    assert package is not None
+    assert (package.args, package.variables, package.settings) == (("--mode", "a b; c", WORKSPACE), ("B_TOKEN",), (("B_MODE", "x"),))
+    against = {point.criterion: point.why for point in judge(entry, "b").points if point.points < 0}
+    assert against == {"secrets": "is given B_TOKEN of your environment; not set: B_TOKEN"}
+
+
+def test_what_is_no_entry_is_left_out_or_named(tmp_path: Path) -> None:
+    """A registry may hold anything; in a file of ours the line is named."""
+    rubbish: list[Any] = [None, 3, "x", [], {}, {"name": "no namespace"}, {"name": "a/b\n"}, {"name": "../x"}, {"server": {"name": 4}}]
+    assert read_entries([*rubbish, {**server(), "description": "x" * 70_000}, {"server": server()}], "there")[0].name == "io.github.a/b"
+    path = tmp_path / "catalogue.jsonl"
+    path.write_text(json.dumps(server()) + "\n\n{oops\n")
+    with pytest.raises(UsageError, match="line 3: this is no entry"):
+        read_catalogue(path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_catalogue(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("mcp-server-time", ""),
+        ("mcp-server-tlme", "mcp-server-time"),
+        ("mcp-server-tim3", "mcp-server-time"),
+        ("mcp_servertime", "mcp-server-time"),
+        ("mcp-server-itme", "mcp-server-time"),
+        ("mcp-serverr-time", "mcp-server-time"),
+        ("weather-of-tomorrow", ""),
+    ],
+)
+def test_a_name_that_is_nearly_a_known_one_is_told(name: str, near: str) -> None:
+    """One letter more, less, other or swapped, a digit for a letter, another separator: a warning that costs half of all points."""
+    assert lookalike(name, ["mcp-server-git", "mcp-server-time"]) == near
+    entry = read_entry(server(identifier=name), "here")
+    assert ("name" in [point.criterion for point in judge(entry, "b", ["mcp-server-time"]).points]) == bool(near)
+
+
+def test_points_follow_from_the_entry_alone() -> None:
+    """The whole rubric of one entry; a registry's word for a namespace counts less, a deprecated server much less."""
+    entry = read_entry(server(name="io.github.modelcontextprotocol/b", fileSha256="a" * 64), "catalogue")
+    judged = judge(entry, "do b")
+    assert [(point.criterion, point.points, point.most) for point in judged.points] == [
+        ("match", 30, 30),
+        ("namespace", 20, 20),
+        ("version", 15, 15),
+        ("hash", 10, 10),
+        ("repository", 0, 10),
+        ("licence", 0, 5),
+        ("package", 10, 10),
+    ]
+    assert (judged.score, judged.usable) == (85, True)
+    told = {"server": server(), "_meta": {"io.modelcontextprotocol.registry/official": {"status": "deprecated"}}}
+    again = judge(read_entry(told, "https://example.org/v0.1"), "do b")
+    assert (again.score, again.warnings) == (15, ("the registry says that it is deprecated",))
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A registry that answers as its path says."""
+
+    asked: list[str] = []
+    stop = threading.Event()
+
+    def do_GET(self) -> None:
+        where, query = urlsplit(self.path), parse_qs(urlsplit(self.path).query)
+        how = where.path.split("/")[1]
+        self.asked.append(self.path)
+        if how == "slow":
+            self.stop.wait(30)
+        page = int(query.get("cursor", ["0"])[0])
+        found = [{"server": server(f"io.github.a/{query['search'][0]}{page}")}, None]
+        body = {
+            "good": json.dumps({"servers": found, "metadata": {"nextCursor": str(page + 1)}}),
+            "garbage": "<html>",
+            "list": "[1, 2]",
+            "deep": "[" * 100_000,
+            "huge": json.dumps({"servers": [server()] * 40_000}),
+        }.get(how, "{}")
+        self.send_response(500 if how == "broken" else 302 if how == "moved" else 200)
+        if how == "moved":
+            self.send_header("Location", "http://127.0.0.1:1/secret")
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        try:
+            self.wfile.write(body.encode())
+        except OSError:  # the asker has heard enough
+            pass
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Where the registry is."""
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.server_port}"
+    Answering.stop.set()
+    listening.shutdown()
+    listening.server_close()
+
+
+def test_a_registry_is_asked_word_by_word_and_page_by_page(address: str) -> None:
+    """Its search looks at names only: each telling word is asked for, a bounded number of pages is read."""
+    Answering.asked.clear()
+    found = asyncio.run(Registry.at(f"{address}/good", Reach(env={})).search("look at the git history"))
+    assert [entry.name for entry in found] == [f"io.github.a/{word}{page}" for word in ("history", "look", "git") for page in (0, 1)]
+    assert Answering.asked[0] == "/good/v0.1/servers?search=history&limit=30&version=latest"
+    Answering.asked.clear()
+    asyncio.run(Registry.at(f"{address}/good/v0/", Reach(env={})).search("git"))
+    assert Answering.asked[1] == "/good/v0/servers?search=git&limit=30&version=latest&cursor=1"
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [("garbage", "no JSON"), ("deep", "no JSON"), ("huge", "larger than"), ("broken", "500"), ("slow", "0.5 s"), ("moved", "302")],
+)
+def test_a_registry_that_makes_no_sense_is_told_of_and_breaks_nothing(address: str, how: str, why: str) -> None:
+    """Garbage, too much, errors, silence, a redirect elsewhere: one sentence with the reason, in bounded time."""
+    registry = Registry(Registry.at(f"{address}/{how}", Reach(env={})).service, seconds=0.5 if how == "slow" else 10.0)
+    with pytest.raises(ConnectionError, match=f"the registry at .* could not be asked: .*{why}"):
+        asyncio.run(registry.search("git"))
+
+
+def test_a_registry_with_nothing_in_it_gives_nothing(address: str) -> None:
+    """Other JSON than expected has no servers; an address that is none is a mistake of whoever wrote it."""
+    assert asyncio.run(Registry.at(f"{address}/list", Reach(env={})).search("git")) == []
+    with pytest.raises(UsageError, match="mcp_registry is no address"):
+        Registry.at("ftp://x", Reach(env={}))
