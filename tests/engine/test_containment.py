@@ -72,6 +72,7 @@ def test_a_model_that_obeys_everything_does_no_harm(made: World) -> None:
 def test_without_containment_nearly_all_of_it_happens(made: World) -> None:
     """What is measured can fail: the same orders are carried out where nothing is contained and nobody is asked."""
     unattended = [one for one in ALL if one.policy != "ask" and one.way in ("direct", "step")][::5]
+    unattended = [one for one in unattended if one.action != "settings"]  # no tool writes those, whatever is contained
     done = harmed(made, unattended, containment="off")
     assert [one for one in unattended if one not in done] == []
 
