@@ -78,6 +78,9 @@ def run(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with this run; one that failed goes on behind its last completed stage.")
     ] = None,
+    verify: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="What is done about the answer's claims: off, warn, repair, judge.")
+    ] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
@@ -91,8 +94,8 @@ def run(
         if text:
             msg = "give a goal or --resume, not both"
             raise UsageError(msg)
-        if plan is not None or inputs:
-            msg = "a run that is resumed keeps its plan: leave --plan and --input out"
+        if plan is not None or inputs or verify is not None:
+            msg = "a run that is resumed keeps its plan: leave --plan, --input and --verify out"
             raise UsageError(msg)
     values = workflow_inputs(inputs)
     limits = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
@@ -103,8 +106,9 @@ def run(
             return lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds)
         bounds = _bounds(lab.limits, limits)
         return lab.start(
-            text, model=model, tools=names, limits=bounds, workspace=workspace, approve=approve, approver=who, plan=plan, inputs=values
-        )
+            text, model=model, tools=names, limits=bounds, workspace=workspace, approve=approve, approver=who, plan=plan, inputs=values,
+            verify=verify,
+        )  # fmt: skip
 
     return _face(ctx).follow(begin, how)
 

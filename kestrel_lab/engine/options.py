@@ -55,3 +55,4 @@ class RunOptions(ResumeOptions, total=False):
     scenario: str
     plan: Plan | MakesPlan | str | Path | None
     inputs: Mapping[str, Json] | None
+    verify: str | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -41,6 +42,7 @@ from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.toolset import known_tools
+from kestrel_lab.engine.verified import parse_level, verified
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -81,6 +83,7 @@ class Session(Archive, Equipment):
         api_base: str | None = None,
         sandbox: str = AUTO,
         network: bool = False,
+        verify: str = "warn",
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
     ) -> None:
@@ -104,6 +107,7 @@ class Session(Archive, Equipment):
             sandbox: How commands that tools start are held in: `S3`, `S2`, `S1`, `S0` (not at all), or `auto` for the
                 best that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
             network: Whether commands in a sandbox may use the network.
+            verify: What is done about the claims of answers, for runs that do not say it: see `engine.verified`.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
         """
@@ -111,6 +115,7 @@ class Session(Archive, Equipment):
         self.home = Path(home)
         self.model = model
         self.approve = approve
+        self.verify = parse_level(verify)
         self.middleware = tuple(middleware)
         self.listeners = tuple(listeners)
         self.limits = limits or Limits()
@@ -145,6 +150,7 @@ class Session(Archive, Equipment):
         scenario: str = "",
         plan: Plan | MakesPlan | str | Path | None = None,
         inputs: Mapping[str, Json] | None = None,
+        verify: str | None = None,
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
     ) -> Run:
@@ -168,6 +174,7 @@ class Session(Archive, Equipment):
                 such as an `LLMAgent`. Without it one agent works on the goal. All steps share the limits. The
                 run's answer is what the steps answer that no other step waits for.
             inputs: Values for the inputs that a workflow declares.
+            verify: What is done about the answer's claims: `off`, `warn`, `repair` or `judge`; the session's by default.
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
 
@@ -182,7 +189,8 @@ class Session(Archive, Equipment):
         bounds = limits or self.limits
         policy = Policy.parse(approve or self.approve)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
-        planned = plan_for(plan, goal, inputs)
+        level = parse_level(verify or self.verify)
+        planned = verified(plan_for(plan, goal, inputs), goal, level)
         steps = () if planned is None else foreseen(planned.steps)
         toolbox = offer_macros(self.resolve_tools(tools, steps), self.store, place)
         self._check_sandbox(toolbox, place)
@@ -214,7 +222,7 @@ class Session(Archive, Equipment):
             policy=policy,
             approver=approver,
             resolve=resolve or self.resolve_model,
-            ports=ports or self.ports,
+            ports=replace(ports or self.ports, look=level != "off"),
         )
         return self._launch(run_id, state, setup, planned or Plan.single(goal))
 

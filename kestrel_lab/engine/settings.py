@@ -12,6 +12,7 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
+from kestrel_lab.engine.verified import parse_level as parse_verify
 from kestrel_lab.middleware.policy import Policy
 from kestrel_lab.tools.mcp.config import ServerConfig, read_mcp_json, read_server
 from kestrel_lab.tools.sandbox.levels import AUTO, parse_level
@@ -80,6 +81,10 @@ def _whole(value: Any) -> int | None:
     return None if number is None else int(number)
 
 
+def _verify(value: Any) -> str:
+    return parse_verify(_text(value))
+
+
 _DEFAULTS = Limits()
 _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "home": (".kestrel", _text, "folder of the event log and of everything else that is kept"),
@@ -89,6 +94,7 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
     "sandbox": (AUTO, _sandbox, "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here"),
     "network": (False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
+    "verify": ("warn", _verify, "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too)"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),

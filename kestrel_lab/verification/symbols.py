@@ -1,0 +1,239 @@
+"""Where names are defined in the Python files of a workspace, and in packages that are installed; nothing is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.machinery
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal
+
+from kestrel_lab.verification.files import Files
+
+Answer = Literal["yes", "no", "unknown"]
+BUILTINS: Final = frozenset(dir(builtins))
+_BUILTIN_MEMBERS: Final = frozenset(
+    name for kind in (str, bytes, list, dict, set, tuple, int, float, object, type, BaseException, OSError) for name in dir(kind)
+)
+
+
+@dataclass(slots=True)
+class Definition:
+    """A class or function, or a module as one."""
+
+    name: str
+    kind: Literal["class", "function", "module", "name"]
+    path: str
+    first: int
+    last: int
+    members: dict[str, Definition] = field(default_factory=dict)
+    bases: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    firsts: tuple[int, ...] = ()
+    """Where it is defined, if more than once: overloads, setters."""
+    open: bool = False
+    """Whether it may have members that cannot be read off: `__getattr__`, star imports, attributes set from elsewhere."""
+
+
+class Symbols:
+    """The names that the Python files of a workspace define."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._modules: dict[str, Definition | None] = {}
+
+    def module(self, path: str) -> Definition | None:
+        """The names of one file; `None` if it cannot be parsed."""
+        if path not in self._modules:
+            self._modules[path] = parsed(self._files.read(path) or "", path) if path.endswith((".py", ".pyi")) else None
+        return self._modules[path]
+
+    def defined(self, name: str) -> list[Definition]:
+        """Everything called `name`, at any depth, in the whole workspace."""
+        found: list[Definition] = []
+        for path in self._files.having(name):
+            if (module := self.module(path)) is not None:
+                found += _search(module, name)
+        return found
+
+    def resolves(self, dotted: str) -> Answer:
+        """Whether `Class.method`, `module.Class.method` or `package.module` is there.
+
+        `unknown` for what begins with a name that is no class and no module here, as a variable does.
+        """
+        first, *rest = dotted.split(".")
+        holders = [found for found in self.defined(first) if found.kind == "class" and rest]
+        answers = [self._has(holder, rest, ()) for holder in holders]
+        if not answers or "yes" not in answers:
+            answers += self._by_module(dotted.split("."))
+        return "yes" if "yes" in answers else "unknown" if "unknown" in answers or not answers else "no"
+
+    def _by_module(self, names: list[str]) -> list[Answer]:
+        """What the modules say that the beginning of the name may mean."""
+        for length in range(len(names), 0, -1):
+            base = "/".join(names[:length])
+            if paths := [path for end in (".py", "/__init__.py", ".pyi") for path in self._modules_named(base + end)]:
+                rest = names[length:]
+                if not rest:
+                    return ["yes"]
+                modules = [self.module(path) for path in paths]
+                answers: list[Answer] = ["unknown" if module is None else self._has(module, rest, ()) for module in modules]
+                folder = any(self._files.exists(f"{base}/{rest[0]}") for _ in [0]) or any(self._modules_named(f"{base}/{rest[0]}.py"))
+                return ["yes"] if folder else answers
+        return installed(names)
+
+    def _modules_named(self, path: str) -> tuple[str, ...]:
+        return tuple(found for found in self._files.named(path) if found.endswith(path)) or (
+            (path.partition("/")[2],) if path.startswith(f"{self._files.root.name}/") and path.partition("/")[2] in self._files.paths else ()
+        )
+
+    def _has(self, holder: Definition, rest: list[str], seen: tuple[str, ...]) -> Answer:
+        if not rest:
+            return "yes"
+        name, *more = rest
+        if name in holder.members:
+            member = holder.members[name]
+            return "yes" if not more else "unknown" if member.kind == "name" else self._has(member, more, ())
+        if name in _BUILTIN_MEMBERS or (holder.kind == "function" and name in holder.arguments):
+            return "yes"
+        if holder.kind == "function":
+            return "unknown"
+        answers: list[Answer] = []
+        for base in holder.bases:
+            known = [found for found in self.defined(base.rpartition(".")[2]) if found.kind == "class"] if base not in seen else []
+            if base in ("object", "Generic", "Protocol", "ABC", "typing.Generic", "typing.Protocol"):
+                continue
+            answers += [self._has(found, rest, (*seen, base)) for found in known] or ["unknown" if base not in seen else "no"]
+        if "yes" in answers:
+            return "yes"
+        return "unknown" if holder.open or "unknown" in answers else "no"
+
+
+def _search(holder: Definition, name: str) -> list[Definition]:
+    found = [holder.members[name]] if name in holder.members else []
+    for member in holder.members.values():
+        if member.members:
+            found += _search(member, name)
+    return found
+
+
+def parsed(text: str, path: str) -> Definition | None:
+    """The names that a Python text defines; `None` if it is none."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    module = Definition(name=Path(path).stem, kind="module", path=path, first=1, last=text.count("\n") + 1)
+    _fill(module, tree.body, path)
+    return module
+
+
+def _fill(holder: Definition, body: list[ast.stmt], path: str) -> None:  # noqa: C901  # one case per statement
+    for node in body:
+        match node:
+            case ast.ClassDef():
+                made = Definition(name=node.name, kind="class", path=path, first=_first(node), last=node.end_lineno or node.lineno)
+                made.bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
+                made.open = any(isinstance(keyword, ast.keyword) for keyword in node.keywords) or len(node.decorator_list) > 1
+                _fill(made, node.body, path)
+                holder.members[node.name] = made
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                made = Definition(name=node.name, kind="function", path=path, first=_first(node), last=node.end_lineno or node.lineno)
+                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
+                if (known := holder.members.get(node.name)) is not None and known.kind == "function":
+                    made.firsts = (*(known.firsts or (known.first,)), made.first)
+                    made.first = known.first
+                made.arguments = tuple(argument.arg for argument in every)
+                holder.open = holder.open or node.name in ("__getattr__", "__getattribute__")
+                _fill(made, node.body, path)
+                holder.members[node.name] = made
+                if holder.kind == "class":
+                    _own_names(holder, node, path)
+            case ast.Import() | ast.ImportFrom():
+                for alias in node.names:
+                    holder.open = holder.open or alias.name == "*"
+                    _name(holder, alias.asname or alias.name.partition(".")[0], node.lineno, path)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.For() | ast.AsyncFor() | ast.With() | ast.AsyncWith():
+                for target in ast.walk(node):
+                    if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store):
+                        _name(holder, target.id, target.lineno, path)
+            case _:
+                pass
+        for part in ("body", "orelse", "finalbody"):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                _fill(holder, getattr(node, part, []), path)
+        for handler in getattr(node, "handlers", []):
+            _fill(holder, handler.body, path)
+
+
+def _own_names(holder: Definition, function: ast.FunctionDef | ast.AsyncFunctionDef, path: str) -> None:
+    """Attributes that a method gives to `self` or `cls`."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+            _name(holder, node.attr, node.lineno, path)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+            holder.open = True
+
+
+def _name(holder: Definition, name: str, line: int, path: str) -> None:
+    holder.members.setdefault(name, Definition(name=name, kind="name", path=path, first=line, last=line))
+
+
+def _first(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return node.lineno
+
+
+@lru_cache(maxsize=500)
+def source_of(package: str) -> Path | None:
+    """The folder or file of an installed top-level package or module; nothing is imported."""
+    if not package.isidentifier():
+        return None
+    spec = importlib.machinery.PathFinder.find_spec(package)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def installed(names: list[str]) -> list[Answer]:
+    """Whether installed packages have what a dotted name says; empty if no package begins so."""
+    first, *rest = names
+    place = source_of(first)
+    if first in sys.builtin_module_names:
+        return ["yes"] if not rest or hasattr(sys.modules.get(first), rest[0]) else ["unknown"]
+    if place is None:
+        return ["unknown"] if first in sys.stdlib_module_names else []
+    while rest and place.is_dir():
+        name = rest[0]
+        if (place / name).is_dir():
+            place, rest = place / name, rest[1:]
+        elif (place / f"{name}.py").is_file():
+            place, rest = place / f"{name}.py", rest[1:]
+        else:
+            break
+    if not rest:
+        return ["yes"]
+    module = _module(place / "__init__.py" if place.is_dir() else place)
+    if module is None or module.open:
+        return ["unknown"]
+    member = module.members.get(rest[0])
+    if member is None:
+        return ["no"] if not re.match(r"__\w+__$", rest[0]) else ["yes"]
+    if len(rest) == 1:
+        return ["yes"]
+    if member.kind != "class" or member.bases or member.open:
+        return ["yes"] if rest[1] in member.members else ["unknown"]
+    return ["yes"] if rest[1] in member.members or rest[1] in _BUILTIN_MEMBERS else ["no"]
+
+
+@lru_cache(maxsize=200)
+def _module(path: Path) -> Definition | None:
+    try:
+        return parsed(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else None
+    except OSError:
+        return None
