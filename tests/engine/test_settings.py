@@ -21,6 +21,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "approve": "ask",
         "sandbox": "auto",
         "network": False,
+        "verify": "warn",
         "cycles": 20,
         "cost_usd": 1.0,
         "seconds": 300.0,
