@@ -109,7 +109,7 @@ def numbers_are_there(subject: Subject) -> Iterator[Issue]:
         text = _without_places(said.text)
         for match in _NUMBER.finditer(text):
             number, before, after = match["number"], text[: match.start()], text[match.end() :]
-            if _COUNTED.match(after) or _ROUGH.search(before) or _SUGGESTS.search(before) or (match["unit"] or "").strip() in ("%", "x") or _harmless(number, before):
+            if _COUNTED.match(after) or _ROUGH.search(before) or _SUGGESTS.search(before) or (match["unit"] or "").strip() in ("%", "x") or _harmless(number, before) or re.match(r"\s?ff?\b", after):
                 continue
             verdict = _looked_up(subject, said, number)
             if verdict is not None:

@@ -55,6 +55,7 @@ class Files:
         known = self.paths
         if name in set(known):
             return (name,)
+        name = name.removeprefix("src/") if name.removeprefix("src/").startswith(f"{self.root.name}/") else name
         if name.startswith(f"{self.root.name}/") and (short := name.partition("/")[2]) in set(known):
             return (short,)
         return tuple(path for path in known if path.endswith(f"/{name}"))

@@ -23,7 +23,7 @@ _DEFINES: Final = re.compile(
     r"\b(?:defin(?:ed|ition)|declar(?:ed|ation)|implement(?:ed|ation)|lives?|located|starts?|begins?|sits?|resides?)\b", re.IGNORECASE
 )
 _SAYS: Final = re.compile(
-    r"\b(?:says?|said|reads?|states?|stated|contains?|writes?|written|quotes?|docstring|comments?|message|error|warns?|raises?|logs?|prints?|returns?|reports?|"
+    r"\b(?:says?|said|reads?|states?|stated|contains?|writes?|written|quotes?|docstring|comments?|message|error|warns?|rais(?:es?|ed)|you get|gets?|logs?|prints?|returns?|reports?|"
     r"documented|documents?|describes?d?|notes?|according|readme|output|header|line|tells?|told|labelled|calls it|puts it|mentions?|explains?|exact)\b",
     re.IGNORECASE,
 )
@@ -37,7 +37,12 @@ _GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
 
 def files_exist(subject: Subject) -> Iterator[Issue]:
     """Every file that is named is there, was told of in the run, or is to be made; one said to be missing is not there."""
-    to_be = {name.text for said in subject.claims for name in files_in(said) if stance(said.text, name.start, name.end, said.lead) == "to be made"}
+    to_be = {
+        name.text
+        for said in subject.claims
+        for name in files_in(said)
+        if stance(said.text, name.start, name.end, said.lead) in ("to be made", "denied") and not subject.files.exists(name.text)
+    }
     for said in subject.claims:
         for name in files_in(said):
             how = "to be made" if name.text in to_be else stance(said.text, name.start, name.end, said.lead)
@@ -147,7 +152,10 @@ def _line_issue(subject: Subject, said: Said, cited: Citation) -> Issue | None:
 def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first: int, last: int) -> bool:
     """Whether the lines hold what the sentence names: a definition, a name, a quote, or at least its words."""
     shown = "\n".join(lines[first - 1 : last])
-    found_names = [name.text for name in names_in(_about(said, cited))] or [name.text for name in names_in(Said(text=said.lead, at=0))]
+    found_names = [name.text for name in names_in(_about(said, cited))]
+    found_names = found_names or [
+        name.text for name in names_in(Said(text=said.lead, at=0)) if any(one.path in subject.files.named(cited.path) for one in subject.symbols.defined(name.text))
+    ]
     names = [name.rpartition(".")[2] for name in found_names]
     whole = "\n".join(lines)
     named = [name for name in names if _stands(name, whole)]
@@ -159,20 +167,23 @@ def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first
         if begins or (_DEFINES.search(plain[max(0, cited.at - 60) : cited.at]) and not _GOES_ON.search(plain[: cited.at]) and cited.last - cited.first < 3):
             return begins
         if not any(_overlap(place, cited) for place in places):
-            return False
+            return cited.last - cited.first < _LONG and any("." not in name and _stands(name, shown) for name in found_names)
         others = [name for name in named if name not in {place.name for place in places}]
         return not others or any(_stands(name, shown) for name in others) or bool(telling(plain, but=(*names, cited.path)) & telling(shown))
     if named:
-        return any(_stands(name, shown) for name in named)
-    words = telling(said.text, but=(cited.path,)) - telling(cited.path)
+        inside = any(_overlap(place, cited) for place in places) and bool(telling(plain, but=(*names, cited.path)) & telling(shown))
+        return inside or any(_stands(name, shown) for name in named)
+    words = (telling(said.text, but=(cited.path,)) - telling(cited.path)) & telling(whole)
     numbers = set(re.findall(r"(?<![\w.:])\d+(?:\.\d+)?(?![\w:])", said.text.replace(cited.text, " ")))
     shown_words = telling(shown)
     here = len(words & shown_words)
-    return not words or here >= 2 or (here >= 1 and len(words & telling(whole)) <= 2) or any(re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", shown) for n in numbers)
+    return not words or here >= 2 or (here >= 1 and len(words) <= 2) or any(re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", shown) for n in numbers)
 
 
+_LONG: Final = 12
+"""Lines from which on a range is held against where a definition is, not only against whether its name is in it."""
 _GOES_ON: Final = re.compile(r"\b(?:goes on|ends?|until|up to|continues|through|down to)(?: \w+){0,2} ?$", re.IGNORECASE)
-_USES: Final = re.compile(r"\b(?:call(?:s|ed|ing)?|us(?:e|es|ed|ing)|import(?:s|ed)?|invok\w*|referenc\w*|instantiat\w*|pass(?:es|ed)|raised|registered|patched|overrid\w*|inherit\w*|subclass\w*|wrapped|exported|re-exported)\b", re.IGNORECASE)
+_USES: Final = re.compile(r"\b(?:call(?:s|ed|ing)?|us(?:e|es|ed|ing)|import(?:s|ed)?|invok\w*|referenc\w*|instantiat\w*|pass(?:es|ed)|registered|patched|overrid\w*|inherit\w*|subclass\w*|wrapped|exported|re-exported)\b", re.IGNORECASE)
 
 
 def _owners(subject: Subject, names: list[str], path: str) -> list[Definition]:
@@ -192,7 +203,7 @@ def _owners(subject: Subject, names: list[str], path: str) -> list[Definition]:
 def _overlap(place: Definition, cited: Citation) -> bool:
     """Whether most of the lines are of the definition, or most of the definition is among the lines."""
     shared = min(place.last, cited.last) - max(place.first, cited.first) + 1 + SLACK
-    return 2 * shared >= min(cited.last - cited.first, place.last - place.first) + 1 and shared > 0
+    return shared > 0 and 5 * shared >= 4 * (min(cited.last - cited.first, place.last - place.first) + 1)
 
 
 def _stands(name: str, text: str) -> bool:
@@ -239,7 +250,10 @@ def definitions_are_there(subject: Subject) -> Iterator[Issue]:
             word = words[0]
             there = ", ".join(list(dict.fromkeys(found.path for found in defined[word]))[:2]) or subject.files.having(word)[0]
             yield issue("major", said.text, f"{word} is not in {paths[0]}", f"name the file it is in: {there}")
-        elif len(set(paths)) == 1 and len(words) == 1 and _DEFINED_IN.search(said.text) and paths[0].endswith(".py"):
+            continue
+        if (verb := _DEFINED_IN.search(said.text)) is not None:
+            words = [name.text.rpartition(".")[2] for name in named if name.end <= verb.start()] or words
+        if len(set(paths)) == 1 and len(set(words)) == 1 and verb is not None and paths[0].endswith(".py"):
             places = {found.path for found in defined[words[0]] if found.kind != "name" or found.path == paths[0]}
             if places and paths[0] not in places:
                 yield issue("major", said.text, f"{words[0]} is not defined in {paths[0]}", f"name the file it is in: {', '.join(sorted(places)[:2])}")
@@ -338,7 +352,7 @@ def _block(subject: Subject, said: Said) -> Iterator[Issue]:
 
 
 _LEFT_OUT: Final = re.compile(r"\s*(?:#\s*)?(?:\.\.\.|…|\[\.\.\.\])")
-_FROM: Final = re.compile(r"\b(?:from|in|quoted?|excerpt|reads?|looks like this|shows?|contains?)\b[^.]*:\s*$", re.IGNORECASE)
+_FROM: Final = re.compile(r"\b(?:from|in|quoted?|excerpt|reads?|looks like this|shows?|contains?)\b.*:\s*$", re.IGNORECASE)
 
 
 def _comment(line: str) -> str:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
-from kestrel_lab.verification.files import Files
+from kestrel_lab.verification.files import Files, whole_word
 
 Answer = Literal["yes", "no", "unknown"]
 BUILTINS: Final = frozenset(dir(builtins))
@@ -80,6 +80,10 @@ class Symbols:
                 rest = names[length:]
                 if not rest:
                     return ["yes"]
+                if not any(whole_word(rest[0]).search(self._files.read(path) or "") or "import *" in (self._files.read(path) or "") for path in paths) and not any(
+                    self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")
+                ):
+                    return ["no"]
                 modules = [self.module(path) for path in paths]
                 answers: list[Answer] = ["unknown" if module is None else self._has(module, rest, ()) for module in modules]
                 folder = any(self._files.exists(f"{base}/{rest[0]}") for _ in [0]) or any(self._modules_named(f"{base}/{rest[0]}.py"))

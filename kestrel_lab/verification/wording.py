@@ -15,11 +15,11 @@ _MAKE: Final = re.compile(
     r"call (?:it|them)|renam(?:e|ing) (?:\S+ ){1,3}to|mov(?:e|ing) (?:\S+ ){1,4}(?:to|into)|(?:a|the|your|any|another|its own|into a|own) new|new (?:file|module|script|test|class|function|method|helper|command)|"
     r"produc(?:e|es|ing)|put (?:it|them|this|that) (?:in|into)|defin(?:e|ing) (?:a|an|your own)|propos(?:e|ed|ing)|to be (?:called|named|created)|"
     r"add(?:ing)? (?:a|an|your own|another)(?: \w+)?(?: (?:called|named|such as|like))?|could be (?:called|named)|implement(?:ing)? (?:a|an|your own))"
-    r"(?:[\s`*_:(\"]+(?!and\b|but\b|in\b|inside\b|of\b|from\b)[\w`'\"-]+){0,4}?[\s`*_:(\"']*$",
+    r"(?:[\s`*_:(,\"]+(?!and\b|but\b|in\b|inside\b|of\b|from\b)[\w`'\"-]+){0,4}?[\s`*_:(,\"']*$",
     re.IGNORECASE,
 )
 _DENY_BEFORE: Final = re.compile(
-    r"(?:\bthere(?:'s| is| are| was| were)?(?: currently| also| at present)? (?:no|not|n't)\b|\bno (?:such |longer |separate |dedicated )?(?:file|module|folder|directory|function|class|method|"
+    r"\bno[\s`*_\"']+$|(?:\bthere(?:'s| is| are| was| were)?(?: currently| also| at present)? (?:no|not|n't)\b|\bno (?:such |longer |separate |dedicated )?(?:file|module|folder|directory|function|class|method|"
     r"attribute|symbol|name|command|script|test|parameter|option|setting|match|matches|occurrence|mention|definition|hit)\w*\b|"
     r"\b(?:is|are|was|were|does|do|did|has|have|can|could)(?:n't| not| never) (?:\w+ ){0,2}?(?:any|a|an|exist|find|found|define[sd]?|contain|include|have|provide|ship|export|mention|called|named|see|locate)\b|"
     r"\b(?:lacks?|missing|without|removed?|deleted?|dropped?|absent|nonexistent|non-existent|nothing (?:called|named)|neither|nor|instead of|rather than|not (?:in|called|named)|formerly|used to be|replaces|unlike)\b)"
