@@ -75,6 +75,53 @@ FALSE: Final[tuple[tuple[str, str, str], ...]] = (
     ("iniconfig", "line", "The BOM is stripped at _parse.py:131 with `data = data.removeprefix(UTF8_BOM)`."),
 )  # fmt: skip
 
+LATER_TRUE: Final[tuple[tuple[str, str], ...]] = (
+    ("tenacity", "Use `stop_any` if one condition is enough and `stop_all` if every one has to hold; the operators `|` and `&` on stop strategies build the same thing (`stop_base.__or__` and `stop_base.__and__`)."),
+    ("tenacity", "Yes, `sum()` works on wait strategies. `__radd__` treats the accumulator's 0 as identity; any other number gives `NotImplemented`, so Python raises a TypeError at the `+`."),
+    ("tenacity", "By default sleeping is `time.sleep`, wrapped in `tenacity.nap.sleep`. Its docstring even says \u201cThis is the default strategy, and may be mocked out for unit testing.\u201d"),
+    ("tenacity", "What happens when all attempts fail? `RetryError` is raised (tenacity/__init__.py:{line:__init__.py|class RetryError}). With `reraise=True` you get the original exception instead."),
+    ("tenacity", "Minimal example:\n\n```python\nfrom tenacity import retry, stop_after_attempt, wait_fixed\n\n\n@retry(stop=stop_after_attempt(3), wait=wait_fixed(2))\ndef fetch():\n    ...\n```\n\nThat makes at most three attempts with two seconds between them."),
+    ("tenacity", "wait.py is where I'd look first:\n\n* `wait_fixed` - a constant\n* `wait_random` - between min and max, by default 0 and 1\n* `wait_combine` - the sum of several\n* `wait_chain` - one after the other"),
+    ("tenacity", "There isn't a `wait_until` class, and no file called `schedule.py`; if you need that you'd have to write a callable which takes a `RetryCallState` and returns a float."),
+    ("tenacity", "`sleep_using_event` (`nap.py`, lines {line:nap.py|class sleep_using_event}-43) may return early: there is a note by harlowja that it \"may *not* actually wait for timeout seconds if the event is set\"."),
+    ("tenacity", "The Tornado support sits in its own module, `tornadoweb.py`, 64 lines. `_has_tornado` in the package's `__init__` decides whether it is used."),
+    ("tenacity", "I checked the statistics property: it's defined on `BaseRetrying` around line {line:__init__.py|def statistics} of `__init__.py`, not on the `Retrying` class."),
+    ("tenacity", "1. Create `examples/backoff.py`.\n2. Put your `@retry` decorated function into it.\n3. Start it with `python examples/backoff.py` and watch the output.\n\nNothing in tenacity itself has to change."),
+    ("tenacity", "`wait_none` is `wait_fixed` with 0:\n\n```py\nclass wait_none(wait_fixed):\n    \"\"\"Wait strategy that doesn't wait at all before retrying.\"\"\"\n\n    def __init__(self) -> None:\n        super().__init__(0)\n```"),
+    ("click", "`click.echo` is implemented in `utils.py`, and it's re-exported from the package, so `from click import echo` is fine."),
+    ("click", "Exit codes: `UsageError` has `exit_code = 2`, while plain `ClickException` uses 1 (both in `exceptions.py`)."),
+    ("click", "If you only want to know whether it is installed, `python -m pip show click` is enough; no need to run any code of your own."),
+    ("click", "A group is a command as well: `class Group(Command)` in core.py. Adding a subcommand goes through `add_command`."),
+    ("click", "The config could look like this:\n\n```toml\n[project.scripts]\nmytool = \"mytool.cli:main\"\n```\n\nwhere `mytool/cli.py` is a file you create yourself."),
+    ("click", "Prompts are in `termui.py`: `prompt`, `confirm`, `progressbar`, `style`, `secho`. Nothing there is named `ask`, by the way."),
+    ("click", "I'm not sure about Windows, I have not tested it. On paper `_winconsole.py` handles it."),
+    ("click", "Testing: `CliRunner` lives in `testing.py` and has an `invoke` method; `isolated_filesystem` gives you a temporary folder."),
+)  # fmt: skip
+
+LATER_FALSE: Final[tuple[tuple[str, str, str], ...]] = (
+    ("tenacity", "file", "Sleeping is implemented in tenacity/sleepers.py, which wraps `time.sleep`."),
+    ("tenacity", "file", "`RetryError` is defined in `retry.py`, together with the predicates."),
+    ("tenacity", "line", "`RetryError` is declared on line 611 of `__init__.py`."),
+    ("tenacity", "line", "See `stop.py:12` for `stop_any`."),
+    ("tenacity", "name", "To wait until a given time, use `wait_until_time` from `tenacity.wait`."),
+    ("tenacity", "name", "`BaseRetrying.collect_metrics` gives you the numbers."),
+    ("tenacity", "name", "```python\nfrom tenacity import retry, stop_after_failures\n```"),
+    ("tenacity", "number", "`wait_random` waits between min and max, where `max` defaults to 30 (wait.py)."),
+    ("tenacity", "number", "tornadoweb.py is a file of 164 lines in total."),
+    ("tenacity", "quote", "The docstring of `sleep` says \u201cThis is a blocking strategy, and must never be mocked.\u201d"),
+    ("tenacity", "quote", "`wait_combine` is documented as \"Multiply several waiting strategies.\""),
+    ("tenacity", "command", "There's a CLI as well: `tenacity-run --attempts 3 ./script.sh` retries any script."),
+    ("click", "file", "`CliRunner` lives in `click/testing/runner.py`."),
+    ("click", "file", "`click.echo` is implemented in `termui.py`, in the function `echo`."),
+    ("click", "line", "`CliRunner` starts at testing.py:7 and is documented there."),
+    ("click", "name", "`Group.register_all` adds every subcommand at once."),
+    ("click", "number", "`UsageError` has `exit_code = 64`, as in sysexits."),
+    ("click", "quote", "> A command line toolkit that never prints to the console.\n\nsays the docstring of the package."),
+    ("click", "command", "Generate the completion script with `click-complete --shell zsh`."),
+    ("click", "command", "```bash\npip install click\npython -m click.scaffold new mytool\n```"),
+)  # fmt: skip
+"""A second such set, about two more packages, written after the checks were put right by the first."""
+
 _LINE: Final = re.compile(r"\{line:(?P<file>[^|}]+)\|(?P<text>[^}]+)\}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import shutil
@@ -267,6 +266,7 @@ def importable(module: str, subject: Subject) -> bool:
     base = "/".join(names)
     if subject.files.exists(f"{base}.py") or subject.files.exists(base):
         return True
-    if names[0] in sys.stdlib_module_names:
-        return len(names) == 1 or "no" not in installed(names)
-    return bool(importlib.util.find_spec(names[0])) and "no" not in installed(names) if names[0].isidentifier() else False
+    place = source_of(names[0])
+    if place is None:
+        return names[0] in sys.stdlib_module_names or names[0] in sys.builtin_module_names
+    return len(names) == 1 or any(place.joinpath(*names[1:-1], end).exists() for end in (names[-1], f"{names[-1]}.py"))

@@ -37,12 +37,7 @@ _GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
 
 def files_exist(subject: Subject) -> Iterator[Issue]:
     """Every file that is named is there, was told of in the run, or is to be made; one said to be missing is not there."""
-    to_be = {
-        name.text
-        for said in subject.claims
-        for name in files_in(said)
-        if stance(said.text, name.start, name.end, said.lead) in ("to be made", "denied") and not subject.files.exists(name.text)
-    }
+    to_be = to_be_made(subject)
     for said in subject.claims:
         for name in files_in(said):
             how = "to be made" if name.text in to_be else stance(said.text, name.start, name.end, said.lead)
@@ -52,6 +47,16 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
                     yield issue("major", said.text, f"the file {name.text} is said not to be there, and it is", "look at the file, or leave the sentence out")
             elif not there and not _excused(subject, said, name) and how == "asserted" and subject.files.whole:
                 yield issue("critical", said.text, f"the file {name.text} does not exist", f"name a file that exists{_like(subject, name.text)}")
+
+
+def to_be_made(subject: Subject) -> set[str]:
+    """Files that some sentence of the answer proposes to make, or says not to be there, and that are not there."""
+    return {
+        name.text
+        for said in subject.claims
+        for name in files_in(said)
+        if stance(said.text, name.start, name.end, said.lead) in ("to be made", "denied") and not subject.files.exists(name.text)
+    }
 
 
 def _denies_existence(sentence: str, name: Name) -> bool:
@@ -164,7 +169,8 @@ def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first
     places = [] if module is None else _owners(subject, found_names, module.path)
     if places and not _USES.search(plain):
         begins = any(abs(first - cited.first) <= SLACK for place in places for first in place.firsts or (place.first,))
-        if begins or (_DEFINES.search(plain[max(0, cited.at - 60) : cited.at]) and not _GOES_ON.search(plain[: cited.at]) and cited.last - cited.first < 3):
+        within = re.search(rf"\b(?:on|in|inside|within|of) (?:the )?(?:class )?[`*]*(?:{'|'.join(re.escape(place.name) for place in places)})\b", plain)
+        if begins or (_DEFINES.search(plain[max(0, cited.at - 60) : cited.at]) and not within and not _GOES_ON.search(plain[: cited.at]) and cited.last - cited.first < 3):
             return begins
         if not any(_overlap(place, cited) for place in places):
             return cited.last - cited.first < _LONG and any("." not in name and _stands(name, shown) for name in found_names)
@@ -310,7 +316,7 @@ def _quote_issue(subject: Subject, said: Said, quote: str) -> Iterator[Issue]:
         return
     named = [path for name in files_in(said) for path in subject.files.named(name.text)]
     here = [subject.files.read(path) or "" for path in named]
-    if _all_in(parts, here) or _all_in(parts, [subject.told]) or _all_in(parts, [joined(text) for text in here]):
+    if _assigned(quote, [*here, subject.told]) or _all_in(parts, here) or _all_in(parts, [subject.told]) or _all_in(parts, [joined(text) for text in here]):
         return
     elsewhere = next((path for path, text in subject.files.texts() if _all_in(parts, [text]) or _all_in(parts, [joined(text)])), "")
     if elsewhere and not named:
@@ -319,6 +325,13 @@ def _quote_issue(subject: Subject, said: Said, quote: str) -> Iterator[Issue]:
         yield issue("major", said.text, f"the quote “{quote}” is not in {named[0]}", f"name the file it is from: {elsewhere}")
     elif subject.files.whole:
         yield issue("critical", said.text, f"the quote “{quote}” is neither in the workspace nor in what a tool answered", "quote it word by word, or say it without quotation marks")
+
+
+def _assigned(quote: str, texts: list[str]) -> bool:
+    """Whether `name = value` is there, with a type between them maybe."""
+    found = re.fullmatch(r"([\w.]+)\s*=\s*(.+)", quote)
+    pattern = re.compile(rf"(?<!\w){re.escape(found[1])}(?:\s*:[^=\n]+)?\s*=\s*{re.escape(found[2])}(?!\w)") if found else None
+    return pattern is not None and any(pattern.search(text) for text in texts)
 
 
 def _all_in(parts: list[str], texts: list[str]) -> bool:

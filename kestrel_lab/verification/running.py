@@ -17,6 +17,7 @@ from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.facts import importable
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.naming import code_in
+from kestrel_lab.verification.placing import to_be_made
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.symbols import installed
 from kestrel_lab.verification.wording import PLACEHOLDER, stance
@@ -204,7 +205,7 @@ def _missing(subject: Subject, words: list[str]) -> tuple[str, str] | None:  # n
     if re.fullmatch(r"python[\d.]*|pypy3?", name) and rest:
         if rest[0] == "-m" and len(rest) > 1:
             return None if PLACEHOLDER.search(rest[1]) or importable(rest[1], subject) or rest[1] in _ELSEWHERE else ("critical", f"there is no module {rest[1]} to run")
-        if rest[0].endswith(".py") and not PLACEHOLDER.search(rest[0]) and not subject.files.exists(rest[0]) and not subject.tells(rest[0]):
+        if rest[0].endswith(".py") and not PLACEHOLDER.search(rest[0]) and not subject.files.exists(rest[0]) and not subject.tells(rest[0]) and rest[0] not in to_be_made(subject):
             return "critical", f"there is no {rest[0]} to run"
     if name == "make" and rest and (text := subject.files.read("Makefile")) is not None:
         wanted = next((word for word in rest if re.fullmatch(r"[A-Za-z][\w.-]*", word)), "")

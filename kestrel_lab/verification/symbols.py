@@ -223,8 +223,10 @@ def installed(names: list[str]) -> list[Answer]:
     if not rest:
         return ["yes"]
     module = _module(place / "__init__.py" if place.is_dir() else place)
-    if module is None or module.open:
+    if module is None:
         return ["unknown"]
+    if module.open and rest[0] not in module.members:
+        return ["unknown"] if _speaks_of(Path(module.path), rest[0]) else ["no"]
     member = module.members.get(rest[0])
     if member is None:
         return ["no"] if not re.match(r"__\w+__$", rest[0]) else ["yes"]
@@ -233,6 +235,15 @@ def installed(names: list[str]) -> list[Answer]:
     if member.kind != "class" or member.bases or member.open:
         return ["yes"] if rest[1] in member.members else ["unknown"]
     return ["yes"] if rest[1] in member.members or rest[1] in _BUILTIN_MEMBERS else ["no"]
+
+
+def _speaks_of(path: Path, name: str) -> bool:
+    """Whether a module that makes names when asked for them may make this one."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return "import *" in text or whole_word(name).search(text) is not None
 
 
 @lru_cache(maxsize=200)

@@ -15,7 +15,11 @@ _MAKE: Final = re.compile(
     r"call (?:it|them)|renam(?:e|ing) (?:\S+ ){1,3}to|mov(?:e|ing) (?:\S+ ){1,4}(?:to|into)|(?:a|the|your|any|another|its own|into a|own) new|new (?:file|module|script|test|class|function|method|helper|command)|"
     r"produc(?:e|es|ing)|put (?:it|them|this|that) (?:in|into)|defin(?:e|ing) (?:a|an|your own)|propos(?:e|ed|ing)|to be (?:called|named|created)|"
     r"add(?:ing)? (?:a|an|your own|another)(?: \w+)?(?: (?:called|named|such as|like))?|could be (?:called|named)|implement(?:ing)? (?:a|an|your own))"
-    r"(?:[\s`*_:(,\"]+(?!and\b|but\b|in\b|inside\b|of\b|from\b)[\w`'\"-]+){0,4}?[\s`*_:(,\"']*$",
+    r"(?:[\s`*_:(,\"]+(?!(?:and|but|in|inside|of|from|with|using|by|via)\b)[\w`'\"-]+){0,4}?[\s`*_:(,\"']*$",
+    re.IGNORECASE,
+)
+_MAKE_AFTER: Final = re.compile(
+    r"^[`*_\"')\]]*,? (?:is |being |as |would be |will be )?(?:a |the |one )?(?:new )?(?:(?:file|module|script|folder|function|class|helper) )?(?:that |which )?(?:you|we|I)(?:'ll| will| would| have to| need to| can)? (?:create|write|add|make)\b",
     re.IGNORECASE,
 )
 _DENY_BEFORE: Final = re.compile(
@@ -48,7 +52,7 @@ def stance(sentence: str, start: int, end: int, lead: str = "") -> Stance:
     before, after = sentence[max(0, start - _NEAR) : start], sentence[end : end + _NEAR]
     if _DENY_AFTER.search(after) or _DENY_BEFORE.search(before):
         return "denied"
-    if _MAKE.search(before) or (lead and _CREATES.search(lead) and not before.strip(" `*_")):
+    if _MAKE.search(before) or _MAKE_AFTER.search(after) or (lead and _CREATES.search(lead) and not before.strip(" `*_")):
         return "to be made"
     if _SUPPOSE.search(sentence[:start]):
         return "supposed"
