@@ -19,7 +19,7 @@ _HEADING: Final = re.compile(r"^ {0,3}#{1,6}\s+")
 _RULE: Final = re.compile(r"^\s*\|?[\s:|-]*-{3,}[\s:|-]*\|?\s*$")
 _COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=[\"“'`(\[*_A-Z0-9À-Þ\x00])")
-_SHORT: Final = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|no|nos|fig|sec|ch|vol|pp|p|ca|mr|mrs|ms|dr|prof|st|resp|incl|excl|max|min|esp)|(?:^|[\s(])[A-Za-z])\.$", re.IGNORECASE)
+_SHORT: Final = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|no|nos|fig|sec|ch|vol|pp|p|ca|mr|mrs|ms|dr|prof|st|resp|incl|excl|max|min|esp)|(?:^|[\s(])(?-i:[A-HJ-Z]))\.$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

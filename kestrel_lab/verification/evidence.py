@@ -10,7 +10,7 @@ from kestrel_lab.core.protocols import Entailment
 from kestrel_lab.core.spans import Citation, Span, Standing, citations, resolve, standing
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.support import THRESHOLD, Support, absent_numbers, score
+from kestrel_lab.verification.support import THRESHOLD, Support, Word, absent_numbers, score
 from kestrel_lab.verification.words import telling
 
 MOST_SPANS: Final = 3
@@ -49,10 +49,9 @@ def evidence_of(subject: Subject) -> tuple[Backed, ...]:
         spans = tuple(one.span for one in cited if one.span is not None) or _nearest(said.text, pool)
         texts = [span.text for span in spans]
         value = score(_bare(said.text, cited), texts)
-        support = Support(
-            word="supported" if value >= THRESHOLD else "weak", score=value, spans=spans if value else (),
-            warnings=absent_numbers(_bare(said.text, cited), texts) if texts else (),
-        )  # fmt: skip
+        absent = absent_numbers(_bare(said.text, cited), texts) if texts else ()
+        word: Word = "supported" if value >= THRESHOLD and not absent else "weak"
+        support = Support(word=word, score=value, spans=spans if value else (), warnings=absent)
         found.append(Backed(said=said, support=support, cited=cited))
     return tuple(found)
 
@@ -65,7 +64,7 @@ async def with_entailment(backed: Iterable[Backed], port: Entailment) -> tuple[B
             found.append(one)
             continue
         said = await port(one.said.text, [span.text for span in one.support.spans])
-        word = "contradicted" if said.verdict == "contradicted" else "supported" if said.verdict == "entailed" else "not contradicted"
+        word: Word = "contradicted" if said.verdict == "contradicted" else "supported" if said.verdict == "entailed" else "not contradicted"
         found.append(replace(one, support=replace(one.support, word=word)))
     return tuple(found)
 

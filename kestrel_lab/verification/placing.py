@@ -158,12 +158,13 @@ def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first
     """Whether the lines hold what the sentence names: a definition, a name, a quote, or at least its words."""
     shown = "\n".join(lines[first - 1 : last])
     found_names = [name.text for name in names_in(_about(said, cited))]
-    found_names = found_names or [
-        name.text for name in names_in(Said(text=said.lead, at=0)) if any(one.path in subject.files.named(cited.path) for one in subject.symbols.defined(name.text))
-    ]
+    defines = _DEFINES.search(said.text) is not None
+    found_names = found_names or _names_before(subject, said, cited, anywhere=defines)
     names = [name.rpartition(".")[2] for name in found_names]
     whole = "\n".join(lines)
     named = [name for name in names if _stands(name, whole)]
+    if defines and found_names and not named and all(subject.symbols.defined(name) for name in names):
+        return False
     module = subject.symbols.module(next(iter(subject.files.named(cited.path)), ""))
     plain = _QUOTE.sub(lambda match: " " * len(match[0]), said.text)
     places = [] if module is None else _owners(subject, found_names, module.path)
@@ -204,6 +205,13 @@ def _owners(subject: Subject, names: list[str], path: str) -> list[Definition]:
         found += known
     methods = [one for one in found if one.kind == "function"]
     return methods or found
+
+
+def _names_before(subject: Subject, said: Said, cited: Citation, *, anywhere: bool) -> list[str]:
+    """Names of what was said before that something is called: in the file, or anywhere."""
+    names = [name.text for name in names_in(Said(text=said.lead, at=0))]
+    files = subject.files.named(cited.path)
+    return [name for name in names if any(anywhere or one.path in files for one in subject.symbols.defined(name) if one.kind != "name")]
 
 
 def _overlap(place: Definition, cited: Citation) -> bool:

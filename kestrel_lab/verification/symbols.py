@@ -16,9 +16,8 @@ from kestrel_lab.verification.files import Files, whole_word
 
 Answer = Literal["yes", "no", "unknown"]
 BUILTINS: Final = frozenset(dir(builtins))
-_BUILTIN_MEMBERS: Final = frozenset(
-    name for kind in (str, bytes, list, dict, set, tuple, int, float, object, type, BaseException, OSError) for name in dir(kind)
-)
+_OF_ALL: Final = frozenset((*dir(object), *dir(type), "__dict__", "__slots__", "__annotations__", "__module__", "__name__"))
+"""Members that every class has."""
 
 
 @dataclass(slots=True)
@@ -102,12 +101,15 @@ class Symbols:
         if name in holder.members:
             member = holder.members[name]
             return "yes" if not more else "unknown" if member.kind == "name" else self._has(member, more, ())
-        if name in _BUILTIN_MEMBERS or (holder.kind == "function" and name in holder.arguments):
+        if name in _OF_ALL or (holder.kind == "function" and name in holder.arguments):
             return "yes"
         if holder.kind == "function":
             return "unknown"
         answers: list[Answer] = []
         for base in holder.bases:
+            if isinstance(builtin := getattr(builtins, base, None), type):
+                answers.append("yes" if hasattr(builtin, name) else "no")
+                continue
             known = [found for found in self.defined(base.rpartition(".")[2]) if found.kind == "class"] if base not in seen else []
             if base in ("object", "Generic", "Protocol", "ABC", "typing.Generic", "typing.Protocol"):
                 continue
@@ -234,7 +236,7 @@ def installed(names: list[str]) -> list[Answer]:
         return ["yes"]
     if member.kind != "class" or member.bases or member.open:
         return ["yes"] if rest[1] in member.members else ["unknown"]
-    return ["yes"] if rest[1] in member.members or rest[1] in _BUILTIN_MEMBERS else ["no"]
+    return ["yes"] if rest[1] in member.members or rest[1] in _OF_ALL else ["no"]
 
 
 def _speaks_of(path: Path, name: str) -> bool:
