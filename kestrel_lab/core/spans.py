@@ -98,9 +98,7 @@ def citations(answer: str) -> tuple[Citation, ...]:
         found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=last)
     for match in _BEFORE.finditer(answer):
         first = int(match["first"])
-        found[match.start()] = Citation(
-            text=match[0], at=match.start(), path=match["path"], first=first, last=int(match["last"] or first)
-        )
+        found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=int(match["last"] or first))
     for match in _CALL.finditer(answer):
         found.setdefault(match.start(), Citation(text=match[0], at=match.start(), call=match["call"]))
     for match in _URL.finditer(answer):
@@ -134,7 +132,9 @@ def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple
         marks = [*_PART.finditer(text)]
         ends = [mark.start() for mark in marks[1:]] + [len(text)]
         return whole, *(
-            span for mark, end in zip(marks, ends, strict=True) for span in _lines(whole, mark["path"], 1, mark.end(), text[mark.end() : end])
+            span
+            for mark, end in zip(marks, ends, strict=True)
+            for span in _lines(whole, mark["path"], 1, mark.end(), text[mark.end() : end])
         )
     if tool == "grep":
         return whole, *(_line(whole, match) for match in _GREP.finditer(text))
@@ -174,7 +174,9 @@ def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | 
         return next((span for span in reversed(spans) if span.id == cited.call), None)
     if cited.page:
         return next((span for span in reversed(spans) if span.page and _same_page(span.page, cited.page)), None)
-    seen = [span for span in spans if span.path and _same_file(span.path, cited.path) and span.first <= cited.first <= cited.last <= span.last]
+    seen = [
+        span for span in spans if span.path and _same_file(span.path, cited.path) and span.first <= cited.first <= cited.last <= span.last
+    ]
     if seen:
         return _cut(min(reversed(seen), key=lambda span: span.last - span.first), cited)
     text = read(cited.path)

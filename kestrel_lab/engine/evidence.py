@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kestrel_lab.core.events import Record
 from kestrel_lab.core.jsontypes import Json
@@ -123,7 +123,9 @@ def looked_at(state: RunState, root: Path, answer: str, *, goal: str = "", but: 
     try:
         return VerifierEngine()(subject_in(state, root, answer, goal=goal, but=but))
     except Exception as error:  # noqa: BLE001  # an answer is not lost to a defect of what looks at it
-        return (issue("minor", "", f"the answer could not be checked: {type(error).__name__}: {error}", "please report it", check="checks"),)
+        return (
+            issue("minor", "", f"the answer could not be checked: {type(error).__name__}: {error}", "please report it", check="checks"),
+        )
 
 
 def _root(workspace: str) -> Path | None:
@@ -136,4 +138,4 @@ def as_cited(subject: Subject) -> tuple[Span, ...]:
     backed = evidence_of(subject)
     cited = [one.span for claim in backed for one in claim.cited if one.span is not None]
     chosen = cited or [span for claim in backed for span in claim.support.spans]
-    return tuple({span.id: span for span in cast("list[Span]", chosen)}.values())
+    return tuple({span.id: span for span in chosen}.values())

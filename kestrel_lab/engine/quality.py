@@ -88,7 +88,8 @@ async def quality(scope: Scope) -> Done:
     missing = [one.said.text for one in backed if not one.support.spans] if subject.spans else []
     if asked and answer:
         more = await Dialogue(scope.step, ctx, scope.desk).ask(
-            _TEXT.format(goal=goal, artifacts=told(cast("dict[str, Json]", {"answer": answer, **_shown(backed)}))), lambda text: _report(text, answer)
+            _TEXT.format(goal=goal, artifacts=told(cast("dict[str, Json]", {"answer": answer, **_shown(backed)}))),
+            lambda text: _report(text, answer),
         )
         found += [{"step": "", **entry, "check": "model"} for entry in more["issues"]]
         missing += [text for text in more["missing_evidence"] if text not in missing]

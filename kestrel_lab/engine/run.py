@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, StageFinished, to_json
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
@@ -176,7 +177,9 @@ class Run:
         """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view(), limit=None) + self._claims_html()), encoding="utf-8")
+        target.write_text(
+            page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view(), limit=None) + self._claims_html()), encoding="utf-8"
+        )
         return target
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:

@@ -79,7 +79,9 @@ class ModelVerifier:
             **_shown(claim),
         }
         sources = (
-            "What the answer rests on is given under the id of the call, or of the lines of a file." if claim.evidence else "No tool was called in the run."
+            "What the answer rests on is given under the id of the call, or of the lines of a file."
+            if claim.evidence
+            else "No tool was called in the run."
         )
         text = _TEXT.format(goal=claim.goal, sources=sources, artifacts=told(cast("dict[str, Json]", shown)))
         verdict = await self.dialogue.ask(text, lambda answer: self._verdict(answer, claim))
@@ -151,7 +153,7 @@ class Vote:
             except (ModelError, UsageError) as error:
                 problem = error if isinstance(error, RunError) else RunError(str(error))
         if not verdicts:
-            raise problem or RunError("there is no judge")  # noqa: EM101  # it cannot be
+            raise problem or RunError("there is no judge")  # it cannot be
         passing = sum(found.passed for found in verdicts)
         passed = 2 * passing > len(verdicts)
         issues = tuple(dict.fromkeys(issue for found in verdicts if not found.passed for issue in found.issues))

@@ -18,8 +18,8 @@ from kestrel_lab.core.template import escape
 from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.artifacts import as_text
 from kestrel_lab.engine.dialogue import Dialogue
-from kestrel_lab.engine.operation import Done, Operation, Scope
 from kestrel_lab.engine.evidence import as_cited, subject_in
+from kestrel_lab.engine.operation import Done, Operation, Scope
 from kestrel_lab.engine.verifiers import VERDICT, Grounded, ModelVerifier, Vote
 from kestrel_lab.log.fold import RunState
 

@@ -89,7 +89,11 @@ class Facts:
         for node in ast.iter_child_nodes(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 dotted = f"{owner}.{node.name}" if owner else node.name
-                args = () if isinstance(node, ast.ClassDef) else tuple(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs) if arg.arg not in ("self", "cls"))
+                args = (
+                    ()
+                    if isinstance(node, ast.ClassDef)
+                    else tuple(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs) if arg.arg not in ("self", "cls"))
+                )
                 doc = (ast.get_docstring(node) or "").partition("\n")[0].strip()
                 kind = "class" if isinstance(node, ast.ClassDef) else "method" if owner else "function"
                 if not node.name.startswith("__") and owner.count(".") == 0:
@@ -99,18 +103,27 @@ class Facts:
                         self._raises(node, path, dotted)
                 self._walk(node, path, dotted if isinstance(node, ast.ClassDef) else f"{dotted}.<locals>")
             elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and _number(node.value) and not owner:
-                if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) and ast.unparse(node) in self.lines[path][node.lineno - 1]:
-                    self.numbers.append(_Number(path, node.lineno, "", node.targets[0].id, ast.unparse(node.value)))
+                target = node.targets[0]
+                if isinstance(target, ast.Name) and ast.unparse(node) in self.lines[path][node.lineno - 1]:
+                    self.numbers.append(_Number(path, node.lineno, "", target.id, ast.unparse(node.value)))
 
     def _defaults(self, node: ast.FunctionDef | ast.AsyncFunctionDef, path: str, dotted: str) -> None:
-        pairs = [*zip(node.args.args[::-1], node.args.defaults[::-1], strict=False), *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+        pairs = [
+            *zip(node.args.args[::-1], node.args.defaults[::-1], strict=False),
+            *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True),
+        ]
         for arg, value in pairs:
             if isinstance(value, ast.Constant) and _number(value) and ast.unparse(value) in self.lines[path][arg.lineno - 1]:
                 self.numbers.append(_Number(path, arg.lineno, dotted, arg.arg, ast.unparse(value)))
 
     def _raises(self, node: ast.AST, path: str, dotted: str) -> None:
         for found in ast.walk(node):
-            if isinstance(found, ast.Raise) and isinstance(found.exc, ast.Call) and found.exc.args and isinstance(found.exc.args[0], ast.Constant):
+            if (
+                isinstance(found, ast.Raise)
+                and isinstance(found.exc, ast.Call)
+                and found.exc.args
+                and isinstance(found.exc.args[0], ast.Constant)
+            ):
                 text = found.exc.args[0].value
                 if isinstance(text, str) and len(text.split()) >= 4 and '"' not in text and "\n" not in text:
                     self.messages.append(_Message(path, found.lineno, dotted, ast.unparse(found.exc.func), text.strip().rstrip(".")))
@@ -120,20 +133,29 @@ class Facts:
         found = [
             one
             for one in self.defs
-            if one.kind == kind and self.times[one.name] == 1 and len(one.name) > 4 and (not documented or (len(one.doc.split()) >= 5 and '"' not in one.doc and "`" not in one.doc))
+            if one.kind == kind
+            and self.times[one.name] == 1
+            and len(one.name) > 4
+            and (not documented or (len(one.doc.split()) >= 5 and '"' not in one.doc and "`" not in one.doc))
         ]
         return self.rng.choice(found)
 
 
 def _number(node: ast.Constant) -> bool:
-    return isinstance(node.value, int | float) and not isinstance(node.value, bool) and node.value not in (0, 1, 2, -1) and abs(node.value) < 1e9
+    return (
+        isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+        and node.value not in (0, 1, 2, -1)
+        and abs(node.value) < 1e9
+    )
 
 
 def true_answers(facts: Facts, count: int) -> Iterator[Answer]:
     """True answers in all styles, one after the other."""
     styles = [style for style in STYLES if _possible(style, facts)]
     for number in range(count):
-        yield Answer(root=facts.root, text=styles[number % len(styles)](facts))
+        style = styles[number % len(styles)]
+        yield Answer(root=facts.root, text=style(facts) if _possible(style, facts) else _prose(facts))
 
 
 def made_up(facts: Facts, fault: Fault, count: int) -> Iterator[Answer]:
@@ -143,7 +165,10 @@ def made_up(facts: Facts, fault: Fault, count: int) -> Iterator[Answer]:
         if given == count:
             return
         styles = [style for style in STYLES if _possible(style, facts)]
-        text = facts.rng.choice(styles)(facts)
+        try:
+            text = facts.rng.choice(styles)(facts)
+        except IndexError:  # this file, this time, has nothing to say of the kind
+            continue
         changed = _CHANGES[fault](facts, text)
         if changed is not None:
             given += 1
@@ -248,7 +273,7 @@ def _prose(facts: Facts) -> str:
 
 def _sizes(facts: Facts) -> str:
     path = facts.rng.choice([path for path, lines in facts.lines.items() if len(lines) > 30])
-    one = facts.rng.choice([found for found in facts.defs if found.path == path] or [facts.pick("class")])
+    one = facts.rng.choice([found for found in facts.defs if found.path == path] or facts.defs)
     return f"The file `{path}` has {len(facts.lines[path])} lines. It is about one thing; see `{one.name}` in `{one.path}` for an example of the style."
 
 
@@ -257,7 +282,22 @@ def _as_json(facts: Facts) -> str:
     return f'{{"file": "{one.path}", "line": {one.first}, "symbol": "{one.name}", "place": "{one.path}:{one.first}", "sure": true}}'
 
 
-STYLES: Final = (_where, _bullets, _table, _quoted, _excerpt, _missing, _to_make, _default, _constant, _error, _commands, _prose, _sizes, _as_json)
+STYLES: Final = (
+    _where,
+    _bullets,
+    _table,
+    _quoted,
+    _excerpt,
+    _missing,
+    _to_make,
+    _default,
+    _constant,
+    _error,
+    _commands,
+    _prose,
+    _sizes,
+    _as_json,
+)
 
 
 # ---- ways of making things up -------------------------------------------------------------------------------------
@@ -270,18 +310,39 @@ def _wrong_file(facts: Facts, text: str) -> tuple[str, str] | None:
     old = paths[0]
     if facts.rng.random() < 0.6:
         stem = old.removesuffix(".py").rstrip("_")
-        new = facts.rng.choice((f"{stem}_helpers.py", f"core/{old}", f"{stem}_v2.py", f"{old.rpartition('/')[0] or 'internal'}/{stem.rpartition('/')[2]}_impl.py"))
+        new = facts.rng.choice(
+            (
+                f"{stem}_helpers.py",
+                f"core/{old}",
+                f"{stem}_v2.py",
+                f"{old.rpartition('/')[0] or 'internal'}/{stem.rpartition('/')[2]}_impl.py",
+            )
+        )
     else:
         names = [one for one in facts.defs if one.path == old and re.search(rf"\b{re.escape(one.name)}\b", text)]
-        without = [path for path, lines in facts.lines.items() if len(lines) > 5 and path != old and names and not any(re.search(rf"\b{re.escape(one.name)}\b", "\n".join(lines)) for one in names)]
+        without = [
+            path
+            for path, lines in facts.lines.items()
+            if len(lines) > 5
+            and path != old
+            and names
+            and not any(re.search(rf"\b{re.escape(one.name)}\b", "\n".join(lines)) for one in names)
+        ]
         if not without:
             return None
         new = facts.rng.choice(without)
-    return (re.sub(rf"(?<![\w/]){re.escape(old)}", new, text), f"{new} for {old}") if new not in facts.lines or "_" in new else (re.sub(rf"(?<![\w/]){re.escape(old)}", new, text), f"{new} for {old}")
+    return re.sub(rf"(?<![\w/]){re.escape(old)}", new, text), f"{new} for {old}"
 
 
 def _wrong_line(facts: Facts, text: str) -> tuple[str, str] | None:
-    match = next(iter(re.finditer(r"(?P<path>[\w/]+\.py):(?P<a>\d+)(?:-(?P<b>\d+))?|\blines? (?P<c>\d+)(?: to (?P<d>\d+))? of `?(?P<path2>[\w/]+\.py)", text)), None)
+    match = next(
+        iter(
+            re.finditer(
+                r"(?P<path>[\w/]+\.py):(?P<a>\d+)(?:-(?P<b>\d+))?|\blines? (?P<c>\d+)(?: to (?P<d>\d+))? of `?(?P<path2>[\w/]+\.py)", text
+            )
+        ),
+        None,
+    )
     if match is None:
         return None
     path, first = match["path"] or match["path2"], int(match["a"] or match["c"])
@@ -305,7 +366,11 @@ def _invented(facts: Facts, text: str) -> tuple[str, str] | None:
     if not names:
         return None
     old = facts.rng.choice(names).name
-    new = facts.rng.choice(("{}_async_all", "resolve_{}_now", "{}_or_raise")).format(old) if not old[:1].isupper() else facts.rng.choice(("{}Registry", "Lazy{}", "{}Broker")).format(old)
+    new = (
+        facts.rng.choice(("{}_async_all", "resolve_{}_now", "{}_or_raise")).format(old)
+        if not old[:1].isupper()
+        else facts.rng.choice(("{}Registry", "Lazy{}", "{}Broker")).format(old)
+    )
     if new in facts.words or "Manager" in old:
         return None
     return re.sub(rf"\b{re.escape(old)}\b", new, text), f"{new} for {old}"
@@ -322,7 +387,18 @@ def _altered_number(facts: Facts, text: str) -> tuple[str, str] | None:
     return text[: match.start()] + shown + text[match.end() :], f"{shown} for {old}"
 
 
-_SWAPS: Final = {"not": "always", "must": "may", "the": "every", "a": "each", "is": "was never", "for": "against", "Return": "Delete", "to": "without", "of": "beyond", "and": "or"}
+_SWAPS: Final = {
+    "not": "always",
+    "must": "may",
+    "the": "every",
+    "a": "each",
+    "is": "was never",
+    "for": "against",
+    "Return": "Delete",
+    "to": "without",
+    "of": "beyond",
+    "and": "or",
+}
 
 
 def _altered_quote(facts: Facts, text: str) -> tuple[str, str] | None:

@@ -85,7 +85,9 @@ def summary(backed: Sequence[Backed]) -> str:
     words = [one.support.word for one in backed]
     parts = [f"{words.count(word)} {word}" for word in ("supported", "not contradicted", "weak", "contradicted") if word in words]
     stale = sum(cited.standing != "current" for one in backed for cited in one.cited)
-    return f"{len(backed)} claim{'s' * (len(backed) != 1)}: {', '.join(parts)}" + (f"; {stale} citation{'s' * (stale != 1)} not current" if stale else "")
+    return f"{len(backed)} claim{'s' * (len(backed) != 1)}: {', '.join(parts)}" + (
+        f"; {stale} citation{'s' * (stale != 1)} not current" if stale else ""
+    )
 
 
 def support_of(backed: Sequence[Backed]) -> float | None:

@@ -12,26 +12,39 @@ from typing import Final
 
 from kestrel_lab.core.spans import citations, resolve
 from kestrel_lab.verification.claims import Said
-from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.issues import Issue, Severity, issue
 from kestrel_lab.verification.naming import Name, files_in, names_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.symbols import BUILTINS, installed, source_of
 from kestrel_lab.verification.wording import PLACEHOLDER, stance
 from kestrel_lab.verification.words import telling
 
-_NUMBER: Final = re.compile(r"(?<![\w.,/:#@=+-])[-+]?\$?(?P<number>\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?:e[-+]?\d+)?(?P<unit>%| ?(?:ms|s|kB|KB|MB|GB|KiB|MiB|GiB|px|x)\b)?(?![\w/]|[.,:]\d|-\w)")
+_NUMBER: Final = re.compile(
+    r"(?<![\w.,/:#@=+-])[-+]?\$?(?P<number>\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?:e[-+]?\d+)?(?P<unit>%| ?(?:ms|s|kB|KB|MB|GB|KiB|MiB|GiB|px|x)\b)?(?![\w/]|[.,:]\d|-\w)"
+)
 _COUNTED: Final = re.compile(
     r"^\W{0,3}(?:\w+ ){0,2}(?:functions?|class(?:es)?|methods?|files?|modules?|tests?|places?|callers?|times|steps?|options?|ways?|cases?|parameters?|arguments?|fields?|"
     r"imports?|occurrences?|matches|hits?|references?|usages?|items?|entries|points?|parts?|reasons?|things?|changes?|issues?|errors?|things|others?|subclasses|exceptions|names?|"
     r"keys|members|attributes|lines?|sentences?|examples?|bullets?|kinds?|types?|layers?|levels?|commits?|variants?|branches|checks?|calls?|helpers?|folders?|directories|packages)\b",
     re.IGNORECASE,
 )
-_ROUGH: Final = re.compile(r"(?:\babout|\baround|\broughly|\bapproximately|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bup to|\bnearly|\balmost|~|≈|\blines?|\bline\W{1,4}|\blines? \d+\s?(?:to|-|–|and|through)|\bgoes on to|\bstep|\bsection|\boption|\bphase|\bcase|\bissue #?|\bpart|\bPython|\bversion|\bRFC|\bPEP|\bHTTP/?)\s*$", re.IGNORECASE)
-_SUGGESTS: Final = re.compile(r"\b(?:for example|e\.g\.|such as|say,|could|should|would|suggest\w*|recommend\w*|try|consider|change|raise it|lower it|increase|decrease|set it|instead|if you|passing|let's|imagine)\b", re.IGNORECASE)
+_ROUGH: Final = re.compile(
+    r"(?:\babout|\baround|\broughly|\bapproximately|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bup to|\bnearly|\balmost|~|≈|\blines?|\bline\W{1,4}|\blines? \d+\s?(?:to|-|–|and|through)|\bgoes on to|\bstep|\bsection|\boption|\bphase|\bcase|\bissue #?|\bpart|\bPython|\bversion|\bRFC|\bPEP|\bHTTP/?)\s*$",
+    re.IGNORECASE,
+)
+_SUGGESTS: Final = re.compile(
+    r"\b(?:for example|e\.g\.|such as|say,|could|should|would|suggest\w*|recommend\w*|try|consider|change|raise it|lower it|increase|decrease|set it|instead|if you|passing|let's|imagine)\b",
+    re.IGNORECASE,
+)
 _LINE_COUNT: Final = re.compile(r"(?<![\w.])(?P<n>[\d,]+) lines\b(?! (?:of output|later|above|below|after|before|apart|further|up|down))")
 _KINDS: Final = re.compile(r"(?<![\w.])(?P<n>\d+) (?:top-level |public )?(?P<what>classes|functions)\b")
-_SOURCED: Final = re.compile(r"\b(?:according to|source|see|documented at|as described|reports?|per the|cited|read at|from)\b[^.]{0,40}$", re.IGNORECASE)
-_DID: Final = re.compile(r"\b(?:I|we)(?:'ve| have)?(?: also| then| just| now)? (?P<verb>ran|run|executed|created|wrote|written|edited|modified|updated|deleted|moved|read|opened)\b", re.IGNORECASE)
+_SOURCED: Final = re.compile(
+    r"\b(?:according to|source|see|documented at|as described|reports?|per the|cited|read at|from)\b[^.]{0,40}$", re.IGNORECASE
+)
+_DID: Final = re.compile(
+    r"\b(?:I|we)(?:'ve| have)?(?: also| then| just| now)? (?P<verb>ran|run|executed|created|wrote|written|edited|modified|updated|deleted|moved|read|opened)\b",
+    re.IGNORECASE,
+)
 _CVE: Final = re.compile(r"\bCVE-\d{4}-\d{4,7}\b")
 _HOSTS: Final = re.compile(r"https?://(?:[\w.-]*\.)?(?:example\.(?:com|org|net)|localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])")
 
@@ -61,7 +74,7 @@ def _unresolved(subject: Subject, said: Said, name: Name) -> Issue | None:
         return None
     if not name.sure and shutil.which(last, path=subject.path):
         return None
-    severity = "critical" if name.sure else "minor"
+    severity: Severity = "critical" if name.sure else "minor"
     return issue(severity, said.text, f"nothing here is called {text}", "use a name that the code has" + _like(subject, last))
 
 
@@ -108,7 +121,14 @@ def numbers_are_there(subject: Subject) -> Iterator[Issue]:
         text = _without_places(said.text)
         for match in _NUMBER.finditer(text):
             number, before, after = match["number"], text[: match.start()], text[match.end() :]
-            if _COUNTED.match(after) or _ROUGH.search(before) or _SUGGESTS.search(before) or (match["unit"] or "").strip() in ("%", "x") or _harmless(number, before) or re.match(r"\s?ff?\b", after):
+            if (
+                _COUNTED.match(after)
+                or _ROUGH.search(before)
+                or _SUGGESTS.search(before)
+                or (match["unit"] or "").strip() in ("%", "x")
+                or _harmless(number, before)
+                or re.match(r"\s?ff?\b", after)
+            ):
                 continue
             verdict = _looked_up(subject, said, number)
             if verdict is not None:
@@ -130,13 +150,22 @@ def _numbers_of_code(match: re.Match[str]) -> str:
 
 
 def _harmless(number: str, before: str) -> bool:
-    return (number in ("0", "1", "2") and not re.search(r"\b(?:is|to|of|=|defaults?|after|for)\s*`?$", before)) or (len(number) == 4 and number.startswith(("19", "20")))
+    return (number in ("0", "1", "2") and not re.search(r"\b(?:is|to|of|=|defaults?|after|for)\s*`?$", before)) or (
+        len(number) == 4 and number.startswith(("19", "20"))
+    )
 
 
 def _looked_up(subject: Subject, said: Said, number: str) -> tuple[str, str] | None:
     """How bad it is that the number is not found, and where it was looked for; `None` where it is found or nothing speaks of it."""
     plain = number.replace(",", "").replace("_", "")
-    forms = {number, plain, f"{int(plain):_}" if plain.isdigit() else plain, f"{int(plain):,}" if plain.isdigit() else plain, plain.removesuffix(".0"), f"{plain}.0"}
+    forms = {
+        number,
+        plain,
+        f"{int(plain):_}" if plain.isdigit() else plain,
+        f"{int(plain):,}" if plain.isdigit() else plain,
+        plain.removesuffix(".0"),
+        f"{plain}.0",
+    }
     pattern = re.compile("|".join(rf"(?<![\w.]){re.escape(form)}(?!\w|\.\d)" for form in sorted(forms)))
     about = telling(said.text, but=[found.text for found in citations(said.text)]) | telling(said.lead)
     cited = [span for found in citations(said.text) if (span := resolve(found, subject.spans, subject.files.read)) is not None]
@@ -148,9 +177,13 @@ def _looked_up(subject: Subject, said: Said, number: str) -> tuple[str, str] | N
     names = [name.text.rpartition(".")[2] for name in names_in(said)] + re.findall(r"[A-Za-z_]\w*(?= ?=)", said.text)
     if any(found.path for found in cited):
         bodies = [body for span in cited if span.path and (body := _body(subject, span.path, span.first))]
-        return None if any(pattern.search(body) for body in bodies) or _near(pattern, subject.told, about, names) else ("major", cited[0].id)
+        return (
+            None if any(pattern.search(body) for body in bodies) or _near(pattern, subject.told, about, names) else ("major", cited[0].id)
+        )
     if named:
-        if any(_near(pattern, subject.files.read(path) or "", about, names) for path in named) or _near(pattern, subject.told, about, names):
+        if any(_near(pattern, subject.files.read(path) or "", about, names) for path in named) or _near(
+            pattern, subject.told, about, names
+        ):
             return None
         return "major", named[0]
     if cited:
@@ -170,7 +203,11 @@ def _body(subject: Subject, path: str, line: int) -> str:
     """The text of the function or class that begins at the line."""
     path = next(iter(subject.files.named(path)), path)
     module = subject.symbols.module(path)
-    found = [] if module is None else [one for member in module.members.values() for one in (member, *member.members.values()) if abs(one.first - line) <= 2]
+    found = (
+        []
+        if module is None
+        else [one for member in module.members.values() for one in (member, *member.members.values()) if abs(one.first - line) <= 2]
+    )
     lines = (subject.files.read(path) or "").splitlines()
     return "\n".join("\n".join(lines[one.first - 1 : one.last]) for one in found if one.kind != "name")
 
@@ -204,15 +241,26 @@ def _counts(subject: Subject, said: Said) -> Iterator[Issue]:
     path = next(iter(paths))
     for match in _LINE_COUNT.finditer(said.text):
         count, stated = len((subject.files.read(path) or "").splitlines()), int(match["n"].replace(",", ""))
-        if abs(count - stated) > 1 and not _ROUGH.search(said.text[: match.start()]) and re.search(r"\b(?:has|is|counts|file|long|total|with)\b", said.text):
+        if (
+            abs(count - stated) > 1
+            and not _ROUGH.search(said.text[: match.start()])
+            and re.search(r"\b(?:has|is|counts|file|long|total|with)\b", said.text)
+        ):
             yield issue("major", said.text, f"{path} has {count} lines, not {stated}", "count again")
     module = subject.symbols.module(path)
     for match in _KINDS.finditer(said.text):
-        if module is None or _ROUGH.search(said.text[: match.start()]) or not re.search(r"\b(?:defines?|has|contains?|with)\b", said.text[: match.start()]):
+        if (
+            module is None
+            or _ROUGH.search(said.text[: match.start()])
+            or not re.search(r"\b(?:defines?|has|contains?|with)\b", said.text[: match.start()])
+        ):
             continue
         kind = "class" if match["what"] == "classes" else "function"
         top = [name for name, found in module.members.items() if found.kind == kind]
-        every = sum(isinstance(node, ast.ClassDef if kind == "class" else ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(ast.parse(subject.files.read(path) or "")))
+        every = sum(
+            isinstance(node, ast.ClassDef if kind == "class" else ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in ast.walk(ast.parse(subject.files.read(path) or ""))
+        )
         if int(match["n"]) not in (len(top), every, sum(not name.startswith("_") for name in top)):
             yield issue("major", said.text, f"{path} defines {len(top)} {match['what']}, not {match['n']}", "count again")
 
@@ -227,7 +275,7 @@ def addresses_were_met(subject: Subject) -> Iterator[Issue]:
             continue
         before = subject.answer[max(0, found.at - 80) : found.at]
         browsed = any(span.page or span.trust == "untrusted" for span in subject.spans)
-        severity = "major" if browsed or (_SOURCED.search(before) and subject.calls) else "minor"
+        severity: Severity = "major" if browsed or (_SOURCED.search(before) and subject.calls) else "minor"
         yield issue(severity, url, f"the address {url} was not met in this run", "give an address that a tool was shown, or none")
 
 
@@ -237,19 +285,27 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
         return
     done = [made for made in subject.calls if made.ok]
     for said in subject.claims:
-        if said.kind == "code" or (match := _DID.search(said.text)) is None or re.search(r"\b(?:if|when|once|after|had|would)\b", said.text[: match.start()], re.I):
+        if (
+            said.kind == "code"
+            or (match := _DID.search(said.text)) is None
+            or re.search(r"\b(?:if|when|once|after|had|would)\b", said.text[: match.start()], re.IGNORECASE)
+        ):
             continue
         rest = said.text[match.end() :]
         verb = match["verb"].lower()
         for name in files_in(said):
             if name.start < match.end() or not subject.files.whole:
                 continue
-            if not any(name.text.rpartition("/")[2] in str(value) for made in done for value in made.args.values()) and not any(name.text in span.text for span in subject.whole_spans):
+            if not any(name.text.rpartition("/")[2] in str(value) for made in done for value in made.args.values()) and not any(
+                name.text in span.text for span in subject.whole_spans
+            ):
                 yield issue("major", said.text, f"no tool call of the run did that with {name.text}", "do it, or do not say so")
             break
         if verb in ("ran", "run", "executed") and (code := re.match(r"[^`.]{0,30}`([^`]+)`", rest)):
             command = code[1].split()
-            if command and not any(command[0] in str(value) or command[0] == made.tool for made in subject.calls for value in (*made.args.values(), made.tool)):
+            if command and not any(
+                command[0] in str(value) or command[0] == made.tool for made in subject.calls for value in (*made.args.values(), made.tool)
+            ):
                 yield issue("major", said.text, f"the command {code[1]} was not run", "run it, or do not say so")
 
 

@@ -13,7 +13,9 @@ MAX_FILE: Final = 1_500_000
 """Bytes of one file that is looked into."""
 MAX_BYTES: Final = 80_000_000
 """Bytes of all files that a word is searched in; what lies behind them is not known, and nothing is refused for it."""
-_SKIPPED: Final = frozenset({".git", ".hg", ".kestrel", "__pycache__", "node_modules", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox"})
+_SKIPPED: Final = frozenset(
+    {".git", ".hg", ".kestrel", "__pycache__", "node_modules", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox"}
+)
 
 
 class Files:
@@ -49,7 +51,7 @@ class Files:
     def named(self, name: str) -> tuple[str, ...]:
         """The files that `name` may mean: the one of that path, or else all whose path ends so."""
         name = name.removeprefix("./").rstrip("/")
-        if os.path.isabs(name):
+        if Path(name).is_absolute():
             inside = os.path.relpath(name, self.root)
             name = inside if not inside.startswith("..") else name
         known = self.paths
@@ -65,8 +67,10 @@ class Files:
         if self.named(name):
             return True
         name = name.removeprefix("./").rstrip("/")
-        if name.startswith("..") or os.path.isabs(name) or name.startswith("~"):
-            return os.path.exists(os.path.expanduser(name)) if not name.startswith("..") else False
+        if name.startswith(".."):
+            return False
+        if name.startswith("~") or Path(name).is_absolute():
+            return Path(name).expanduser().exists()
         return name in self._folders or any(path.endswith(f"/{name}") for path in self._folders) or self._real(name) is not None
 
     def read(self, name: str) -> str | None:

@@ -14,12 +14,13 @@ from kestrel_lab.verification.claims import Said
 _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _URL: Final = re.compile(r"https?://\S+")
 _BARE_PATH: Final = re.compile(rf"(?<![\w`/.@:#-])(?:{PATH})(?![\w/])")
-_ENDINGS: Final = frozenset(
-    "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in typed svg png jpg pdf xlsx".split()
-)
+_ENDINGS_TEXT: Final = "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in typed svg png jpg pdf xlsx"
+_ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
 _PROSE: Final = frozenset({"node.js", "vue.js", "next.js", "d3.js", "three.js", "express.js", "react.js", "asp.net", "e.g", "i.e"})
 _DOTTED: Final = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\((?P<args>.*)\))?$", re.DOTALL)
-_IN_PROSE: Final = re.compile(r"(?<![\w`./:@#'-])(?:(?P<call>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\(\)|(?P<snake>_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)|(?P<camel>[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+))(?![\w/(`-])(?!\.\w)")
+_IN_PROSE: Final = re.compile(
+    r"(?<![\w`./:@#'-])(?:(?P<call>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\(\)|(?P<snake>_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)|(?P<camel>[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+))(?![\w/(`-])(?!\.\w)"
+)
 _KIND: Final = re.compile(
     r"\b(?:function|method|class|attribute|property|module|helper|constant|parameter|argument|keyword|option|exception|subclass|decorator|fixture|"
     r"variable|field|hook|context manager|coroutine|generator|dataclass|enum)s?\W*$",
@@ -30,7 +31,10 @@ _KIND_AFTER: Final = re.compile(
     r"context manager|coroutine|generator|dataclass|enum)\b",
     re.IGNORECASE,
 )
-_LITERALS: Final = frozenset({"None", "True", "False", "self", "cls", "null", "true", "false", "nil", "NaN", "inf", "TODO", "main", "master", "HEAD"})
+_VALUE: Final = re.compile(r"\"(?:symbol|function|class|method)\"\s*:\s*\"(?P<name>[A-Za-z_][\w.]*)\"")
+_LITERALS: Final = frozenset(
+    {"None", "True", "False", "self", "cls", "null", "true", "false", "nil", "NaN", "inf", "TODO", "main", "master", "HEAD"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,17 @@ def names_in(said: Said) -> Iterator[Name]:
         near = _KIND.search(text[: match.start()]) is not None or _KIND_AFTER.search(text[match.end() :]) is not None
         sure = bool(found["call"]) or "_" in inner.strip("_") or "." in inner or near or _camel(inner)
         yield Name(found["name"], match.start(1), match.start(1) + len(found["name"]), sure, bool(found["call"]))
+    for match in _VALUE.finditer(text):
+        yield Name(match["name"], match.start("name"), match.end("name"), sure=True)
     covered = _CODE.sub(lambda match: " " * len(match[0]), text)
     for match in _IN_PROSE.finditer(covered):
         name = match["call"] or match["snake"] or match["camel"]
         if not _is_file(covered[match.start() :].split()[0].strip(".,;:)")) and name not in _LITERALS:
             near = _KIND.search(covered[: match.start()]) is not None or _KIND_AFTER.search(covered[match.end() :]) is not None
             quoted = covered[max(0, match.start() - 1) : match.start()] == '"'
-            yield Name(name, match.start(), match.start() + len(name), sure=near or (not match["camel"] and not quoted), call=bool(match["call"]))
+            yield Name(
+                name, match.start(), match.start() + len(name), sure=near or (not match["camel"] and not quoted), call=bool(match["call"])
+            )
 
 
 def code_in(said: Said) -> Iterator[tuple[str, int]]:

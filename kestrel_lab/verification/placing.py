@@ -44,9 +44,16 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
             there = subject.files.exists(name.text)
             if how == "denied":
                 if there and _denies_existence(said.text, name) and "/" in name.text:
-                    yield issue("major", said.text, f"the file {name.text} is said not to be there, and it is", "look at the file, or leave the sentence out")
+                    yield issue(
+                        "major",
+                        said.text,
+                        f"the file {name.text} is said not to be there, and it is",
+                        "look at the file, or leave the sentence out",
+                    )
             elif not there and not _excused(subject, said, name) and how == "asserted" and subject.files.whole:
-                yield issue("critical", said.text, f"the file {name.text} does not exist", f"name a file that exists{_like(subject, name.text)}")
+                yield issue(
+                    "critical", said.text, f"the file {name.text} does not exist", f"name a file that exists{_like(subject, name.text)}"
+                )
 
 
 def to_be_made(subject: Subject) -> set[str]:
@@ -68,18 +75,26 @@ def _excused(subject: Subject, said: Said, name: Name) -> bool:
     around = said.text[max(0, name.start - 1) : name.end + 1]
     if PLACEHOLDER.search(name.text) or (set("*<{") & set(around)) or (name.text.startswith("~") or name.text.startswith("../")):
         return True
-    if any(name.text in span.text for span in subject.whole_spans) or any(_written(made.args, name.text) for made in subject.calls or () if made.ok):
+    if any(name.text in span.text for span in subject.whole_spans) or any(
+        _written(made.args, name.text) for made in subject.calls or () if made.ok
+    ):
         return True
     if "/" not in name.text and re.fullmatch(r"\.[a-z]+|[a-z]\.[a-z]", name.text):
         return True
     return bool(subject.files.having(name.text)) and (name.text.startswith(".") or _GENERATED.search(said.text) is not None)
 
 
-_GENERATED: Final = re.compile(r"\b(?:config\w*|settings?|reads?|looks? for|loads?|writes?|wrote|written|creates?|generated?|outputs?|optional|default|environment|named)\b", re.IGNORECASE)
+_GENERATED: Final = re.compile(
+    r"\b(?:config\w*|settings?|reads?|looks? for|loads?|writes?|wrote|written|creates?|generated?|outputs?|optional|default|environment|named)\b",
+    re.IGNORECASE,
+)
 
 
 def _written(args: object, name: str) -> bool:
-    return any(isinstance(value, str) and (value == name or value.endswith(f"/{name}")) for value in (args.values() if hasattr(args, "values") else ()))
+    return any(
+        isinstance(value, str) and (value == name or value.endswith(f"/{name}"))
+        for value in (args.values() if hasattr(args, "values") else ())
+    )
 
 
 def _like(subject: Subject, name: str) -> str:
@@ -94,11 +109,13 @@ def _like(subject: Subject, name: str) -> str:
 def lines_hold(subject: Subject) -> Iterator[Issue]:
     """Every line that is pointed at is there, and has to do with what is said of it."""
     for place, said in enumerate(subject.claims):
-        if said.kind == "code" or (said.text.endswith(":") and place + 1 < len(subject.claims) and subject.claims[place + 1].kind == "code"):
+        if said.kind == "code" or (
+            said.text.endswith(":") and place + 1 < len(subject.claims) and subject.claims[place + 1].kind == "code"
+        ):
             continue
-        said = _with_names(subject, place)
-        for cited in _cited(subject, said):
-            if cited.path and (found := _line_issue(subject, said, cited)) is not None:
+        told = _with_names(subject, place)
+        for cited in _cited(subject, told):
+            if cited.path and (found := _line_issue(subject, told, cited)) is not None:
                 yield found
             elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
                 yield issue("major", said.text, f"there was no tool call {cited.call}", "cite a call of this run, or say where it is from")
@@ -132,7 +149,10 @@ def _cited(subject: Subject, said: Said) -> Iterator[Citation]:
             yield Citation(text=match[0], at=match.start(), path=next(iter(files)), first=first, last=int(match["last"] or first))
 
 
-_LINE: Final = re.compile(r"\b(?:from |at |in |on )?lines?\\?\W{1,3}(?P<first>\d+)(?:\s?(?:-|–|to|through|and)\s?(?P<last>\d+))?(?! (?:lines|of output))", re.IGNORECASE)
+_LINE: Final = re.compile(
+    r"\b(?:from |at |in |on )?lines?\\?\W{1,3}(?P<first>\d+)(?:\s?(?:-|–|to|through|and)\s?(?P<last>\d+))?(?! (?:lines|of output))",
+    re.IGNORECASE,
+)
 
 
 def _line_issue(subject: Subject, said: Said, cited: Citation) -> Issue | None:
@@ -145,12 +165,17 @@ def _line_issue(subject: Subject, said: Said, cited: Citation) -> Issue | None:
             return None  # the file itself is looked at by `files_exist`
     where = f"{cited.path}:{cited.first}" + (f"-{cited.last}" if cited.last != cited.first else "")
     if cited.last < cited.first or cited.last > len(lines):
-        return issue("critical", said.text, f"{where} is not there: the file has {len(lines)} lines", "read the file and name the right lines")
+        return issue(
+            "critical", said.text, f"{where} is not there: the file has {len(lines)} lines", "read the file and name the right lines"
+        )
     first, last = max(1, cited.first - SLACK), min(len(lines), cited.last + SLACK)
     if _fits(subject, said, cited, lines, first, last):
         return None
     return issue(
-        "major", said.text, f"{where} has nothing of what the sentence says of it{_rather(subject, said, cited)}", "read the file and name the right lines"
+        "major",
+        said.text,
+        f"{where} has nothing of what the sentence says of it{_rather(subject, said, cited)}",
+        "read the file and name the right lines",
     )
 
 
@@ -170,13 +195,22 @@ def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first
     places = [] if module is None else _owners(subject, found_names, module.path)
     if places and not _USES.search(plain):
         begins = any(abs(first - cited.first) <= SLACK for place in places for first in place.firsts or (place.first,))
-        within = re.search(rf"\b(?:on|in|inside|within|of) (?:the )?(?:class )?[`*]*(?:{'|'.join(re.escape(place.name) for place in places)})\b", plain)
-        if begins or (_DEFINES.search(plain[max(0, cited.at - 60) : cited.at]) and not within and not _GOES_ON.search(plain[: cited.at]) and cited.last - cited.first < 3):
+        within = re.search(
+            rf"\b(?:on|in|inside|within|of) (?:the )?(?:class )?[`*]*(?:{'|'.join(re.escape(place.name) for place in places)})\b", plain
+        )
+        if begins or (
+            _DEFINES.search(plain[max(0, cited.at - 60) : cited.at])
+            and not within
+            and not _GOES_ON.search(plain[: cited.at])
+            and cited.last - cited.first < 3
+        ):
             return begins
         if not any(_overlap(place, cited) for place in places):
             return cited.last - cited.first < _LONG and any("." not in name and _stands(name, shown) for name in found_names)
         others = [name for name in named if name not in {place.name for place in places}]
-        return not others or any(_stands(name, shown) for name in others) or bool(telling(plain, but=(*names, cited.path)) & telling(shown))
+        if not others and any(place.kind == "function" or abs(place.last - cited.last) <= SLACK for place in places):
+            return True
+        return any(_stands(name, shown) for name in others) or bool(telling(plain, but=(*names, cited.path)) & telling(shown))
     if named:
         inside = any(_overlap(place, cited) for place in places) and bool(telling(plain, but=(*names, cited.path)) & telling(shown))
         return inside or any(_stands(name, shown) for name in named)
@@ -184,13 +218,21 @@ def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first
     numbers = set(re.findall(r"(?<![\w.:])\d+(?:\.\d+)?(?![\w:])", said.text.replace(cited.text, " ")))
     shown_words = telling(shown)
     here = len(words & shown_words)
-    return not words or here >= 2 or (here >= 1 and len(words) <= 2) or any(re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", shown) for n in numbers)
+    return (
+        not words
+        or here >= 2
+        or (here >= 1 and len(words) <= 2)
+        or any(re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", shown) for n in numbers)
+    )
 
 
-_LONG: Final = 12
+_LONG: Final = 5
 """Lines from which on a range is held against where a definition is, not only against whether its name is in it."""
 _GOES_ON: Final = re.compile(r"\b(?:goes on|ends?|until|up to|continues|through|down to)(?: \w+){0,2} ?$", re.IGNORECASE)
-_USES: Final = re.compile(r"\b(?:call(?:s|ed|ing)?|us(?:e|es|ed|ing)|import(?:s|ed)?|invok\w*|referenc\w*|instantiat\w*|pass(?:es|ed)|registered|patched|overrid\w*|inherit\w*|subclass\w*|wrapped|exported|re-exported)\b", re.IGNORECASE)
+_USES: Final = re.compile(
+    r"\b(?:call(?:s|ed|ing)?|us(?:e|es|ed|ing)|import(?:s|ed)?|invok\w*|referenc\w*|instantiat\w*|pass(?:es|ed)|registered|patched|overrid\w*|inherit\w*|subclass\w*|wrapped|exported|re-exported)\b",
+    re.IGNORECASE,
+)
 
 
 def _owners(subject: Subject, names: list[str], path: str) -> list[Definition]:
@@ -245,10 +287,12 @@ def _rather(subject: Subject, said: Said, cited: Citation) -> str:
 
 def definitions_are_there(subject: Subject) -> Iterator[Issue]:
     """A name that is said to be in a file is in it."""
-    for said in subject.claims:
+    for place, said in enumerate(subject.claims):
         if said.kind == "code":
             continue
         paths = [path for name in files_in(said) for path in subject.files.named(name.text)]
+        if paths and _ITSELF.search(said.text) and not any(True for _ in names_in(said)):
+            yield from _itself(subject, place, paths)
         named = [
             name
             for name in names_in(said)
@@ -270,11 +314,39 @@ def definitions_are_there(subject: Subject) -> Iterator[Issue]:
         if len(set(paths)) == 1 and len(set(words)) == 1 and verb is not None and paths[0].endswith(".py"):
             places = {found.path for found in defined[words[0]] if found.kind != "name" or found.path == paths[0]}
             if places and paths[0] not in places:
-                yield issue("major", said.text, f"{words[0]} is not defined in {paths[0]}", f"name the file it is in: {', '.join(sorted(places)[:2])}")
-            elif paths[0] in places and all(_imported(subject, found.path, words[0]) for found in defined[words[0]] if found.path == paths[0]):
+                yield issue(
+                    "major",
+                    said.text,
+                    f"{words[0]} is not defined in {paths[0]}",
+                    f"name the file it is in: {', '.join(sorted(places)[:2])}",
+                )
+            elif paths[0] in places and all(
+                _imported(subject, found.path, words[0]) for found in defined[words[0]] if found.path == paths[0]
+            ):
                 others = {found.path for found in defined[words[0]] if found.kind != "name"} - {paths[0]}
                 if others:
-                    yield issue("major", said.text, f"{words[0]} is only imported in {paths[0]}", f"name the file it is defined in: {', '.join(sorted(others)[:2])}")
+                    yield issue(
+                        "major",
+                        said.text,
+                        f"{words[0]} is only imported in {paths[0]}",
+                        f"name the file it is defined in: {', '.join(sorted(others)[:2])}",
+                    )
+
+
+_ITSELF: Final = re.compile(r"\b(?:the|this|that) (?:function|class|method|definition|helper)\b", re.IGNORECASE)
+
+
+def _itself(subject: Subject, place: int, paths: list[str]) -> Iterator[Issue]:
+    """The function that was spoken of before is in one of the files."""
+    said = subject.claims[place]
+    for before in reversed(subject.claims[max(0, place - 3) : place]):
+        found = re.findall(r"[A-Za-z_]\w{3,}", before.text) if before.kind == "code" else [name.text for name in names_in(before)]
+        known = [name for name in dict.fromkeys(found) if any(one.kind != "name" for one in subject.symbols.defined(name))]
+        if known:
+            if not any(_stands(name, subject.files.read(path) or "") for name in known for path in paths):
+                there = subject.symbols.defined(known[0])[0].path
+                yield issue("major", said.text, f"{known[0]} is not in {paths[0]}", f"name the file it is in: {there}")
+            return
 
 
 _DEFINED_IN: Final = re.compile(r"\b(?:defined|implemented|declared|lives|located|definition|implementation)\b", re.IGNORECASE)
@@ -299,7 +371,7 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
 
 def _quotes(said: Said) -> Iterator[str]:
     if said.kind == "quote" and len(said.text.split()) >= 4:
-        yield said.text.strip("\"“”*_ ")
+        yield said.text.strip('"“”*_ ')
         return
     for match in _QUOTE.finditer(said.text):
         quote, before = match[1].strip(), said.text[: match.start()]
@@ -310,11 +382,19 @@ def _quotes(said: Said) -> Iterator[str]:
             yield quote
     for code, at in code_in(said):
         spaced = " " in code and re.search(r"[=()<>\[\]:+*/]| (?:in|is|not|and|or|as|import|if|for) ", code) is not None
-        if spaced and not _SUGGESTS.search(said.text[:at]) and _ATTRIBUTES.search(said.text) and stance(said.text, at, at + len(code), said.lead) == "asserted":
+        if (
+            spaced
+            and not _SUGGESTS.search(said.text[:at])
+            and _ATTRIBUTES.search(said.text)
+            and stance(said.text, at, at + len(code), said.lead) == "asserted"
+        ):
             yield code
 
 
-_ATTRIBUTES: Final = re.compile(r"\b(?:says?|reads?|contains?|states?|has|line|lines|the (?:line|statement|code|condition|assignment|expression|check|test|call)|sets?|defaults?|begins|starts|ends)\b|:\d+", re.IGNORECASE)
+_ATTRIBUTES: Final = re.compile(
+    r"\b(?:says?|reads?|contains?|states?|has|line|lines|the (?:line|statement|code|condition|assignment|expression|check|test|call)|sets?|defaults?|begins|starts|ends)\b|:\d+",
+    re.IGNORECASE,
+)
 
 
 def _quote_issue(subject: Subject, said: Said, quote: str) -> Iterator[Issue]:
@@ -324,7 +404,12 @@ def _quote_issue(subject: Subject, said: Said, quote: str) -> Iterator[Issue]:
         return
     named = [path for name in files_in(said) for path in subject.files.named(name.text)]
     here = [subject.files.read(path) or "" for path in named]
-    if _assigned(quote, [*here, subject.told]) or _all_in(parts, here) or _all_in(parts, [subject.told]) or _all_in(parts, [joined(text) for text in here]):
+    if (
+        _assigned(quote, [*here, subject.told])
+        or _all_in(parts, here)
+        or _all_in(parts, [subject.told])
+        or _all_in(parts, [joined(text) for text in here])
+    ):
         return
     elsewhere = next((path for path, text in subject.files.texts() if _all_in(parts, [text]) or _all_in(parts, [joined(text)])), "")
     if elsewhere and not named:
@@ -332,7 +417,12 @@ def _quote_issue(subject: Subject, said: Said, quote: str) -> Iterator[Issue]:
     if elsewhere:
         yield issue("major", said.text, f"the quote “{quote}” is not in {named[0]}", f"name the file it is from: {elsewhere}")
     elif subject.files.whole:
-        yield issue("critical", said.text, f"the quote “{quote}” is neither in the workspace nor in what a tool answered", "quote it word by word, or say it without quotation marks")
+        yield issue(
+            "critical",
+            said.text,
+            f"the quote “{quote}” is neither in the workspace nor in what a tool answered",
+            "quote it word by word, or say it without quotation marks",
+        )
 
 
 def _assigned(quote: str, texts: list[str]) -> bool:
@@ -367,9 +457,15 @@ def _block(subject: Subject, said: Said) -> Iterator[Issue]:
         near = text.splitlines()[max(0, cited[0].first - 1 - SLACK) : cited[0].last + SLACK]
         if squeezed(body[0]) not in {squeezed(line) for line in near}:
             yield issue("major", said.lead, f"the block is not at {cited[0].path}:{cited[0].first}", "name the lines it is from")
-    wrong = [line for line in said.text.splitlines() if len(squeezed(line)) > 6 and squeezed(_comment(line)) not in known and not _LEFT_OUT.match(line) and squeezed(line) not in known]
+    wrong = [
+        line
+        for line in said.text.splitlines()
+        if len(squeezed(line)) > 6 and squeezed(_comment(line)) not in known and not _LEFT_OUT.match(line) and squeezed(line) not in known
+    ]
     if wrong:
-        yield issue("critical", wrong[0].strip(), f"the line is quoted from {files[0]} and is not in it", "read the file and quote it word by word")
+        yield issue(
+            "critical", wrong[0].strip(), f"the line is quoted from {files[0]} and is not in it", "read the file and quote it word by word"
+        )
 
 
 _LEFT_OUT: Final = re.compile(r"\s*(?:#\s*)?(?:\.\.\.|…|\[\.\.\.\])")

@@ -24,18 +24,23 @@ from kestrel_lab.verification.wording import PLACEHOLDER, stance
 
 SHELLS: Final = frozenset({"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"})
 _PYTHON: Final = frozenset({"python", "py", "python3", "pycon", "ipython"})
-_BUILTIN: Final = frozenset(
-    "alias bg bind break builtin cd command continue declare dirs disown echo enable eval exec exit export false fc fg getopts hash help history if for while until case function "
-    "jobs kill let local logout popd printf pushd pwd read readonly return select set shift shopt source . : [ [[ test time times trap true type typeset ulimit umask unalias unset wait then do done fi esac else elif { } ! in".split()
-)
-_ELSEWHERE: Final = frozenset(
-    """apt apt-get aws az brew bundle cargo cat chmod cmake code conda cp curl dnf docker docker-compose dotnet find gcc gcloud gem gh git go gradle grep helm java jq just kubectl less ls make
+_BUILTIN_TEXT: Final = """
+alias bg bind break builtin cd command continue declare dirs disown echo enable eval exec exit export false fc fg getopts hash
+help history if for while until case function jobs kill let local logout popd printf pushd pwd read readonly return select set
+shift shopt source . : [ [[ test time times trap true type typeset ulimit umask unalias unset wait then do done fi esac else elif
+{ } ! in
+"""
+_BUILTIN: Final = frozenset(_BUILTIN_TEXT.split())
+_ELSEWHERE_TEXT: Final = """apt apt-get aws az brew bundle cargo cat chmod cmake code conda cp curl dnf docker docker-compose dotnet find gcc gcloud gem gh git go gradle grep helm java jq just kubectl less ls make
     mkdir mv mvn mypy node npm npx nox pacman pip pip3 pipenv pipx pnpm poetry podman pre-commit psql pytest python python3 redis-cli rg rm rsync ruff rustc scp sed ssh sudo systemctl tar terraform touch
-    tox twine uv uvx virtualenv wget winget yarn yum zip black isort flake8 pylint coverage hatch pdm sphinx-build mkdocs jupyter ipython redis-server mysql sqlite3 open xdg-open nano vim emacs tmux screen top htop""".split()
-)
+    tox twine uv uvx virtualenv wget winget yarn yum zip black isort flake8 pylint coverage hatch pdm sphinx-build mkdocs jupyter ipython redis-server mysql sqlite3 open xdg-open nano vim emacs tmux screen top htop"""
+_ELSEWHERE: Final = frozenset(_ELSEWHERE_TEXT.split())
 """Programs that are known of: where one is not installed, that is said, and refuses nothing."""
 _WRAPPERS: Final = frozenset({"sudo", "time", "env", "nohup", "xargs", "exec", "command", "then", "do", "!", "nice"})
-_RUN: Final = re.compile(r"\b(?:runs?|running|ran|command|execute\w*|invoke\w*|call(?:ing)?|type|try|with|via|shell|terminal|cli|script|console)\b", re.IGNORECASE)
+_RUN: Final = re.compile(
+    r"\b(?:runs?|running|ran|command|execute\w*|invoke\w*|call(?:ing)?|type|try|with|via|shell|terminal|cli|script|console)\b",
+    re.IGNORECASE,
+)
 _TARGET: Final = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)\s*:(?!=)", re.MULTILINE)
 BASH_S: Final = 5.0
 
@@ -44,7 +49,12 @@ def blocks_parse(subject: Subject) -> Iterator[Issue]:
     """Every block of code is what its fence says: Python, shell, JSON, YAML and TOML are parsed."""
     for said in subject.claims:
         if said.kind == "code" and said.text.strip() and (problem := _problem(said)):
-            yield issue("major", said.text.strip().splitlines()[0], f"the block of {said.language} cannot be parsed: {problem}", "write it so that it can be")
+            yield issue(
+                "major",
+                said.text.strip().splitlines()[0],
+                f"the block of {said.language} cannot be parsed: {problem}",
+                "write it so that it can be",
+            )
 
 
 def _problem(said: Said) -> str:
@@ -71,7 +81,13 @@ def _python_problem(text: str) -> str:
         ast.parse(code)
     except (SyntaxError, ValueError, RecursionError) as error:
         inside = textwrap.indent(code, "    ")
-        for wrapped in (f"async def _():\n{inside}", f"class _:\n{inside}", f"_ = {{\n{code}\n}}", f"_(\n{code}\n)", f"{code.rstrip()}\n    ..."):
+        for wrapped in (
+            f"async def _():\n{inside}",
+            f"class _:\n{inside}",
+            f"_ = {{\n{code}\n}}",
+            f"_(\n{code}\n)",
+            f"{code.rstrip()}\n    ...",
+        ):
             try:
                 ast.parse(wrapped)
             except (SyntaxError, ValueError, RecursionError):
@@ -87,7 +103,9 @@ def _bash_problem(text: str) -> str:
         return ""
     code = "\n".join(_prompted(text))
     try:
-        found = subprocess.run([bash, "--norc", "-n"], input=code, capture_output=True, text=True, timeout=BASH_S, check=False, env={"LC_ALL": "C"})
+        found = subprocess.run(
+            [bash, "--norc", "-n"], input=code, capture_output=True, text=True, timeout=BASH_S, check=False, env={"LC_ALL": "C"}
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return found.stderr.strip().splitlines()[0] if found.returncode and found.stderr.strip() else ""
@@ -166,7 +184,15 @@ def _commands(said: Said) -> Iterator[str]:
             continue
         flags = any(word.startswith("-") and len(word) > 1 for word in words[1:])
         if (len(words) > 1 and (flags or words[0] in _ELSEWHERE or (_RUN.search(near) and not re.search(r"[=(){}\[\];]", code)))) or (
-            len(words) == 1 and re.search(r"\b(?:command|executable|binary|cli|program|tool|run|running)\s*`?$|^`?\s*(?:command|executable|binary|cli|script)\b", said.text[:at].rstrip("`") + "\x00", re.I) and "." not in code and "_" not in code and "(" not in code
+            len(words) == 1
+            and re.search(
+                r"\b(?:command|executable|binary|cli|program|tool|run|running)\s*`?$|^`?\s*(?:command|executable|binary|cli|script)\b",
+                said.text[:at].rstrip("`") + "\x00",
+                re.IGNORECASE,
+            )
+            and "." not in code
+            and "_" not in code
+            and "(" not in code
         ):
             yield code
 
@@ -177,7 +203,7 @@ def _without_documents(text: str) -> str:
 
 
 def _command_issue(subject: Subject, said: Said, line: str) -> Iterator[Issue]:
-    if PLACEHOLDER.search(line.split()[0] if line.split() else "") or line.lstrip().startswith("#"):
+    if PLACEHOLDER.search(line.partition(" ")[0]) or line.lstrip().startswith("#"):
         return
     for part in re.split(r"\s*(?:\|\||&&|\||;)\s*", line):
         words = _words(part)
@@ -204,13 +230,32 @@ def _missing(subject: Subject, words: list[str]) -> tuple[str, str] | None:  # n
         return None if there else ("critical", f"there is no {name} to run")
     if re.fullmatch(r"python[\d.]*|pypy3?", name) and rest:
         if rest[0] == "-m" and len(rest) > 1:
-            return None if PLACEHOLDER.search(rest[1]) or importable(rest[1], subject) or rest[1] in _ELSEWHERE else ("critical", f"there is no module {rest[1]} to run")
-        if rest[0].endswith(".py") and not PLACEHOLDER.search(rest[0]) and not subject.files.exists(rest[0]) and not subject.tells(rest[0]) and rest[0] not in to_be_made(subject):
+            return (
+                None
+                if PLACEHOLDER.search(rest[1]) or importable(rest[1], subject) or rest[1] in _ELSEWHERE
+                else ("critical", f"there is no module {rest[1]} to run")
+            )
+        if (
+            rest[0].endswith(".py")
+            and not PLACEHOLDER.search(rest[0])
+            and not subject.files.exists(rest[0])
+            and not subject.tells(rest[0])
+            and rest[0] not in to_be_made(subject)
+        ):
             return "critical", f"there is no {rest[0]} to run"
     if name == "make" and rest and (text := subject.files.read("Makefile")) is not None:
         wanted = next((word for word in rest if re.fullmatch(r"[A-Za-z][\w.-]*", word)), "")
-        return None if not wanted or wanted in {match["name"] for match in _TARGET.finditer(text)} else ("critical", f"the Makefile has no target {wanted}")
-    if name in ("npm", "yarn", "pnpm") and rest[:1] == ["run"] and len(rest) > 1 and (text := subject.files.read("package.json")) is not None:
+        return (
+            None
+            if not wanted or wanted in {match["name"] for match in _TARGET.finditer(text)}
+            else ("critical", f"the Makefile has no target {wanted}")
+        )
+    if (
+        name in ("npm", "yarn", "pnpm")
+        and rest[:1] == ["run"]
+        and len(rest) > 1
+        and (text := subject.files.read("package.json")) is not None
+    ):
         return None if f'"{rest[1]}"' in text else ("critical", f"package.json has no script {rest[1]}")
     if shutil.which(name, path=subject.path) or name in _declared(subject):
         return None

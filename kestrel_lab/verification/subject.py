@@ -91,7 +91,9 @@ class Subject:
 
 def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path | None) -> Subject:
     """The answer of a run with what its log holds."""
-    return Subject(answer=answer, goal=goal, spans=spans_of(records), calls=made_calls(records), ground=None if root is None else Ground(root))
+    return Subject(
+        answer=answer, goal=goal, spans=spans_of(records), calls=made_calls(records), ground=None if root is None else Ground(root)
+    )
 
 
 def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:

@@ -79,19 +79,22 @@ class Symbols:
                 rest = names[length:]
                 if not rest:
                     return ["yes"]
-                if not any(whole_word(rest[0]).search(self._files.read(path) or "") or "import *" in (self._files.read(path) or "") for path in paths) and not any(
-                    self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")
-                ):
+                if not any(
+                    whole_word(rest[0]).search(self._files.read(path) or "") or "import *" in (self._files.read(path) or "")
+                    for path in paths
+                ) and not any(self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")):
                     return ["no"]
                 modules = [self.module(path) for path in paths]
                 answers: list[Answer] = ["unknown" if module is None else self._has(module, rest, ()) for module in modules]
-                folder = any(self._files.exists(f"{base}/{rest[0]}") for _ in [0]) or any(self._modules_named(f"{base}/{rest[0]}.py"))
+                folder = self._files.exists(f"{base}/{rest[0]}") or any(self._modules_named(f"{base}/{rest[0]}.py"))
                 return ["yes"] if folder else answers
         return installed(names)
 
     def _modules_named(self, path: str) -> tuple[str, ...]:
         return tuple(found for found in self._files.named(path) if found.endswith(path)) or (
-            (path.partition("/")[2],) if path.startswith(f"{self._files.root.name}/") and path.partition("/")[2] in self._files.paths else ()
+            (path.partition("/")[2],)
+            if path.startswith(f"{self._files.root.name}/") and path.partition("/")[2] in self._files.paths
+            else ()
         )
 
     def _has(self, holder: Definition, rest: list[str], seen: tuple[str, ...]) -> Answer:
@@ -142,13 +145,13 @@ def _fill(holder: Definition, body: list[ast.stmt], path: str) -> None:  # noqa:
     for node in body:
         match node:
             case ast.ClassDef():
-                made = Definition(name=node.name, kind="class", path=path, first=_first(node), last=node.end_lineno or node.lineno)
+                made = Definition(name=node.name, kind="class", path=path, first=node.lineno, last=node.end_lineno or node.lineno)
                 made.bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
                 made.open = any(isinstance(keyword, ast.keyword) for keyword in node.keywords) or len(node.decorator_list) > 1
                 _fill(made, node.body, path)
                 holder.members[node.name] = made
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                made = Definition(name=node.name, kind="function", path=path, first=_first(node), last=node.end_lineno or node.lineno)
+                made = Definition(name=node.name, kind="function", path=path, first=node.lineno, last=node.end_lineno or node.lineno)
                 every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
                 if (known := holder.members.get(node.name)) is not None and known.kind == "function":
                     made.firsts = (*(known.firsts or (known.first,)), made.first)
@@ -179,7 +182,12 @@ def _fill(holder: Definition, body: list[ast.stmt], path: str) -> None:  # noqa:
 def _own_names(holder: Definition, function: ast.FunctionDef | ast.AsyncFunctionDef, path: str) -> None:
     """Attributes that a method gives to `self` or `cls`."""
     for node in ast.walk(function):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("self", "cls")
+        ):
             _name(holder, node.attr, node.lineno, path)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
             holder.open = True
@@ -187,10 +195,6 @@ def _own_names(holder: Definition, function: ast.FunctionDef | ast.AsyncFunction
 
 def _name(holder: Definition, name: str, line: int, path: str) -> None:
     holder.members.setdefault(name, Definition(name=name, kind="name", path=path, first=line, last=line))
-
-
-def _first(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    return node.lineno
 
 
 @lru_cache(maxsize=500)
@@ -214,29 +218,33 @@ def installed(names: list[str]) -> list[Answer]:
         return ["yes"] if not rest or hasattr(sys.modules.get(first), rest[0]) else ["unknown"]
     if place is None:
         return ["unknown"] if first in sys.stdlib_module_names else []
+    place, rest = _inside(place, rest)
+    module = _module(place / "__init__.py" if place.is_dir() else place) if rest else None
+    if not rest or module is None:
+        return ["unknown" if rest else "yes"]
+    return [_member(module, rest)]
+
+
+def _inside(place: Path, rest: list[str]) -> tuple[Path, list[str]]:
+    """As far as folders and files lead, and what is left."""
     while rest and place.is_dir():
-        name = rest[0]
-        if (place / name).is_dir():
-            place, rest = place / name, rest[1:]
-        elif (place / f"{name}.py").is_file():
-            place, rest = place / f"{name}.py", rest[1:]
+        if (place / rest[0]).is_dir():
+            place, rest = place / rest[0], rest[1:]
+        elif (place / f"{rest[0]}.py").is_file():
+            place, rest = place / f"{rest[0]}.py", rest[1:]
         else:
             break
-    if not rest:
-        return ["yes"]
-    module = _module(place / "__init__.py" if place.is_dir() else place)
-    if module is None:
-        return ["unknown"]
-    if module.open and rest[0] not in module.members:
-        return ["unknown"] if _speaks_of(Path(module.path), rest[0]) else ["no"]
+    return place, rest
+
+
+def _member(module: Definition, rest: list[str]) -> Answer:
     member = module.members.get(rest[0])
     if member is None:
-        return ["no"] if not re.match(r"__\w+__$", rest[0]) else ["yes"]
-    if len(rest) == 1:
-        return ["yes"]
-    if member.kind != "class" or member.bases or member.open:
-        return ["yes"] if rest[1] in member.members else ["unknown"]
-    return ["yes"] if rest[1] in member.members or rest[1] in _OF_ALL else ["no"]
+        maybe = (module.open and _speaks_of(Path(module.path), rest[0])) or re.match(r"__\w+__$", rest[0])
+        return "unknown" if maybe else "no"
+    if len(rest) == 1 or rest[1] in member.members or rest[1] in _OF_ALL:
+        return "yes"
+    return "unknown" if member.kind != "class" or member.bases or member.open else "no"
 
 
 def _speaks_of(path: Path, name: str) -> bool:

@@ -43,12 +43,14 @@ _SUPPOSE: Final = re.compile(
     re.IGNORECASE,
 )
 PLACEHOLDER: Final = re.compile(
-    r"[*?<>{}$%]|\bpath/to\b|/path/|\bfoo\b|\bbar\b|\bbaz\b|\byour[_-]|\bmy[_-]|\bexample\b|\bsome[_-]|\.\.\.|…|\bXXX\b|\bNAME\b|\bFILE\b", re.IGNORECASE
+    r"[*?<>{}$%]|\bpath/to\b|/path/|\bfoo\b|\bbar\b|\bbaz\b|\byour[_-]|\bmy[_-]|\bexample\b|\bsome[_-]|\.\.\.|…|\bXXX\b|\bNAME\b|\bFILE\b",
+    re.IGNORECASE,
 )
 
 
 def stance(sentence: str, start: int, end: int, lead: str = "") -> Stance:
     """How the sentence stands to what is written from `start` to `end`; `lead` is what introduces the sentence."""
+    sentence = re.sub(r"`[^`\n]*`", lambda match: f"`{'x' * (len(match[0]) - 2)}`", sentence)  # names of code are no words
     before, after = sentence[max(0, start - _NEAR) : start], sentence[end : end + _NEAR]
     if _DENY_AFTER.search(after) or _DENY_BEFORE.search(before):
         return "denied"

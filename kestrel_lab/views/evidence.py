@@ -15,7 +15,9 @@ from kestrel_lab.core.text import AS_TEXT, head_tail, one_line, plain
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
 _LINE = "rgba(127,127,127,.35)"
-_PRE = f"white-space:pre-wrap;overflow-wrap:anywhere;max-height:16em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
+_PRE = (
+    f"white-space:pre-wrap;overflow-wrap:anywhere;max-height:16em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
+)
 _MARKS: Final = {"supported": "✓", "not contradicted": "·", "weak": "?", "contradicted": "✗"}
 _STANDING: Final = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone"}
 
@@ -33,7 +35,7 @@ def cites_of(answer: str, seen: Sequence[ToolCalled | ToolAnswered]) -> list[lis
         for span in answered(event.call, event.tool, args.get(event.call, {}), event.text)
     ]
     found = [span for one in cited if (span := resolve(one, spans, lambda _: None)) is not None]
-    return [[plain(name), plain(head_tail(text, SHOWN)[0])] for name, text in dict((span.id, span.text) for span in found).items()]
+    return [[plain(name), plain(head_tail(text, SHOWN)[0])] for name, text in {span.id: span.text for span in found}.items()]
 
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:

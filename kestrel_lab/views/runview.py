@@ -17,8 +17,8 @@ from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import head_tail, one_line, plain
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
-from kestrel_lab.views.notices import concerns, notice_of, prompt, task_list, verdict
 from kestrel_lab.views.evidence import cites_of
+from kestrel_lab.views.notices import concerns, notice_of, prompt, task_list, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.wording import (
@@ -364,11 +364,11 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
     answer = plain(event.answer)
     if answer:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
-        cites = cites_of(event.answer, view.seen)
+        cites = cast("Json", cites_of(event.answer, view.seen))
         if texts and texts[-1].text == answer:
             changes.append(texts[-1].change(role="answer", cites=cites))
         else:
-            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites)
+            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites_of(event.answer, view.seen))
             changes.append(row.whole())
     if (told := concerns(event)) is not None:
         changes.append(_added(view, told))

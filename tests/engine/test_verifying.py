@@ -14,7 +14,6 @@ from kestrel_lab.core.events import ModelAnswered, ModelEscalated, Prompted, Ste
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.protocols import Claim, Evidence, Verification
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
@@ -22,7 +21,6 @@ from kestrel_lab.engine.verifiers import MAX_EVIDENCE
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.registry import Tool
-from kestrel_lab.tools.workspace import Workspace
 
 
 @tool(danger_level="safe", effect="pure")
@@ -207,7 +205,9 @@ def test_without_an_answer_no_judge_is_asked(session: Session, workspace: Path) 
     def says(request: ModelRequest) -> Turn:
         seen.append(request)
         goal = asked(request)
-        return RuntimeError("gone") if goal.startswith("write") else verdict(True, True, evidence=()) if goal.startswith("Judge") else "well"
+        return (
+            RuntimeError("gone") if goal.startswith("write") else verdict(True, True, evidence=()) if goal.startswith("Judge") else "well"
+        )
 
     run = carry_out(session, workspace, plan(), ScriptedModel(says))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "well")

@@ -123,7 +123,15 @@ def shop(tmp_path: Path) -> Ground:
 def test_each_kind_of_output_has_its_check(shop: Ground, answer: str, checks: set[str]) -> None:
     """What is wrong is found by the check of its kind, and nothing else refuses the answer; what is right passes."""
     calls = (Made(call="main.1.1", tool="shell", args={"command": "ls shop"}, ok=True),)
-    spans = (Span(id="main.1.1", source="shell", text="cart.py\nmeasured height: 7 m\nhttps://shop.test/seen", call="main.1.1", page="https://shop.test/seen"),)
+    spans = (
+        Span(
+            id="main.1.1",
+            source="shell",
+            text="cart.py\nmeasured height: 7 m\nhttps://shop.test/seen",
+            call="main.1.1",
+            page="https://shop.test/seen",
+        ),
+    )
     found = VerifierEngine()(Subject(answer=answer, goal="g", spans=spans, calls=calls, ground=shop))
     assert {one.check for one in found if one.refuses} == checks
 
@@ -132,7 +140,13 @@ def test_an_issue_says_where_what_and_how(shop: Ground) -> None:
     """An issue names severity, place, what is wrong and a fix, and terminal signs in an answer stay harmless."""
     found = VerifierEngine()(Subject(answer="First this.\nSee shop/carts.py\x1b[31m.", ground=shop))
     assert [(one.severity, one.place, one.what, one.fix, one.check) for one in found] == [
-        ("critical", "See shop/carts.py.", "the file shop/carts.py does not exist", "name a file that exists, such as shop/cart.py", "files_exist")
+        (
+            "critical",
+            "See shop/carts.py.",
+            "the file shop/carts.py does not exist",
+            "name a file that exists, such as shop/cart.py",
+            "files_exist",
+        )
     ]
 
 
