@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from kestrel_lab.core.errors import UnmetError, UsageError
-from kestrel_lab.core.events import ModelEscalated, VerifierFinished, VerifierStarted
+from kestrel_lab.core.events import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.protocols import Claim, Evidence, Verifier
+from kestrel_lab.core.protocols import Claim, Evidence, Verification, Verifier
 from kestrel_lab.core.step import Step
 from kestrel_lab.core.template import escape
 from kestrel_lab.core.text import one_line
@@ -230,7 +230,28 @@ def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
         return any(name in (item.call, item.span) for item in evidence(scope.ctx.state)) or name in known
 
     known = {span.id for span in subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), "").spans} | _cited(scope)
-    return ModelVerifier(Dialogue(step, scope.ctx, scope.desk), knows, name=f"model {model}".strip())
+    judge = ModelVerifier(Dialogue(step, scope.ctx, scope.desk), knows, name=f"model {model}".strip())
+    return judge if number == 1 else _Apart(judge, own, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A judge whose conversation is no step of the plan: it ends with the verdict."""
+
+    judge: Verifier
+    step: str
+    scope: Scope
+
+    @property
+    def name(self) -> str:
+        return self.judge.name
+
+    async def __call__(self, claim: Claim) -> Verification:
+        try:
+            return await self.judge(claim)
+        finally:
+            if not self.scope.ctx.state.finished_steps.get(self.step):
+                self.scope.ctx.emit(StepFinished(step=self.step, ok=True))
 
 
 def _cited(scope: Scope) -> set[str]:

@@ -19,7 +19,8 @@ from kestrel_lab.verification.facts import (
 )
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.naming import code_in, files_in, names_in
-from kestrel_lab.verification.placing import definitions_are_there, files_exist, lines_hold, quotes_are_exact
+from kestrel_lab.verification.placing import definitions_are_there, files_exist, lines_hold
+from kestrel_lab.verification.quoting import quotes_are_exact
 from kestrel_lab.verification.running import SHELLS, blocks_parse, commands_are_there, imports_resolve, json_is_valid
 from kestrel_lab.verification.subject import Subject
 

@@ -1,4 +1,4 @@
-"""Checks of places: files that are named, lines that are pointed at, what is quoted from them."""
+"""Checks of places: files that are named, and lines that are pointed at."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kestrel_lab.core.spans import Citation, citations, resolve
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.files import whole_word
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.naming import Name, code_in, files_in, names_in
-from kestrel_lab.verification.subject import Subject, squeezed
+from kestrel_lab.verification.naming import Name, files_in, names_in
+from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.symbols import Definition
 from kestrel_lab.verification.wording import PLACEHOLDER, stance
 from kestrel_lab.verification.words import telling
@@ -22,17 +22,7 @@ SLACK: Final = 2
 _DEFINES: Final = re.compile(
     r"\b(?:defin(?:ed|ition)|declar(?:ed|ation)|implement(?:ed|ation)|lives?|located|starts?|begins?|sits?|resides?)\b", re.IGNORECASE
 )
-_SAYS: Final = re.compile(
-    r"\b(?:says?|said|reads?|states?|stated|contains?|writes?|written|quotes?|docstring|comments?|message|error|warns?|rais(?:es?|ed)|you get|gets?|logs?|prints?|returns?|reports?|"
-    r"documented|documents?|describes?d?|notes?|according|readme|output|header|line|tells?|told|labelled|calls it|puts it|mentions?|explains?|exact)\b",
-    re.IGNORECASE,
-)
-_SUGGESTS: Final = re.compile(
-    r"\b(?:use|write|try|type|ask|run|call it|name it|rename|replace|change|instead|for example|e\.g\.|such as|like|could|should|would|suggest\w*|commit message|title|prompt|add)\b[^\"“]*$",
-    re.IGNORECASE,
-)
-_QUOTE: Final = re.compile(r"[\"“]([^\"“”\n]{8,400})[\"”]")
-_GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
+QUOTE: Final = re.compile(r"[\"“]([^\"“”\n]{8,400})[\"”]")
 
 
 def files_exist(subject: Subject) -> Iterator[Issue]:
@@ -191,7 +181,7 @@ def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first
     if defines and found_names and not named and all(subject.symbols.defined(name) for name in names):
         return False
     module = subject.symbols.module(next(iter(subject.files.named(cited.path)), ""))
-    plain = _QUOTE.sub(lambda match: " " * len(match[0]), said.text)
+    plain = QUOTE.sub(lambda match: " " * len(match[0]), said.text)
     places = [] if module is None else _owners(subject, found_names, module.path)
     if places and not _USES.search(plain):
         begins = any(abs(first - cited.first) <= SLACK for place in places for first in place.firsts or (place.first,))
@@ -288,49 +278,43 @@ def _rather(subject: Subject, said: Said, cited: Citation) -> str:
 def definitions_are_there(subject: Subject) -> Iterator[Issue]:
     """A name that is said to be in a file is in it."""
     for place, said in enumerate(subject.claims):
-        if said.kind == "code":
+        files = () if said.kind == "code" else tuple(files_in(said))
+        paths = [path for name in files for path in subject.files.named(name.text)]
+        if not paths or any(stance(said.text, file.start, file.end, said.lead) != "asserted" for file in files):
             continue
-        paths = [path for name in files_in(said) for path in subject.files.named(name.text)]
-        if paths and _ITSELF.search(said.text) and not any(True for _ in names_in(said)):
+        if _ITSELF.search(said.text) and not any(True for _ in names_in(said)):
             yield from _itself(subject, place, paths)
         named = [
             name
             for name in names_in(said)
             if (name.sure or subject.symbols.defined(name.text)) and stance(said.text, name.start, name.end, said.lead) == "asserted"
         ]
-        words = [name.text.rpartition(".")[2] for name in named]
-        if not paths or not words or any(stance(said.text, file.start, file.end, said.lead) != "asserted" for file in files_in(said)):
-            continue
-        texts = [subject.files.read(path) or "" for path in paths]
-        holding = [word for word in words if any(_stands(word, text) for text in texts)]
-        defined = {word: subject.symbols.defined(word) for word in words}
-        if not holding and all(subject.files.having(word) for word in words):
-            word = words[0]
-            there = ", ".join(list(dict.fromkeys(found.path for found in defined[word]))[:2]) or subject.files.having(word)[0]
-            yield issue("major", said.text, f"{word} is not in {paths[0]}", f"name the file it is in: {there}")
-            continue
-        if (verb := _DEFINED_IN.search(said.text)) is not None:
-            words = [name.text.rpartition(".")[2] for name in named if name.end <= verb.start()] or words
-        if len(set(paths)) == 1 and len(set(words)) == 1 and verb is not None and paths[0].endswith(".py"):
-            places = {found.path for found in defined[words[0]] if found.kind != "name" or found.path == paths[0]}
-            if places and paths[0] not in places:
-                yield issue(
-                    "major",
-                    said.text,
-                    f"{words[0]} is not defined in {paths[0]}",
-                    f"name the file it is in: {', '.join(sorted(places)[:2])}",
-                )
-            elif paths[0] in places and all(
-                _imported(subject, found.path, words[0]) for found in defined[words[0]] if found.path == paths[0]
-            ):
-                others = {found.path for found in defined[words[0]] if found.kind != "name"} - {paths[0]}
-                if others:
-                    yield issue(
-                        "major",
-                        said.text,
-                        f"{words[0]} is only imported in {paths[0]}",
-                        f"name the file it is defined in: {', '.join(sorted(others)[:2])}",
-                    )
+        if named:
+            yield from _not_in(subject, said, named, paths)
+
+
+def _not_in(subject: Subject, said: Said, named: list[Name], paths: list[str]) -> Iterator[Issue]:
+    words = [name.text.rpartition(".")[2] for name in named]
+    if not any(_stands(word, subject.files.read(path) or "") for word in words for path in paths):
+        if all(subject.files.having(word) for word in words):
+            there = list(dict.fromkeys(found.path for found in subject.symbols.defined(words[0])))[:2] or subject.files.having(words[0])[:1]
+            yield issue("major", said.text, f"{words[0]} is not in {paths[0]}", f"name the file it is in: {', '.join(there)}")
+        return
+    verb = _DEFINED_IN.search(said.text)
+    if verb is not None:
+        words = [name.text.rpartition(".")[2] for name in named if name.end <= verb.start()] or words
+    if len(set(paths)) == 1 and len(set(words)) == 1 and verb is not None and paths[0].endswith(".py"):
+        defined = subject.symbols.defined(words[0])
+        places = {found.path for found in defined if found.kind != "name" or found.path == paths[0]}
+        others = sorted({found.path for found in defined if found.kind != "name"} - {paths[0]})[:2]
+        if places and paths[0] not in places:
+            yield issue(
+                "major", said.text, f"{words[0]} is not defined in {paths[0]}", f"name the file it is in: {', '.join(sorted(places)[:2])}"
+            )
+        elif others and paths[0] in places and all(_imported(subject, found.path, words[0]) for found in defined if found.path == paths[0]):
+            yield issue(
+                "major", said.text, f"{words[0]} is only imported in {paths[0]}", f"name the file it is defined in: {', '.join(others)}"
+            )
 
 
 _ITSELF: Final = re.compile(r"\b(?:the|this|that) (?:function|class|method|definition|helper)\b", re.IGNORECASE)
@@ -357,120 +341,3 @@ def _imported(subject: Subject, path: str, word: str) -> bool:
     member = None if module is None else module.members.get(word)
     line = (subject.files.read(path) or "").splitlines()[member.first - 1] if member is not None else ""
     return member is not None and member.kind == "name" and bool(re.match(r"\s*(?:from\b.*\bimport|import)\b", line))
-
-
-def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
-    """What is put in quotation marks, or quoted as a block, is said word by word where it is said to be from."""
-    for said in subject.claims:
-        if said.kind == "code":
-            yield from _block(subject, said)
-            continue
-        for quote in _quotes(said):
-            yield from _quote_issue(subject, said, quote)
-
-
-def _quotes(said: Said) -> Iterator[str]:
-    if said.kind == "quote" and len(said.text.split()) >= 4:
-        yield said.text.strip('"“”*_ ')
-        return
-    for match in _QUOTE.finditer(said.text):
-        quote, before = match[1].strip(), said.text[: match.start()]
-        words = len(quote.split())
-        if words < 3 or _SUGGESTS.search(before) or quote.endswith("?"):
-            continue
-        if _SAYS.search(said.text[: match.start()] + " " + said.text[match.end() :]) or words >= 6:
-            yield quote
-    for code, at in code_in(said):
-        spaced = " " in code and re.search(r"[=()<>\[\]:+*/]| (?:in|is|not|and|or|as|import|if|for) ", code) is not None
-        if (
-            spaced
-            and not _SUGGESTS.search(said.text[:at])
-            and _ATTRIBUTES.search(said.text)
-            and stance(said.text, at, at + len(code), said.lead) == "asserted"
-        ):
-            yield code
-
-
-_ATTRIBUTES: Final = re.compile(
-    r"\b(?:says?|reads?|contains?|states?|has|line|lines|the (?:line|statement|code|condition|assignment|expression|check|test|call)|sets?|defaults?|begins|starts|ends)\b|:\d+",
-    re.IGNORECASE,
-)
-
-
-def _quote_issue(subject: Subject, said: Said, quote: str) -> Iterator[Issue]:
-    parts = [squeezed(part).rstrip(".,;:!") for part in _GAP.split(quote)]
-    parts = [part for part in parts if len(part) >= 6]
-    if not parts:
-        return
-    named = [path for name in files_in(said) for path in subject.files.named(name.text)]
-    here = [subject.files.read(path) or "" for path in named]
-    if (
-        _assigned(quote, [*here, subject.told])
-        or _all_in(parts, here)
-        or _all_in(parts, [subject.told])
-        or _all_in(parts, [joined(text) for text in here])
-    ):
-        return
-    elsewhere = next((path for path, text in subject.files.texts() if _all_in(parts, [text]) or _all_in(parts, [joined(text)])), "")
-    if elsewhere and not named:
-        return
-    if elsewhere:
-        yield issue("major", said.text, f"the quote “{quote}” is not in {named[0]}", f"name the file it is from: {elsewhere}")
-    elif subject.files.whole:
-        yield issue(
-            "critical",
-            said.text,
-            f"the quote “{quote}” is neither in the workspace nor in what a tool answered",
-            "quote it word by word, or say it without quotation marks",
-        )
-
-
-def _assigned(quote: str, texts: list[str]) -> bool:
-    """Whether `name = value` is there, with a type between them maybe."""
-    found = re.fullmatch(r"([\w.]+)\s*=\s*(.+)", quote)
-    pattern = re.compile(rf"(?<!\w){re.escape(found[1])}(?:\s*:[^=\n]+)?\s*=\s*{re.escape(found[2])}(?!\w)") if found else None
-    return pattern is not None and any(pattern.search(text) for text in texts)
-
-
-def _all_in(parts: list[str], texts: list[str]) -> bool:
-    return any(all(part in squeezed(text) for part in parts) for text in texts)
-
-
-def joined(text: str) -> str:
-    """`text` with the signs that break a sentence over lines taken out: comment marks, quotes of strings that go on."""
-    text = re.sub(r"\n\s*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
-    return re.sub(r"[\"']\s*\n\s*[fbru]{0,2}[\"']", "", text)
-
-
-def _block(subject: Subject, said: Said) -> Iterator[Issue]:
-    """A block that is said to be from a file has the file's lines."""
-    cited = [found for found in citations(said.lead) if found.path]
-    files = [path for found in cited for path in subject.files.named(found.path)]
-    if not cited and _FROM.search(said.lead):
-        files = [path for name in files_in(Said(text=said.lead, at=0)) for path in subject.files.named(name.text)]
-    text = next((subject.files.read(path) for path in files), None)
-    if text is None or said.language in ("diff", "patch", "console", "text"):
-        return
-    known = {squeezed(line) for line in text.splitlines()}
-    body = [line for line in said.text.splitlines() if len(squeezed(line)) > 6]
-    if cited and body and squeezed(body[0]) in known:
-        near = text.splitlines()[max(0, cited[0].first - 1 - SLACK) : cited[0].last + SLACK]
-        if squeezed(body[0]) not in {squeezed(line) for line in near}:
-            yield issue("major", said.lead, f"the block is not at {cited[0].path}:{cited[0].first}", "name the lines it is from")
-    wrong = [
-        line
-        for line in said.text.splitlines()
-        if len(squeezed(line)) > 6 and squeezed(_comment(line)) not in known and not _LEFT_OUT.match(line) and squeezed(line) not in known
-    ]
-    if wrong:
-        yield issue(
-            "critical", wrong[0].strip(), f"the line is quoted from {files[0]} and is not in it", "read the file and quote it word by word"
-        )
-
-
-_LEFT_OUT: Final = re.compile(r"\s*(?:#\s*)?(?:\.\.\.|…|\[\.\.\.\])")
-_FROM: Final = re.compile(r"\b(?:from|in|quoted?|excerpt|reads?|looks like this|shows?|contains?)\b.*:\s*$", re.IGNORECASE)
-
-
-def _comment(line: str) -> str:
-    return re.sub(r"^\s*\d+[:|]\s?", "", re.sub(r"\s+#.*$", "", line))

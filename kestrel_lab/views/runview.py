@@ -368,7 +368,9 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
         if texts and texts[-1].text == answer:
             changes.append(texts[-1].change(role="answer", cites=cites))
         else:
-            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites_of(event.answer, view.seen))
+            row = view.rows["answer"] = TextRow(
+                id="answer", role="answer", state="done", text=answer, cites=cites_of(event.answer, view.seen)
+            )
             changes.append(row.whole())
     if (told := concerns(event)) is not None:
         changes.append(_added(view, told))
