@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kestrel_lab.engine.context import RunContext
 
 
+LOOK_S = 2.0
+"""How long a workspace is looked into before an answer is given; a huge one is not known to the end, and nothing is said of what is not known."""
 MOST_CONCERNS = 20
 """How many are kept with the answer."""
 
@@ -74,7 +76,7 @@ def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace:
     return claims_html(summary(backed), evidence_rows(backed)) if any(one.support.spans for one in backed) else ""
 
 
-def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "") -> Subject:
+def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "", seconds: float | None = None) -> Subject:
     """An answer with what the steps of the run saw so far, the step `but` left out."""
     spans: list[Span] = []
     calls: list[Made] = []
@@ -82,7 +84,7 @@ def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but:
         spans += answered(call, tool, args, text)
         calls.append(Made(call=call, tool=tool, args=args, ok=True))
     goal = goal or (state.started.goal if state.started else "")
-    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), ground=Ground(root))
+    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), ground=Ground(root, seconds))
 
 
 def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str, Json], str]]:
@@ -108,7 +110,7 @@ async def concerns(ctx: RunContext, answer: str) -> list[dict[str, Json]]:
 
 
 def _looked_at_well(state: RunState, root: Path, answer: str) -> tuple[Issue, ...]:
-    found = looked_at(state, root, answer)
+    found = looked_at(state, root, answer, seconds=LOOK_S)
     backed = evidence_of(subject_in(state, root, answer)) if any(talk.cycles > 1 for talk in state.conversations.values()) else ()
     support = support_of(backed) if any(one.support.spans for one in backed) else None
     if support is None or support >= ABSTAIN or len(backed) < 3:
@@ -118,10 +120,12 @@ def _looked_at_well(state: RunState, root: Path, answer: str) -> tuple[Issue, ..
     return (*found, issue("minor", "", what, "look at `run.evidence`", check="support"))
 
 
-def looked_at(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
+def looked_at(
+    state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "", seconds: float | None = None
+) -> tuple[Issue, ...]:
     """What the deterministic checks find wrong with an answer; a check that fails is itself told of, never hidden."""
     try:
-        return VerifierEngine()(subject_in(state, root, answer, goal=goal, but=but))
+        return VerifierEngine()(subject_in(state, root, answer, goal=goal, but=but, seconds=seconds))
     except Exception as error:  # noqa: BLE001  # an answer is not lost to a defect of what looks at it
         return (
             issue("minor", "", f"the answer could not be checked: {type(error).__name__}: {error}", "please report it", check="checks"),

@@ -42,6 +42,8 @@ CHECKS: Final[Mapping[Kind, tuple[Check, ...]]] = MappingProxyType(
     }
 )
 """Which checks look at which kind of output; a check says by its name what it holds true."""
+SURE: Final = frozenset({"blocks_parse", "json_is_valid", "lines_hold", "deeds_were_done"})
+"""Checks whose issues do not rest on something being nowhere in the workspace."""
 ORDER: Final = {"critical": 0, "major": 1, "minor": 2}
 _SECURITY: Final = re.compile(r"\bCVE-\d|\bvulnerab|\bexploit|\binjection\b|\bXSS\b|\bCSRF\b|\bRCE\b", re.IGNORECASE)
 
@@ -59,7 +61,10 @@ class VerifierEngine:
             for check in self.checks.get(kind, ()):
                 for one in check(subject):
                     found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))
-        return tuple(sorted(found.values(), key=lambda one: ORDER[one.severity]))
+        known = list(found.values())
+        if not subject.files.whole:  # what is not seen may be where nobody could look
+            known = [one for one in known if one.check in SURE]
+        return tuple(sorted(known, key=lambda one: ORDER[one.severity]))
 
 
 def kinds(subject: Subject) -> frozenset[Kind]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -21,8 +23,10 @@ _SKIPPED: Final = frozenset(
 class Files:
     """What a folder holds; nothing outside of it is read, whatever links lead there."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, seconds: float | None = None) -> None:
+        """`seconds` is how long it may be looked into; what is not reached until then is not known."""
         self.root = root.resolve()
+        self._until = math.inf if seconds is None else time.monotonic() + seconds
         self.whole = True
         """Whether everything could be looked into; where not, absence shows nothing."""
         self._paths: tuple[str, ...] | None = None
@@ -30,6 +34,13 @@ class Files:
         self._texts: dict[str, str | None] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
         self._read = 0
+
+    @property
+    def late(self) -> bool:
+        """Whether the time for looking is over."""
+        if time.monotonic() > self._until:
+            self.whole = False
+        return time.monotonic() > self._until
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -84,7 +95,7 @@ class Files:
     def texts(self) -> Iterator[tuple[str, str]]:
         """Every file with its text, as far as there is room."""
         for path in self.paths:
-            if self._read > MAX_BYTES:
+            if self._read > MAX_BYTES or self.late:
                 self.whole = False
                 return
             text = self.read(path)

@@ -30,9 +30,10 @@ class Made:
 class Ground:
     """A workspace as it is now, for as many answers as are looked at before it changes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, seconds: float | None = None) -> None:
+        """`seconds` is how long the workspace may be looked into."""
         self.root = root
-        self.files = Files(root)
+        self.files = Files(root, seconds)
         self.symbols = Symbols(self.files)
 
 

@@ -48,7 +48,9 @@ class Symbols:
     def module(self, path: str) -> Definition | None:
         """The names of one file; `None` if it cannot be parsed."""
         if path not in self._modules:
-            self._modules[path] = parsed(self._files.read(path) or "", path) if path.endswith((".py", ".pyi")) else None
+            self._modules[path] = (
+                parsed(self._files.read(path) or "", path) if path.endswith((".py", ".pyi")) and not self._files.late else None
+            )
         return self._modules[path]
 
     def defined(self, name: str) -> list[Definition]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,12 +15,12 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events import StepFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.protocols import Claim, Trial, Verification
+from kestrel_lab.core.protocols import Claim, Evidence, Trial, Verification
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.verified import verified
-from kestrel_lab.engine.verifiers import Vote
+from kestrel_lab.engine.verifiers import ModelVerifier, Vote
 from kestrel_lab.testing import ScriptedModel, ScriptedVerifier, Turn
 
 PASS, FAIL = Verification(passed=True, confidence=0.9), Verification(passed=False, confidence=0.5, issues=("wrong",))
@@ -104,6 +105,35 @@ def test_a_verdict_without_citations_is_void(tmp_path: Path, workspace: Path, ve
     passed = [event.verifier for event in run.events() if isinstance(event, VerifierFinished) and event.passed]
     assert passed == (["facts", "model"] if status == "COMPLETE" else ["facts"])
     assert ("could not be used after 3 attempts" in run.reason) is (status == "FAILED")
+
+
+class Says:
+    """A dialogue that has one answer."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+
+    async def ask(self, text: str, check: Callable[[str], Any]) -> Any:
+        """The answer, as it is checked."""
+        return check(self.answer)
+
+
+class Lenient(ModelVerifier):
+    """The deliberate bug: a verdict is taken as it comes."""
+
+    __slots__ = ()
+
+    def _verdict(self, answer: str, claim: Claim) -> dict[str, Any]:
+        return cast("dict[str, Any]", json.loads(answer))
+
+
+def test_a_verdict_taken_as_it_comes_would_be_seen() -> None:
+    """Without the rule the bare verdict passes; with it there is none."""
+    claim = Claim(goal="g", answer="a", criteria=("c",), evidence=(Evidence(call="1", tool="t", text="x"),))
+    bare = cast("Any", Says(judged(True)))
+    assert asyncio.run(Lenient(bare, lambda _: True)(claim)).passed
+    with pytest.raises(UsageError, match="names the ids of what shows it"):
+        asyncio.run(ModelVerifier(bare, lambda _: True)(claim))
 
 
 def test_judges_do_not_hear_each_other(tmp_path: Path, workspace: Path) -> None:

@@ -167,3 +167,4 @@ def test_what_cannot_be_seen_refuses_nothing(shop: Ground) -> None:
     subject = Subject(answer="See shop/basket.py and `Basket_of_all()`; run `shopctl --all`.", ground=shop)
     assert not refused(VerifierEngine()(subject))
     assert not refused(VerifierEngine()(replace(subject, ground=None)))
+    assert not refused(VerifierEngine()(replace(subject, answer="It is `Basket_of_all()`.", ground=Ground(shop.root, seconds=-1.0))))

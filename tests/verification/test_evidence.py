@@ -146,8 +146,15 @@ def test_the_score_is_a_share(claim: str) -> None:
     assert score(claim, []) == score(claim, [" "]) == 0.0
     assert 0.0 < score(claim, ["zebras eat grass"]) <= score(claim, [claim]) < 1.0
     assert absent_numbers(claim, [claim]) == ()
-    mutant = 1.0  # a gate that passes claims without evidence
-    assert mutant >= THRESHOLD > score(claim, [])
+
+
+def test_a_gate_that_needs_no_evidence_would_be_seen() -> None:
+    """The deliberate bug: where there is no evidence the claim is held against itself, and passes."""
+
+    def mutant(claim: str, evidence: list[str]) -> float:
+        return score(claim, evidence or [claim])
+
+    assert mutant("The roof is red.", []) >= THRESHOLD > score("The roof is red.", [])
 
 
 def reads(*answers: str) -> ScriptedModel:
