@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from kestrel_lab.checks.abstention import abstains
 from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
 from kestrel_lab.core.jsontypes import Json
@@ -22,6 +23,7 @@ from kestrel_lab.engine.evidence import as_cited, subject_in
 from kestrel_lab.engine.operation import Done, Operation, Scope
 from kestrel_lab.engine.verifiers import VERDICT, Grounded, ModelVerifier, Vote
 from kestrel_lab.log.fold import RunState
+from kestrel_lab.verification.evidence import evidence_of, support_of
 
 ROUNDS = 2
 """Repairs, unless a step says otherwise."""
@@ -45,7 +47,8 @@ def verifying(judges: Judges) -> Operation:
     Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
     run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
     repair (the last of them for all that follow); `judge`, whether a model is asked beside the deterministic checks (yes);
-    `judges`, models of which most must pass it. The plan's own acceptance criteria, and those that an operation
+    `judges`, models of which most must pass it; `support`, from 0 to 1, the mean support that its claims must have in what
+    the run saw, unless it says that it does not know. The plan's own acceptance criteria, and those that an operation
     `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
 
     Its output is the answer that passed. One that does not pass grows a step `STEP/repair#N`, which produces the answer
@@ -61,6 +64,7 @@ def verifying(judges: Judges) -> Operation:
         for judge in judges(scope) if answer else ():
             claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
             issues += await _judged(judge, claim, scope)
+        issues += await _unsupported(scope, order, answer)
         if not issues:
             return Done(output=order.answer)
         if order.round > order.rounds:
@@ -93,6 +97,7 @@ class _Order:
         self.rounds = _number(args.get("rounds", ROUNDS), "rounds", least=0)
         self.round = _number(args.get("round", 1), "round", least=1)
         self.judge = _yes(args.get("judge", True))
+        self.support = _share(args.get("support", 0))
         self.judges = _texts(args.get("judges", []), "judges")
         for model in self.judges:
             scope.ctx.resolve(model)
@@ -139,6 +144,7 @@ class _Order:
                 "round": self.round + 1,
                 "escalate": escape(cast("Json", list(self.escalate))),
                 "judge": self.judge,
+                "support": self.support,
                 "judges": escape(cast("Json", list(self.judges))),
             },
         )
@@ -169,6 +175,28 @@ def _texts(value: Json, name: str) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(cast("list[str]", value))
     msg = f"{name} of the operation 'verify' must be a list of texts, not {one_line(repr(value), 60)}"
+    raise UsageError(msg)
+
+
+async def _unsupported(scope: Scope, order: _Order, answer: str) -> list[str]:
+    """What to say of an answer whose claims have too little support; one that says it does not know claims nothing."""
+    if not answer or not order.support or abstains(answer):
+        return []
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=order.goal, but=scope.step.id)
+    backed = await asyncio.to_thread(evidence_of, subject)
+    value = support_of(backed) or 0.0
+    if value >= order.support:
+        return []
+    weak = "; ".join(one_line(one.said.text, 120) for one in backed if one.support.word == "weak")
+    return [
+        f"its support in what the run saw is {value:.2f}, {order.support:g} is needed: show these or say that they are not known: {weak}"
+    ]
+
+
+def _share(value: Json) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return value
+    msg = f"support of the operation 'verify' must be a number from 0 to 1, not {value!r}"
     raise UsageError(msg)
 
 

@@ -161,6 +161,24 @@ def test_judges_do_not_hear_each_other(tmp_path: Path, workspace: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("repaired", "status"), [("I could not find its age.", "COMPLETE"), ("Zebras built it in spring.", "FAILED")])
+def test_an_answer_without_support_had_better_abstain(tmp_path: Path, workspace: Path, repaired: str, status: str) -> None:
+    """Below the support asked for an answer is sent back; one that then says that it does not know may stand, another may not."""
+
+    def says(request: ModelRequest) -> Turn:
+        if first(request).startswith("Put an answer"):
+            return repaired
+        return [("read_file", {"path": "roof.txt"})] if request.messages[-1].role == "user" else "Ancient zebras built it."
+
+    args: Any = {"answer": "{{draft}}", "judge": False, "rounds": 1, "support": 0.4}
+    plan = Plan(
+        steps=(Step(id="write", goal="write", produces=("draft",)), Step(id="check", operation="verify", args=args, consumes=("draft",)))
+    )
+    run = carry_out(tmp_path, workspace, ScriptedModel(says), plan=plan)
+    assert run.status == status
+    assert run.answer == repaired or status == "FAILED"
+
+
 def report(tmp_path: Path, workspace: Path, mind: ScriptedModel, **args: Any) -> dict[str, Any]:
     """What the quality operation says of the answer of a step."""
     step = Step(id="look", operation="quality", args={"answer": "{{draft}}", **args}, consumes=("draft",))
