@@ -95,7 +95,7 @@ def code_in(said: Said) -> Iterator[tuple[str, int]]:
 
 
 def _camel(name: str) -> bool:
-    return re.fullmatch(r"_*[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+", name) is not None
+    return re.fullmatch(r"_*[A-Z](?=\w*[a-z])[A-Za-z0-9]*[A-Z][A-Za-z0-9]*", name) is not None
 
 
 def _is_file(text: str) -> bool:
