@@ -84,6 +84,7 @@ class Lab(Session):
             cache_url=self.settings["cache_url"],
             network=self.settings["network"],
             containment=self.settings["containment"],
+            verify=self.settings["verify"],
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
             expansion=expansion_of(self.settings),

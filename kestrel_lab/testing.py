@@ -6,10 +6,10 @@ A scripted model is not a model: it says so by its `kind`, and every table, pane
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from kestrel_lab.core.calls import Call, Result, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
@@ -17,7 +17,7 @@ from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
 from kestrel_lab.core.notes import Note
-from kestrel_lab.core.protocols import Claim, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
+from kestrel_lab.core.protocols import Claim, Entailed, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
 from kestrel_lab.core.yamlfile import read_yaml
 
@@ -214,6 +214,19 @@ class ScriptedVerifier:
         """The next verdict."""
         self.claims.append(claim)
         return self.verdicts[min(len(self.claims), len(self.verdicts)) - 1]
+
+
+@dataclass
+class ScriptedEntailment:
+    """Says of each claim what was prepared for it, `neither` of others; keeps what it was asked."""
+
+    verdicts: Mapping[str, Literal["entailed", "contradicted", "neither"]] = field(default_factory=dict)
+    asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+    async def __call__(self, claim: str, evidence: Sequence[str]) -> Entailed:
+        """The prepared word."""
+        self.asked.append((claim, tuple(evidence)))
+        return Entailed(verdict=self.verdicts.get(claim, "neither"))
 
 
 @dataclass

@@ -15,6 +15,7 @@ from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.form import AnswerForm
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
+from kestrel_lab.checks.grounding import Faithful, Grounded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
@@ -36,10 +37,12 @@ CHECKS: Final[dict[str, Any]] = {
     "answer_schema": AnswerSchema,
     "command_succeeds": CommandSucceeds,
     "cost_at_most": CostAtMost,
+    "faithful": Faithful,
     "file_absent": FileAbsent,
     "file_contains": FileContains,
     "file_equals": FileEquals,
     "graded": ModelGraded,
+    "grounded": Grounded,
     "python_check": PythonCheck,
     "recall_at": RecallAt,
     "seconds_at_most": SecondsAtMost,

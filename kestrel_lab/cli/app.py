@@ -90,6 +90,9 @@ def run(
         bool | None,
         typer.Option("--expand/--no-expand", help="Let it look for MCP servers with tools that it lacks, and ask to install one."),
     ] = None,
+    verify: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="What is done about the answer's claims: off, warn, repair, judge.")
+    ] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
@@ -109,8 +112,8 @@ def run(
         if text:
             msg = "give a goal or --resume, not both"
             raise UsageError(msg)
-        if plan is not None or inputs:
-            msg = "a run that is resumed keeps its plan: leave --plan and --input out"
+        if plan is not None or inputs or verify is not None:
+            msg = "a run that is resumed keeps its plan: leave --plan, --input and --verify out"
             raise UsageError(msg)
         if rules is not None:
             msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
@@ -135,6 +138,7 @@ def run(
             inputs=values,
             cache=cache,
             expand=expand,
+            verify=verify,
         )
 
     return _face(ctx).follow(begin, how)

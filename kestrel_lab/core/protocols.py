@@ -148,6 +148,8 @@ class Evidence:
     call: str
     tool: str
     text: str
+    span: str = ""
+    """What it is cited by, where it is a part of an answer: `src/app.py:12-20`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,6 +185,23 @@ class Verifier(Protocol):
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge; raises a `RunError` if no verdict can be had."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entailed:
+    """What something that understands sentences says of a claim and its evidence."""
+
+    verdict: Literal["entailed", "contradicted", "neither"]
+    confidence: float | None = None
+    """From 0 to 1; `None` where it gives none."""
+
+
+class Entailment(Protocol):
+    """Tells whether evidence entails or contradicts a claim: a model for natural language inference, or a judge."""
+
+    async def __call__(self, claim: str, evidence: Sequence[str]) -> Entailed:
+        """Decide; raises a `RunError` if it cannot."""
         ...
 
 

@@ -153,3 +153,5 @@ class RunFinished:
     reason: str = ""
     limit: str = ""
     """Which limit was reached, when `outcome` is `limit`."""
+    concerns: list[dict[str, Json]] = field(default_factory=list)
+    """What a look at the answer found questionable: `severity`, `place`, `what`, `fix`, `check` each."""

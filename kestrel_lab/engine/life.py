@@ -11,6 +11,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.evidence import concerns
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.preflight import preflight
 from kestrel_lab.engine.scheduler import StepScheduler
@@ -30,6 +31,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     try:
         async with ctx.clock:
             answer = await _work(ctx, desk, plan)
+        found = await concerns(ctx, answer)  # no work of the run: a limit cannot take its answer away
     except asyncio.CancelledError:
         end_cancelled(ctx)
         await asyncio.shield(ctx.on_disk())
@@ -57,7 +59,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         await _defect(ctx, error)
         raise
     else:
-        _end(ctx, RunStatus.COMPLETE, RunFinished(outcome="complete", answer=answer))
+        _end(ctx, RunStatus.COMPLETE, RunFinished(outcome="complete", answer=answer, concerns=found))
     await ctx.on_disk()
 
 
@@ -108,5 +110,5 @@ def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
 
 def _so_far(ctx: RunContext) -> str:
     """What the run has when something ends it early: the last thing a model said as an agent, not to the engine."""
-    operations = {step.id for step in ctx.state.planned.steps if step.operation}
-    return next((talk.text for name, talk in reversed(ctx.state.conversations.items()) if talk.text and name not in operations), "")
+    agents = {step.id for step in ctx.state.planned.steps if not step.operation}
+    return next((talk.text for name, talk in reversed(ctx.state.conversations.items()) if talk.text and name in agents), "")

@@ -11,6 +11,7 @@ from kestrel_lab.engine.graph import graph
 from kestrel_lab.engine.loop import loop
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
+from kestrel_lab.engine.quality import quality
 from kestrel_lab.engine.remembering import commit
 from kestrel_lab.engine.thinking import thoughts_expand, thoughts_score
 from kestrel_lab.engine.thoughts import thoughts
@@ -21,6 +22,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "gather": gather,
     "plan": plan,
     "verify": verify,
+    "quality": quality,
     "commit": commit,
     "loop": loop,
     "converse": converse,

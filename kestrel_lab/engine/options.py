@@ -60,3 +60,4 @@ class RunOptions(ResumeOptions, total=False):
     expand: bool | None
     inputs: Mapping[str, Json] | None
     containment: str | None
+    verify: str | None

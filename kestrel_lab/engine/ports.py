@@ -42,3 +42,5 @@ class Ports:
     """Waits between attempts."""
     budget: RetryBudget = field(default_factory=RetryBudget)
     """How long the steps of stages are tried."""
+    look: bool = True
+    """Whether an answer is looked at before it is given, for what files, names, numbers and commands it names."""

@@ -20,9 +20,11 @@ from kestrel_lab.core.text import encodable, one_line
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.evidence import EvidenceTable, evidence_table, report_html
 from kestrel_lab.engine.keeping import Answers
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
+from kestrel_lab.verification.claims import Said, claims_of
 from kestrel_lab.views.frames import shown_frame
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.page import page
@@ -161,11 +163,29 @@ class Run:
         frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="s", utc=True).dt.as_unit("ms")
         return frame
 
+    @property
+    def evidence(self) -> EvidenceTable:
+        """The claims of the answer with the spans that hold each up; citations are looked up in the workspace as it is now."""
+        workspace = "" if self._state.started is None else self._state.started.workspace
+        return evidence_table(self.records(), answer=self.answer, goal=self.goal, workspace=workspace)
+
+    @property
+    def claims(self) -> tuple[Said, ...]:
+        """What the answer says, in pieces: sentences, items, rows of tables, blocks of code."""
+        return claims_of(self.answer)
+
+    @property
+    def concerns(self) -> list[dict[str, Json]]:
+        """What a look at the answer found questionable when it was given: `severity`, `place`, `what`, `fix`, `check` each."""
+        return [] if self._state.finished is None else self._state.finished.concerns
+
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view(), limit=None)), encoding="utf-8")
+        target.write_text(
+            page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view(), limit=None) + self._claims_html()), encoding="utf-8"
+        )
         return target
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -227,6 +247,10 @@ class Run:
     def attach(self, ctx: RunContext, desk: ApprovalDesk, task: asyncio.Task[None]) -> None:
         """Make this the handle of a run in progress; the session calls it."""
         self._live = _Live(ctx, desk, task)
+
+    def _claims_html(self) -> str:
+        workspace = "" if self._state.started is None else self._state.started.workspace
+        return report_html(self.records(), answer=self.answer, goal=self.goal, workspace=workspace)
 
     def _events_so_far(self) -> list[Event]:
         return self.events() if self._state.events else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -47,6 +48,7 @@ from kestrel_lab.engine.sources import ExpansionSettings, installed_servers
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.toolset import known_tools
+from kestrel_lab.engine.verified import parse_level, verified
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -88,6 +90,7 @@ class Session(Archive, Equipment):
         cache: str = "use",
         cache_url: str | None = None,
         containment: str = "on",
+        verify: str = "warn",
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
         rules: GivenRules = None,
@@ -117,6 +120,7 @@ class Session(Archive, Equipment):
             cache_url: A Redis server that keeps them; the folder by default.
             containment: Whether a person is asked, whatever the policy, when a model that has read what others wrote wants an
                 effect: `on`, `strict` (files of the workspace count as written by others) or `off`. See `engine.containment`.
+            verify: What is done about the claims of answers, for runs that do not say it: see `engine.verified`.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
             rules: Of every run: a file of rules, or tables as in one; see `kestrel_lab.tools.rules`.
@@ -127,6 +131,7 @@ class Session(Archive, Equipment):
         self.home = Path(home)
         self.model = model
         self.approve = approve
+        self.verify = parse_level(verify)
         self.middleware = tuple(middleware)
         self.listeners = tuple(listeners)
         self.limits = limits or Limits()
@@ -167,6 +172,7 @@ class Session(Archive, Equipment):
         scenario: str = "",
         plan: Plan | MakesPlan | str | Path | None = None,
         inputs: Mapping[str, Json] | None = None,
+        verify: str | None = None,
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
         cache: str | None = None,
@@ -194,6 +200,7 @@ class Session(Archive, Equipment):
                 such as an `LLMAgent`. Without it one agent works on the goal. All steps share the limits. The
                 run's answer is what the steps answer that no other step waits for.
             inputs: Values for the inputs that a workflow declares.
+            verify: What is done about the answer's claims: `off`, `warn`, `repair` or `judge`; the session's by default.
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
             cache: How stored answers of tools are used, see `Session`; as the session does by default.
@@ -212,7 +219,8 @@ class Session(Archive, Equipment):
         held = self.containment if containment is None else contain.read_mode(containment)
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         policy = ruled(approve or self.approve, self.rules, own := rulebook(rules), place)
-        planned = plan_for(plan, goal, inputs)
+        level = parse_level(verify or self.verify)
+        planned = verified(plan_for(plan, goal, inputs), goal, level)
         steps = () if planned is None else foreseen(planned.steps)
         toolbox, growth = self.grown(offer_macros(self.resolve_tools(tools, steps), self.store, place), place.root, expand)
         self._check_sandbox(toolbox, place)
@@ -245,7 +253,7 @@ class Session(Archive, Equipment):
             policy=policy,
             approver=approver,
             resolve=resolve or self.resolve_model,
-            ports=ports or self.ports,
+            ports=replace(ports or self.ports, look=level != "off"),
             missing=missing_servers(self.mcp) if tools is None else (),
             cache_mode=None if cache is None else cache_mode(cache),
             containment=held,

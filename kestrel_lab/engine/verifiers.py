@@ -1,22 +1,22 @@
-"""Verifiers that come with the package: a model that must point at evidence, and a look at the files an answer names."""
+"""Verifiers that come with the package: models that must point at evidence, and a look at what an answer names."""
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ModelError, RunError, UsageError
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.protocols import Claim, Verification
+from kestrel_lab.core.protocols import Claim, Verification, Verifier
 from kestrel_lab.core.text import head_tail, one_line
 from kestrel_lab.engine.artifacts import told
 from kestrel_lab.engine.dialogue import Dialogue, read_json
-
-if TYPE_CHECKING:
-    from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.engine.evidence import looked_at
+from kestrel_lab.log.fold import RunState
 
 MAX_EVIDENCE = 24_000
 """Characters of all evidence that a model is shown; the newest is kept, long texts lose their middle."""
@@ -51,20 +51,24 @@ Judge an answer that somebody else gave to this goal:
 {goal}
 
 Decide for each criterion below, by its number, whether the answer meets it. Be strict: a criterion that nothing shows to be met \
-is not met. {sources} Answer with one JSON object and nothing else:
+is not met, and one that is met names what shows it. {sources} Answer with one JSON object and nothing else:
 {{"criteria": [{{"criterion": 1, "met": false, "why": "in one sentence, and if it is not met what would have to change", \
-"evidence": ["ids of the calls that show it; empty if none does"]}}], "confidence": 0.9}}
+"evidence": ["ids of what shows it; empty if nothing does"]}}], "confidence": 0.9}}
 
 {artifacts}"""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelVerifier:
-    """A model decides criterion by criterion, and names the tool calls that show it."""
+    """A model decides criterion by criterion, and names the spans that show it; it sees no more than these.
+
+    A verdict is void if it names what it was not shown, or, where there is evidence, if it says that a criterion is met
+    and names nothing for it.
+    """
 
     dialogue: Dialogue
     knows: Callable[[str], bool]
-    """Whether there was a call of this id; a verdict that points at one that never was is no verdict."""
+    """Whether there was a call or a span of this id; a verdict that points at one that never was is no verdict."""
     name: str = "model"
 
     async def __call__(self, claim: Claim) -> Verification:
@@ -75,16 +79,18 @@ class ModelVerifier:
             **_shown(claim),
         }
         sources = (
-            "What tools answered in the run is given under the id of the call." if claim.evidence else "No tool was called in the run."
+            "What the answer rests on is given under the id of the call, or of the lines of a file."
+            if claim.evidence
+            else "No tool was called in the run."
         )
         text = _TEXT.format(goal=claim.goal, sources=sources, artifacts=told(cast("dict[str, Json]", shown)))
-        verdict = await self.dialogue.ask(text, lambda answer: self._verdict(answer, len(claim.criteria)))
+        verdict = await self.dialogue.ask(text, lambda answer: self._verdict(answer, claim))
         unmet = [entry for entry in verdict["criteria"] if not entry["met"]]
         issues = tuple(f"not met: {claim.criteria[entry['criterion'] - 1]}: {entry['why'].strip()}" for entry in unmet)
         return Verification(passed=not issues, confidence=float(verdict["confidence"]), issues=issues)
 
-    def _verdict(self, answer: str, criteria: int) -> dict[str, Any]:
-        verdict = cast("dict[str, Any]", read_json(answer, VERDICT))
+    def _verdict(self, answer: str, claim: Claim) -> dict[str, Any]:
+        verdict, criteria = cast("dict[str, Any]", read_json(answer, VERDICT)), len(claim.criteria)
         times = Counter(entry["criterion"] for entry in verdict["criteria"])
         if wrong := [f"{number}" for number in range(1, max((criteria, *times)) + 1) if times[number] != (number <= criteria)]:
             msg = f"there are {criteria} criteria, each is judged once: look at {', '.join(wrong[:10])}"
@@ -92,6 +98,10 @@ class ModelVerifier:
         cited = {call for entry in verdict["criteria"] for call in entry["evidence"]}
         if made_up := sorted(call for call in cited if not self.knows(call)):
             msg = f"it cites calls that never were: {', '.join(one_line(call) for call in made_up[:5])}; cite only ids that are given"
+            raise UsageError(msg)
+        if claim.evidence and (bare := [entry["criterion"] for entry in verdict["criteria"] if entry["met"] and not entry["evidence"]]):
+            told = ", ".join(map(str, bare[:10]))
+            msg = f"a criterion that is met names the ids of what shows it; nothing is named for {told}: name it, or say that it is not met"
             raise UsageError(msg)
         return verdict
 
@@ -105,35 +115,49 @@ def _shown(claim: Claim) -> dict[str, str]:
         if room - len(text) < 0:
             break
         room -= len(text)
-        found.append((f"call {item.call} of {item.tool}", text))
+        found.append((f"span {item.span} of {item.tool}" if item.span else f"call {item.call} of {item.tool}", text))
     return dict(reversed(found))
 
 
-_QUOTED = re.compile(r"`([^`\s]{1,200})`")
-_FILE = re.compile(
-    r"\.?/?(?:[\w.-]+/)*[\w-][\w.-]*\.(?:py|md|rst|txt|json|csv|tsv|ya?ml|toml|cfg|ini|html?|css|js|ts|ipynb|sh|sql|xml|log|parquet)"
-)
+@dataclass(frozen=True, slots=True)
+class Grounded:
+    """What an answer names is there: files, lines, quotes, names, numbers, commands; without a model, see `VerifierEngine`."""
+
+    state: RunState
+    root: Path
+    but: str = ""
+    """The step that verifies: what is said in it is no evidence."""
+    name: str = "facts"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge; what is only questionable is not held against the answer."""
+        found = await asyncio.to_thread(looked_at, self.state, self.root, claim.answer, goal=claim.goal, but=self.but)
+        wrong = tuple(str(one) for one in found if one.refuses)
+        return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=wrong)
 
 
 @dataclass(frozen=True, slots=True)
-class FilesExist:
-    """Files that an answer names in backticks are there, unless a tool of the run told of them.
+class Vote:
+    """Several judges, of whom most must pass an answer; one that comes to no verdict has no vote."""
 
-    It looks at nothing else: a name without backticks or with an unusual ending, and what is in the files, is not its concern.
-    """
-
-    workspace: Workspace
-    name: str = "files"
+    judges: tuple[Verifier, ...]
+    name: str = "vote"
 
     async def __call__(self, claim: Claim) -> Verification:
-        """Judge, without a model."""
-        named = dict.fromkeys(name for name in _QUOTED.findall(claim.answer) if _FILE.fullmatch(name))
-        missing = [name for name in named if not self._is_there(name) and not any(name in item.text for item in claim.evidence)]
-        issues = tuple(f"the answer names the file {name}, which is not there and of which no tool told" for name in missing)
-        return Verification(passed=not issues, confidence=1.0 if missing else None, issues=issues)
-
-    def _is_there(self, name: str) -> bool:
-        try:
-            return self.workspace.exists(name)
-        except (OSError, ValueError):  # leads out of the workspace
-            return False
+        """Judge; raises what the last judge raised when none comes to a verdict. A tie does not pass."""
+        verdicts: list[Verification] = []
+        problem: RunError | None = None
+        for judge in self.judges:
+            try:
+                verdicts.append(await judge(claim))
+            except (ModelError, UsageError) as error:
+                problem = error if isinstance(error, RunError) else RunError(str(error))
+        if not verdicts:
+            raise problem or RunError("there is no judge")  # it cannot be
+        passing = sum(found.passed for found in verdicts)
+        passed = 2 * passing > len(verdicts)
+        issues = tuple(dict.fromkeys(issue for found in verdicts if not found.passed for issue in found.issues))
+        sure = [found.confidence for found in verdicts if found.passed is passed and found.confidence is not None]
+        share = max(passing, len(verdicts) - passing) / len(verdicts)
+        confidence = share * sum(sure) / len(sure) if sure else None
+        return Verification(passed=passed, confidence=confidence, issues=() if passed else issues)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
+from kestrel_lab.answers.abstaining import abstains
 from kestrel_lab.core.errors import UnmetError, UsageError
-from kestrel_lab.core.events import ModelEscalated, VerifierFinished, VerifierStarted
+from kestrel_lab.core.events import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.protocols import Claim, Evidence, Verifier
+from kestrel_lab.core.protocols import Claim, Evidence, Verification, Verifier
 from kestrel_lab.core.step import Step
 from kestrel_lab.core.template import escape
 from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.artifacts import as_text
 from kestrel_lab.engine.dialogue import Dialogue
+from kestrel_lab.engine.evidence import as_cited, subject_in
 from kestrel_lab.engine.operation import Done, Operation, Scope
-from kestrel_lab.engine.verifiers import VERDICT, FilesExist, ModelVerifier
+from kestrel_lab.engine.verifiers import VERDICT, Grounded, ModelVerifier, Vote
 from kestrel_lab.log.fold import RunState
+from kestrel_lab.verification.evidence import evidence_of, support_of
 
 ROUNDS = 2
 """Repairs, unless a step says otherwise."""
@@ -41,7 +46,9 @@ def verifying(judges: Judges) -> Operation:
 
     Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
     run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
-    repair (the last of them for all that follow). The plan's own acceptance criteria, and those that an operation
+    repair (the last of them for all that follow); `judge`, whether a model is asked beside the deterministic checks (yes);
+    `judges`, models of which most must pass it; `support`, from 0 to 1, the mean support that its claims must have in what
+    the run saw, unless it says that it does not know. The plan's own acceptance criteria, and those that an operation
     `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
 
     Its output is the answer that passed. One that does not pass grows a step `STEP/repair#N`, which produces the answer
@@ -55,8 +62,9 @@ def verifying(judges: Judges) -> Operation:
         if not answer:
             issues.append("there is no answer")
         for judge in judges(scope) if answer else ():
-            claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=evidence(scope.ctx.state, but=scope.step.id))
+            claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
             issues += await _judged(judge, claim, scope)
+        issues += await _unsupported(scope, order, answer)
         if not issues:
             return Done(output=order.answer)
         if order.round > order.rounds:
@@ -88,6 +96,11 @@ class _Order:
         self.goal = as_text(args.get("goal")).strip() or (scope.ctx.state.started.goal if scope.ctx.state.started else "")
         self.rounds = _number(args.get("rounds", ROUNDS), "rounds", least=0)
         self.round = _number(args.get("round", 1), "round", least=1)
+        self.judge = _yes(args.get("judge", True))
+        self.support = _share(args.get("support", 0))
+        self.judges = _texts(args.get("judges", []), "judges")
+        for model in self.judges:
+            scope.ctx.resolve(model)
         self.escalate = _texts(args.get("escalate", []), "escalate")
         for model in self.escalate:
             scope.ctx.resolve(model)
@@ -130,6 +143,9 @@ class _Order:
                 "rounds": self.rounds,
                 "round": self.round + 1,
                 "escalate": escape(cast("Json", list(self.escalate))),
+                "judge": self.judge,
+                "support": self.support,
+                "judges": escape(cast("Json", list(self.judges))),
             },
         )
         return repair, again
@@ -162,6 +178,35 @@ def _texts(value: Json, name: str) -> tuple[str, ...]:
     raise UsageError(msg)
 
 
+async def _unsupported(scope: Scope, order: _Order, answer: str) -> list[str]:
+    """What to say of an answer whose claims have too little support; one that says it does not know claims nothing."""
+    if not answer or not order.support or abstains(answer):
+        return []
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=order.goal, but=scope.step.id)
+    backed = await asyncio.to_thread(evidence_of, subject)
+    value = support_of(backed) or 0.0
+    if value >= order.support:
+        return []
+    weak = "; ".join(one_line(one.said.text, 120) for one in backed if one.support.word == "weak")
+    return [
+        f"its support in what the run saw is {value:.2f}, {order.support:g} is needed: show these or say that they are not known: {weak}"
+    ]
+
+
+def _share(value: Json) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return value
+    msg = f"support of the operation 'verify' must be a number from 0 to 1, not {value!r}"
+    raise UsageError(msg)
+
+
+def _yes(value: Json) -> bool:
+    if isinstance(value, bool):
+        return value
+    msg = f"judge of the operation 'verify' must be true or false, not {value!r}"
+    raise UsageError(msg)
+
+
 def _number(value: Json, name: str, *, least: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
@@ -182,14 +227,66 @@ def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
     return tuple(found)
 
 
+async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
+    """The evidence that an answer is judged by: the spans it cites, or that speak of the same; without any, all that tools answered."""
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=goal, but=scope.step.id)
+    spans = await asyncio.to_thread(as_cited, subject)
+    cited = tuple(
+        Evidence(call=span.call, tool=span.found if span.call else "the workspace", text=span.text, span=span.id if span.path else "")
+        for span in spans
+    )
+    return cited or evidence(scope.ctx.state, but=scope.step.id)
+
+
 def _judges(scope: Scope) -> Sequence[Verifier]:
-    """The files the answer names, then a model; no chance in what it says unless the step asks for it."""
-    step = replace(scope.step, schema=VERDICT, temperature=0.0 if scope.step.temperature is None else scope.step.temperature)
+    """What the answer names, then models; no chance in what they say unless the step asks for it."""
+    facts = Grounded(scope.ctx.state, Path(scope.ctx.workspace.root), scope.step.id)
+    order = _Order(scope)
+    if not order.judge:
+        return (facts,)
+    judges = tuple(_model_judge(scope, number, model) for number, model in enumerate(order.judges or ("",), 1))
+    return (facts, judges[0] if len(judges) == 1 else Vote(judges))
 
-    def knows(call: str) -> bool:
-        return any(item.call == call for item in evidence(scope.ctx.state))
 
-    return FilesExist(scope.ctx.workspace), ModelVerifier(Dialogue(step, scope.ctx, scope.desk), knows)
+def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
+    """The n-th judge; each but the first has a conversation of its own, so that none is led by another."""
+    own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
+    temperature = 0.0 if scope.step.temperature is None else scope.step.temperature
+    step = replace(scope.step, id=own, schema=VERDICT, temperature=temperature, model=model or scope.step.model)
+
+    def knows(name: str) -> bool:
+        return any(name in (item.call, item.span) for item in evidence(scope.ctx.state)) or name in known
+
+    known = {span.id for span in subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), "").spans} | _cited(scope)
+    judge = ModelVerifier(Dialogue(step, scope.ctx, scope.desk), knows, name=f"model {model}".strip())
+    return judge if number == 1 else _Apart(judge, own, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A judge whose conversation is no step of the plan: it ends with the verdict."""
+
+    judge: Verifier
+    step: str
+    scope: Scope
+
+    @property
+    def name(self) -> str:
+        return self.judge.name
+
+    async def __call__(self, claim: Claim) -> Verification:
+        try:
+            return await self.judge(claim)
+        finally:
+            if not self.scope.ctx.state.finished_steps.get(self.step):
+                self.scope.ctx.emit(StepFinished(step=self.step, ok=True))
+
+
+def _cited(scope: Scope) -> set[str]:
+    """Ids of lines that only the answer pointed at, and that are there."""
+    order = _Order(scope)
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), as_text(order.answer), goal=order.goal, but=scope.step.id)
+    return {span.id for span in as_cited(subject)}
 
 
 verify = verifying(_judges)

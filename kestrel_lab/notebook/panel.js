@@ -93,7 +93,8 @@ function headPart(el, send) {
 function textRow() {
   const root = make("div", "kst-text"), label = make("div", "kst-label", "Answer"), body = make("div", "kst-body"), note = make("div", "kst-note kst-soft");
   const step = make("span", "kst-step kst-soft");
-  root.append(label, step, body, note);
+  const cites = make("div", "kst-cites");
+  root.append(label, step, body, cites, note);
   return {
     root, step,
     update(c) {
@@ -101,6 +102,12 @@ function textRow() {
       if (c.role !== undefined) root.dataset.role = c.role;
       if (c.text !== undefined) put(body, c.text);
       if (c.note !== undefined) put(note, c.note);
+      if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text]) => {
+        const cite = make("details"), title = make("summary");
+        title.append(make("code", "", name));
+        cite.append(title, block(text));
+        return cite;
+      }));
       root.classList.toggle("kst-empty", !body.textContent);
     },
     append(text) { body.append(text); root.classList.remove("kst-empty"); },

@@ -152,7 +152,11 @@ def _row(view: RunView, row: Row) -> str:
             title = _joined("<b>Answer</b>" if row.role == "answer" else "", step, "" if row.state == "done" else _badge(row.state))
             note = f'<small style="opacity:.65">{_safe(row.note)}</small>' if row.note else ""
             text = f'<div style="{_WRAP}">{_safe(head_tail(row.text, TEXT_CHARS)[0])}</div>'
-            return f'<div style="margin:6px 0">{title}{text}{note}</div>'
+            cites = "".join(
+                f'<details><summary style="cursor:pointer"><code>{_safe(name)}</code></summary>{_pre(said)}</details>'
+                for name, said in row.cites
+            )
+            return f'<div style="margin:6px 0">{title}{text}{cites}{note}</div>'
         case NoticeRow():
             items = "".join(f'<div style="{_WRAP};margin-left:1em">{_safe(item)}</div>' for item in row.items)
             said = f"<b>{_safe(row.text)}</b>" if row.level in _VERDICTS else f"<b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}"

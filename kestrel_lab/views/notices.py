@@ -61,6 +61,15 @@ def verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished) -> No
     return row
 
 
+def concerns(event: e.RunFinished) -> NoticeRow | None:
+    """The row beside an answer that says what a look at it found; `None` where that is nothing."""
+    if not event.concerns:
+        return None
+    items = [f"{one.get('severity')}: {one.get('what')}" + (f" — {one['place']}" if one.get("place") else "") for one in event.concerns]
+    level = "warning" if any(one.get("severity") != "minor" for one in event.concerns) else "info"
+    return _row(level, f"a look at the answer found {count(len(items), 'thing')} to check", items)
+
+
 def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
     """Bring the row of the task list up to date: how far it is, then each task with its state."""
     tasks = list(tasks)

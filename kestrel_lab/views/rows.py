@@ -131,6 +131,8 @@ class TextRow(Part):
     text: str = ""
     note: str = ""
     """Which model, how many tokens, how long."""
+    cites: list[list[str]] = field(default_factory=list)
+    """What an answer cites of what the run saw: name and text, each once."""
 
     def append(self, text: str) -> Change:
         """Add a piece and return the patch that does the same elsewhere."""

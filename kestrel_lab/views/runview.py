@@ -17,7 +17,8 @@ from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import head_tail, one_line, plain
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
-from kestrel_lab.views.notices import notice_of, prompt, task_list, verdict
+from kestrel_lab.views.evidence import cites_of
+from kestrel_lab.views.notices import concerns, notice_of, prompt, task_list, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.wording import (
@@ -62,6 +63,8 @@ class RunView:
     """The task list, by number."""
     macros: dict[str, str] = field(default_factory=dict)
     """Macros that were called, by call."""
+    seen: list[e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
+    """What tools were asked and answered, for what the answer cites."""
 
     @property
     def steps(self) -> dict[str, StepPart]:
@@ -292,6 +295,7 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 
 
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
+    view.seen.append(event)
     row = _call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
     if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
@@ -312,6 +316,7 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
 
 
 def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
+    view.seen.append(event)
     row = _call_row(view, event.call, event.tool)
     kind = str(event.error.get("kind")) if event.error else ""
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
@@ -399,11 +404,16 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
     answer = plain(event.answer)
     if answer:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
+        cites = cast("Json", cites_of(event.answer, view.seen))
         if texts and texts[-1].text == answer:
-            changes.append(texts[-1].change(role="answer"))
+            changes.append(texts[-1].change(role="answer", cites=cites))
         else:
-            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer)
+            row = view.rows["answer"] = TextRow(
+                id="answer", role="answer", state="done", text=answer, cites=cites_of(event.answer, view.seen)
+            )
             changes.append(row.whole())
+    if (told := concerns(event)) is not None:
+        changes.append(_added(view, told))
     reason = shown(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
 

@@ -12,6 +12,7 @@ from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.form import AnswerForm
 from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
+from kestrel_lab.checks.grounding import Faithful, Grounded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
 from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check, parse_checks
 from kestrel_lab.checks.retrieval import RecallAt
@@ -36,6 +37,8 @@ WRITTEN = [
     ({"file_absent": "old.txt"}, FileAbsent(path="old.txt")),
     ({"file_contains": {"path": "out.txt", "text": "hi"}}, FileContains(path="out.txt", text="hi")),
     ({"file_equals": {"path": "out.txt", "text": "hi"}}, FileEquals(path="out.txt", text="hi")),
+    ({"faithful": 0.7}, Faithful(share=0.7)),
+    ({"grounded": {"most": 2}}, Grounded(most=2)),
     ({"graded": "names the cause"}, ModelGraded(rubric="names the cause")),
     ({"graded": {"rubric": "r", "at_least": 0.8, "model": "m"}}, ModelGraded(rubric="r", at_least=0.8, model="m")),
     ({"python_check": "checks:sorted_rows"}, PythonCheck(function="checks:sorted_rows")),

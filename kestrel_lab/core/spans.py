@@ -1,0 +1,227 @@
+"""A span is a piece of text that something said, and where it stands: what claims are held against and what answers cite.
+
+An answer cites a span by its id in square brackets: `[src/app.py:12-20]` for lines of a file, `[main.2.1]` for what a tool
+call answered, an address for a page. Ids are computed from the log, so the same log always gives the same ones. What models
+write of themselves is read as well: `src/app.py:12`, `src/app.py#L12-L20`, `lines 12-20 of src/app.py`, in backticks or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+from kestrel_lab.core.events import ModelAnswered, Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.jsontypes import Json
+
+Trust = Literal["workspace", "tool", "untrusted"]
+Standing = Literal["current", "moved", "stale", "gone"]
+"""Whether what was read still stands where it stood: as it was, elsewhere in the same file, no more, or the file is gone."""
+
+_NAME = r"[\w.+@~-]*[\w+@~-]"
+_PLAIN_FILES = r"(?:[\w-]+/)*(?:Makefile|Dockerfile|Justfile|Procfile|LICENSE|COPYING|NOTICE|CODEOWNERS|Jenkinsfile)"
+PATH: Final = rf"(?:(?:~|\.{{1,2}})?/)?(?:{_NAME}/)*[\w.+@-]*[\w+@-]\.[A-Za-z][A-Za-z0-9]{{0,9}}|{_PLAIN_FILES}"
+"""What reads as the path of a file: a name with an ending, or a file that is known without one."""
+_DASH = r"\s?(?:-|–|—|to|through)\s?"
+_LINES = rf"(?P<first>\d+)(?:{_DASH}[lL]?(?P<last>\d+))?"
+_AFTER = re.compile(
+    rf"(?<![\w/.:-])(?P<path>{PATH})`?(?:(?::|#L|#l|:L)(?P<a>\d+)(?:[-–—:](?:L|l)?(?P<b>\d+))?"
+    rf"|[\s,(]{{1,3}}(?:at |on |in )?(?:lines?|ll?\.) {_LINES})"
+)
+_BEFORE = re.compile(rf"\b[lL](?:ines?|l?\.) {_LINES} (?:of|in|from) (?:the (?:file )?)?[`\[(]*(?P<path>{PATH})(?![\w/-])")
+_CALL = re.compile(r"\[(?:call )?`?(?P<call>[\w/#~-]+(?:\.[\w/#~-]+)*\.\d+\.\d+(?:/[\w.-]+)*)`?\]")
+_URL = re.compile(r"https?://[^\s<>()\[\]`\"']+[^\s<>()\[\]`\"'.,;:!?]")
+_GREP = re.compile(r"^(?P<path>[^\n:]+):(?P<line>\d+): ?(?P<text>.*)$", re.MULTILINE)
+_PART = re.compile(r"^=== (?P<path>.+) ===\n", re.MULTILINE)
+_NOTE = re.compile(r"\n?\[(?:lines \d+ to \d+ of \d+|the last [\d,]+ characters|the file is )[^\]\n]*\]\s*\Z")
+_WEB = frozenset({"fetch_url", "read_web_page", "web_search", "web_fetch"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A piece of text with its place."""
+
+    id: str
+    """What an answer cites it by."""
+    source: str
+    """The file, page, message or tool that it is from, in words."""
+    text: str
+    path: str = ""
+    first: int = 0
+    """Its first line in the file, counted from 1; 0 where it is not lines of a file."""
+    last: int = 0
+    page: str = ""
+    """The address of the page."""
+    call: str = ""
+    """The tool call that answered it."""
+    start: int = 0
+    """Where it begins in that answer, in characters."""
+    end: int = 0
+    found: str = ""
+    """How it was found: the tool, or `cited` for lines that only the answer pointed at."""
+    trust: Trust = "tool"
+
+    @property
+    def digest(self) -> str:
+        """A hash of its text: equal as long as the text is."""
+        return digest(self.text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Citation:
+    """A place that an answer points at."""
+
+    text: str
+    """As written."""
+    at: int
+    """Where it begins in the answer."""
+    path: str = ""
+    first: int = 0
+    last: int = 0
+    call: str = ""
+    page: str = ""
+
+
+def digest(text: str) -> str:
+    """Sixteen characters that are equal for equal texts, white space at the ends of lines left out."""
+    return hashlib.sha256("\n".join(line.rstrip() for line in text.strip("\n").splitlines()).encode()).hexdigest()[:16]
+
+
+def citations(answer: str) -> tuple[Citation, ...]:
+    """The places that an answer points at, in its order, each as often as it is written."""
+    found: dict[int, Citation] = {}
+    for match in _AFTER.finditer(answer):
+        first = int(match["a"] or match["first"])
+        last = int(match["b"] or match["last"] or first)
+        found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=last)
+    for match in _BEFORE.finditer(answer):
+        first = int(match["first"])
+        found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=int(match["last"] or first))
+    for match in _CALL.finditer(answer):
+        found.setdefault(match.start(), Citation(text=match[0], at=match.start(), call=match["call"]))
+    for match in _URL.finditer(answer):
+        found.setdefault(match.start(), Citation(text=match[0], at=match.start(), page=match[0]))
+    return tuple(found[at] for at in sorted(found))
+
+
+def spans_of(records: Iterable[Record]) -> tuple[Span, ...]:
+    """What the tools of a run answered, without errors: the whole answer, then the lines of files that it holds."""
+    args: dict[str, dict[str, Json]] = {}
+    found: list[Span] = []
+    for record in records:
+        event = record.event
+        if isinstance(event, ToolCalled):
+            args[event.call] = event.args
+        elif isinstance(event, ModelAnswered):
+            args |= {str(call.get("id", "")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
+        elif isinstance(event, ToolAnswered) and event.error is None and event.text.strip():
+            found += answered(event.call, event.tool, args.get(event.call, {}), event.text)
+    return tuple(found)
+
+
+def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple[Span, ...]:
+    """The spans of one answer of a tool."""
+    page = str(args.get("url") or "") if tool in _WEB or "url" in args else ""
+    trust: Trust = "untrusted" if page or tool in _WEB or ":" in tool else "tool"
+    whole = Span(id=call, source=f"{tool} {page}".strip(), text=text, call=call, end=len(text), page=page, found=tool, trust=trust)
+    if tool == "read_file" and isinstance(args.get("path"), str):
+        return whole, *_lines(whole, str(args["path"]), args.get("offset"), 0, text)
+    if tool == "batch_read":
+        marks = [*_PART.finditer(text)]
+        ends = [mark.start() for mark in marks[1:]] + [len(text)]
+        return whole, *(
+            span
+            for mark, end in zip(marks, ends, strict=True)
+            for span in _lines(whole, mark["path"], 1, mark.end(), text[mark.end() : end])
+        )
+    if tool == "grep":
+        return whole, *(_line(whole, match) for match in _GREP.finditer(text))
+    return (whole,)
+
+
+def _lines(whole: Span, path: str, offset: Json, start: int, text: str) -> Iterator[Span]:
+    body = _NOTE.sub("", text)
+    if body.startswith("[not read: ") or not body.strip():
+        return
+    first = offset if isinstance(offset, int) and not isinstance(offset, bool) and offset > 0 else 1
+    last = first + max(len(body.removesuffix("\n").split("\n")), 1) - 1
+    yield _of_file(whole, path, first, last, body, start)
+
+
+def _line(whole: Span, match: re.Match[str]) -> Span:
+    line = int(match["line"])
+    return _of_file(whole, match["path"], line, line, match["text"], match.start("text"))
+
+
+def _of_file(whole: Span, path: str, first: int, last: int, text: str, start: int) -> Span:
+    path = path.removeprefix("./")
+    name = f"{path}:{first}" if first == last else f"{path}:{first}-{last}"
+    return Span(
+        id=name, source=path, text=text, path=path, first=first, last=last, call=whole.call, start=start, end=start + len(text),
+        found=whole.found, trust="workspace",
+    )  # fmt: skip
+
+
+def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | None]) -> Span | None:
+    """What a citation points at: as the run saw it, or for lines that it never saw as `read` gives the file now.
+
+    `None` for a call that never was, a page that nothing fetched, a file or lines that are not there.
+    """
+    spans = tuple(spans)
+    if cited.call:
+        return next((span for span in reversed(spans) if span.id == cited.call), None)
+    if cited.page:
+        return next((span for span in reversed(spans) if span.page and _same_page(span.page, cited.page)), None)
+    seen = [
+        span for span in spans if span.path and _same_file(span.path, cited.path) and span.first <= cited.first <= cited.last <= span.last
+    ]
+    if seen:
+        return _cut(min(reversed(seen), key=lambda span: span.last - span.first), cited)
+    text = read(cited.path)
+    lines = [] if text is None else text.splitlines()
+    if not 1 <= cited.first <= cited.last <= len(lines):
+        return None
+    return Span(
+        id=_id(cited), source=cited.path, text="\n".join(lines[cited.first - 1 : cited.last]), path=cited.path, first=cited.first,
+        last=cited.last, found="cited", trust="workspace",
+    )  # fmt: skip
+
+
+def standing(span: Span, read: Callable[[str], str | None]) -> Standing:
+    """Whether the lines of a file are still what they were; anything else cannot change and is current."""
+    if not span.path:
+        return "current"
+    text = read(span.path)
+    if text is None:
+        return "gone"
+    lines = text.splitlines()
+    if digest("\n".join(lines[span.first - 1 : span.last])) == span.digest:
+        return "current"
+    return "moved" if span.text.strip() and span.text.strip() in text else "stale"
+
+
+def _cut(span: Span, cited: Citation) -> Span:
+    lines = span.text.split("\n")[cited.first - span.first : cited.last - span.first + 1]
+    before = "\n".join(span.text.split("\n")[: cited.first - span.first])
+    start = span.start + len(before) + (1 if before else 0)
+    text = "\n".join(lines)
+    return Span(
+        id=_id(cited, span.path), source=span.source, text=text, path=span.path, first=cited.first, last=cited.last, call=span.call,
+        start=start, end=start + len(text), found=span.found, trust=span.trust,
+    )  # fmt: skip
+
+
+def _id(cited: Citation, path: str = "") -> str:
+    lines = f"{cited.first}" if cited.first == cited.last else f"{cited.first}-{cited.last}"
+    return f"{path or cited.path}:{lines}"
+
+
+def _same_file(known: str, named: str) -> bool:
+    named = named.removeprefix("./")
+    return known == named or known.endswith(f"/{named}")
+
+
+def _same_page(known: str, named: str) -> bool:
+    return known.rstrip("/").partition("#")[0] == named.rstrip("/").partition("#")[0]

@@ -1,0 +1,128 @@
+"""An answer split into what it claims: sentences, items, rows of tables, blocks of code.
+
+The rules are our own: answers are Markdown in which dots stand in paths, names and calls, which libraries for prose take
+for ends of sentences. What is in backticks or an address is therefore covered before a sentence is looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Final, Literal
+
+Kind = Literal["sentence", "row", "code", "quote", "heading", "item", "paragraph"]
+"""Items and paragraphs are given sentence by sentence."""
+
+_FENCE: Final = re.compile(r"^ {0,12}(?P<fence>`{3,}|~{3,}) *(?P<info>[^\n`]*)$")
+_ITEM: Final = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
+_HEADING: Final = re.compile(r"^ {0,3}#{1,6}\s+")
+_RULE: Final = re.compile(r"^\s*\|?[\s:|-]*-{3,}[\s:|-]*\|?\s*$")
+_COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
+_END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=[\"“'`(\[*_A-Z0-9À-Þ\x00])")
+_SHORT: Final = re.compile(
+    r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|no|nos|fig|sec|ch|vol|pp|p|ca|mr|mrs|ms|dr|prof|st|resp|incl|excl|max|min|esp)|(?:^|[\s(])(?-i:[A-HJ-Z]))\.$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """One thing that an answer says."""
+
+    text: str
+    at: int
+    """Where it begins in the answer, in characters."""
+    kind: Kind = "sentence"
+    lead: str = ""
+    """What introduces it: the line before a list or a block, or the heading."""
+    language: str = ""
+    """Of a block of code, as its fence says it."""
+
+
+def claims_of(answer: str) -> tuple[Said, ...]:
+    """Everything that `answer` says, in its order; headings are no claims."""
+    return tuple(said for said in pieces(answer) if said.kind != "heading" and any(letter.isalnum() for letter in said.text))
+
+
+def pieces(answer: str) -> Iterator[Said]:
+    """`answer` in pieces, headings too."""
+    lead = heading = ""
+    for block in _blocks(answer):
+        if block.kind == "heading":
+            heading = lead = block.text
+            yield block
+        elif block.kind in ("item", "paragraph"):
+            found = [*_sentences(block.text, block.at, (lead or heading) if block.kind == "item" else heading)]
+            lead = found[-1].text if found and block.kind == "paragraph" else lead
+            yield from found
+        else:
+            yield replace(block, lead=lead or heading)
+
+
+def _blocks(answer: str) -> Iterator[Said]:
+    """What Markdown makes of the lines: headings, rows, quotes, code, items and paragraphs."""
+    lines = answer.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    place = 0
+    while place < len(lines):
+        line, at = lines[place], starts[place]
+        used = 1
+        if fence := _FENCE.match(line.rstrip("\n")):
+            text, used = _fenced(lines, place, fence["fence"])
+            words = fence["info"].split()
+            yield Said(text=text, at=at + len(line), kind="code", language=words[0].strip("{}.").lower() if words else "")
+        elif match := _HEADING.match(line):
+            yield Said(text=line[match.end() :].strip(), at=at + match.end(), kind="heading")
+        elif _is_row(line):
+            if not _RULE.match(line) and not (place + 1 < len(lines) and _RULE.match(lines[place + 1])):
+                yield Said(text=line.strip(), at=at, kind="row")
+        elif line.lstrip().startswith(">"):
+            yield Said(text=line.lstrip().lstrip("> ").strip(), at=at, kind="quote")
+        elif match := _ITEM.match(line):
+            text, used = _together(lines, place, indented=True)
+            yield Said(text=text[match.end() :], at=at + match.end(), kind="item")
+        elif line.strip():
+            text, used = _together(lines, place, indented=False)
+            yield Said(text=text, at=at, kind="paragraph")
+        place += used
+
+
+def _is_row(line: str) -> bool:
+    return line.lstrip().startswith("|") and line.count("|") >= 2
+
+
+def _fenced(lines: list[str], place: int, fence: str) -> tuple[str, int]:
+    """The inside of a block and how many lines it takes; one without an end goes to the last line."""
+    for number in range(place + 1, len(lines)):
+        if lines[number].strip().startswith(fence) and not lines[number].strip().strip(fence[0]):
+            return "".join(lines[place + 1 : number]), number + 1 - place
+    return "".join(lines[place + 1 :]), len(lines) - place
+
+
+def _together(lines: list[str], place: int, *, indented: bool) -> tuple[str, int]:
+    """An item or a paragraph with the lines that go on with it, and how many that are."""
+    taken = [lines[place]]
+    for line in lines[place + 1 :]:
+        begins = (
+            _ITEM.match(line) or _FENCE.match(line.rstrip("\n")) or _HEADING.match(line) or _is_row(line) or line.lstrip().startswith(">")
+        )
+        if not line.strip() or begins or (indented and not line[0].isspace()):
+            break
+        taken.append(line)
+    return "".join(taken), len(taken)
+
+
+def _sentences(text: str, at: int, lead: str) -> Iterator[Said]:
+    covered = _COVERED.sub(lambda match: "\x00" * len(match[0]), text)
+    start = 0
+    for match in [*_END.finditer(covered), None]:
+        end = len(text) if match is None else match.end()
+        if match is not None and _SHORT.search(covered[start : match.start() + 1]):
+            continue
+        piece = text[start:end]
+        if piece.strip():
+            before = len(piece) - len(piece.lstrip())
+            yield Said(text=piece.strip(), at=at + start + before, lead=lead)
+        start = end

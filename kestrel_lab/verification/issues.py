@@ -1,0 +1,51 @@
+"""What is wrong with an answer: how bad, where, what, and what would put it right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.text import one_line, plain
+
+Severity = Literal["critical", "major", "minor"]
+"""`critical` and `major` refuse the answer, `minor` is said beside it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Issue:
+    """One thing that is wrong with an answer."""
+
+    severity: Severity
+    place: str
+    """The sentence or the block that it is in, in one line."""
+    what: str
+    fix: str
+    """What to do about it."""
+    check: str = ""
+    """The check that found it."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether an answer with it does not pass."""
+        return self.severity != "minor"
+
+    def __str__(self) -> str:
+        return f"{self.what} (in: {self.place}); {self.fix}" if self.place else f"{self.what}; {self.fix}"
+
+    def as_json(self) -> dict[str, Json]:
+        """The issue as JSON."""
+        return {"severity": self.severity, "place": self.place, "what": self.what, "fix": self.fix, "check": self.check}
+
+
+def issue(severity: Severity, place: str, what: str, fix: str, *, check: str = "") -> Issue:
+    """An issue, its texts in one line each and without signs that a terminal acts upon."""
+    return Issue(
+        severity=severity, place=one_line(plain(place), 160), what=one_line(plain(what), 300), fix=one_line(plain(fix), 300), check=check
+    )
+
+
+def refused(issues: Iterable[Issue]) -> bool:
+    """Whether an answer with these issues does not pass."""
+    return any(found.refuses for found in issues)

@@ -1,0 +1,115 @@
+"""An answer with everything it may be held against: the files of the workspace, what tools answered, what was called."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from kestrel_lab.core.events import Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.jsontypes import Json, dumps
+from kestrel_lab.core.spans import Span, spans_of
+from kestrel_lab.verification.claims import Said, claims_of
+from kestrel_lab.verification.files import Files, whole_word
+from kestrel_lab.verification.symbols import Symbols
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A tool call of the run."""
+
+    call: str
+    tool: str
+    args: Mapping[str, Json]
+    ok: bool
+
+
+class Ground:
+    """A workspace as it is now, for as many answers as are looked at before it changes."""
+
+    def __init__(self, root: Path, seconds: float | None = None) -> None:
+        """`seconds` is how long the workspace may be looked into."""
+        self.root = root
+        self.files = Files(root, seconds)
+        self.symbols = Symbols(self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What the checks look at; what they find out on the way is kept, so it serves one answer at one time."""
+
+    answer: str
+    goal: str = ""
+    spans: Sequence[Span] = ()
+    calls: Sequence[Made] | None = None
+    """`None` where it is not known what was called."""
+    ground: Ground | None = None
+    """`None` where there is no workspace to look into."""
+    path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
+    """Folders that commands are looked for in."""
+
+    @cached_property
+    def claims(self) -> tuple[Said, ...]:
+        """What the answer says."""
+        return claims_of(self.answer)
+
+    @cached_property
+    def files(self) -> Files:
+        """The workspace; without one, nothing is there and nothing is refused for it."""
+        if self.ground is None:
+            files = Files(Path("/nonexistent"))
+            files.whole = False
+            return files
+        return self.ground.files
+
+    @cached_property
+    def symbols(self) -> Symbols:
+        """The names the workspace defines."""
+        return Symbols(self.files) if self.ground is None else self.ground.symbols
+
+    @cached_property
+    def told(self) -> str:
+        """Everything that was said in the run before the answer: the goal, what tools answered, what they were called with."""
+        calls = [dumps(dict(made.args)).replace("\\n", "\n").replace('\\"', '"') for made in self.calls or ()]
+        return "\n".join([self.goal, *(span.text for span in self.whole_spans), *calls])
+
+    @cached_property
+    def whole_spans(self) -> tuple[Span, ...]:
+        """The answers of tools, without their parts."""
+        return tuple(span for span in self.spans if not span.path or not span.call)
+
+    def tells(self, name: str) -> bool:
+        """Whether `name` was told of in the run."""
+        return name in self.told and whole_word(name).search(self.told) is not None
+
+    def names(self, word: str) -> bool:
+        """Whether `word` stands anywhere in the workspace or in what was told in the run."""
+        return self.tells(word) or bool(self.files.having(word))
+
+
+def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path | None) -> Subject:
+    """The answer of a run with what its log holds."""
+    return Subject(
+        answer=answer, goal=goal, spans=spans_of(records), calls=made_calls(records), ground=None if root is None else Ground(root)
+    )
+
+
+def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:
+    """The calls of tools that were answered."""
+    called = {record.event.call: record.event for record in records if isinstance(record.event, ToolCalled)}
+    return tuple(
+        Made(call=event.call, tool=event.tool, args=called[event.call].args if event.call in called else {}, ok=event.error is None)
+        for event in (record.event for record in records)
+        if isinstance(event, ToolAnswered)
+    )
+
+
+def squeezed(text: str) -> str:
+    """`text` with white space as single blanks and typographic quotes and dashes as plain ones, for comparing quotes."""
+    return re.sub(r"\s+", " ", text.translate(_PLAIN)).strip()
+
+
+_PLAIN = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " "})

@@ -1,0 +1,266 @@
+"""Where names are defined in the Python files of a workspace, and in packages that are installed; nothing is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.machinery
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal
+
+from kestrel_lab.verification.files import Files, whole_word
+
+Answer = Literal["yes", "no", "unknown"]
+BUILTINS: Final = frozenset(dir(builtins))
+_OF_ALL: Final = frozenset((*dir(object), *dir(type), "__dict__", "__slots__", "__annotations__", "__module__", "__name__"))
+"""Members that every class has."""
+
+
+@dataclass(slots=True)
+class Definition:
+    """A class or function, or a module as one."""
+
+    name: str
+    kind: Literal["class", "function", "module", "name"]
+    path: str
+    first: int
+    last: int
+    members: dict[str, Definition] = field(default_factory=dict)
+    bases: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    firsts: tuple[int, ...] = ()
+    """Where it is defined, if more than once: overloads, setters."""
+    open: bool = False
+    """Whether it may have members that cannot be read off: `__getattr__`, star imports, attributes set from elsewhere."""
+
+
+class Symbols:
+    """The names that the Python files of a workspace define."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._modules: dict[str, Definition | None] = {}
+
+    def module(self, path: str) -> Definition | None:
+        """The names of one file; `None` if it cannot be parsed."""
+        if path not in self._modules:
+            self._modules[path] = (
+                parsed(self._files.read(path) or "", path) if path.endswith((".py", ".pyi")) and not self._files.late else None
+            )
+        return self._modules[path]
+
+    def defined(self, name: str) -> list[Definition]:
+        """Everything called `name`, at any depth, in the whole workspace."""
+        found: list[Definition] = []
+        for path in self._files.having(name):
+            if (module := self.module(path)) is not None:
+                found += _search(module, name)
+        return found
+
+    def resolves(self, dotted: str) -> Answer:
+        """Whether `Class.method`, `module.Class.method` or `package.module` is there.
+
+        `unknown` for what begins with a name that is no class and no module here, as a variable does.
+        """
+        first, *rest = dotted.split(".")
+        holders = [found for found in self.defined(first) if found.kind == "class" and rest]
+        answers = [self._has(holder, rest, ()) for holder in holders]
+        if not answers or "yes" not in answers:
+            answers += self._by_module(dotted.split("."))
+        return "yes" if "yes" in answers else "unknown" if "unknown" in answers or not answers else "no"
+
+    def _by_module(self, names: list[str]) -> list[Answer]:
+        """What the modules say that the beginning of the name may mean."""
+        for length in range(len(names), 0, -1):
+            base = "/".join(names[:length])
+            if paths := [path for end in (".py", "/__init__.py", ".pyi") for path in self._modules_named(base + end)]:
+                rest = names[length:]
+                if not rest:
+                    return ["yes"]
+                if not any(
+                    whole_word(rest[0]).search(self._files.read(path) or "") or "import *" in (self._files.read(path) or "")
+                    for path in paths
+                ) and not any(self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")):
+                    return ["no"]
+                modules = [self.module(path) for path in paths]
+                answers: list[Answer] = ["unknown" if module is None else self._has(module, rest, ()) for module in modules]
+                folder = self._files.exists(f"{base}/{rest[0]}") or any(self._modules_named(f"{base}/{rest[0]}.py"))
+                return ["yes"] if folder else answers
+        return installed(names)
+
+    def _modules_named(self, path: str) -> tuple[str, ...]:
+        return tuple(found for found in self._files.named(path) if found.endswith(path)) or (
+            (path.partition("/")[2],)
+            if path.startswith(f"{self._files.root.name}/") and path.partition("/")[2] in self._files.paths
+            else ()
+        )
+
+    def _has(self, holder: Definition, rest: list[str], seen: tuple[str, ...]) -> Answer:
+        if not rest:
+            return "yes"
+        name, *more = rest
+        if name in holder.members:
+            member = holder.members[name]
+            return "yes" if not more else "unknown" if member.kind == "name" else self._has(member, more, ())
+        if name in _OF_ALL or (holder.kind == "function" and name in holder.arguments):
+            return "yes"
+        if holder.kind == "function":
+            return "unknown"
+        answers: list[Answer] = []
+        for base in holder.bases:
+            if isinstance(builtin := getattr(builtins, base, None), type):
+                answers.append("yes" if hasattr(builtin, name) else "no")
+                continue
+            known = [found for found in self.defined(base.rpartition(".")[2]) if found.kind == "class"] if base not in seen else []
+            if base in ("object", "Generic", "Protocol", "ABC", "typing.Generic", "typing.Protocol"):
+                continue
+            answers += [self._has(found, rest, (*seen, base)) for found in known] or ["unknown" if base not in seen else "no"]
+        if "yes" in answers:
+            return "yes"
+        return "unknown" if holder.open or "unknown" in answers else "no"
+
+
+def _search(holder: Definition, name: str) -> list[Definition]:
+    found = [holder.members[name]] if name in holder.members else []
+    for member in holder.members.values():
+        if member.members:
+            found += _search(member, name)
+    return found
+
+
+def parsed(text: str, path: str) -> Definition | None:
+    """The names that a Python text defines; `None` if it is none."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    module = Definition(name=Path(path).stem, kind="module", path=path, first=1, last=text.count("\n") + 1)
+    _fill(module, tree.body, path)
+    return module
+
+
+def _fill(holder: Definition, body: list[ast.stmt], path: str) -> None:  # noqa: C901  # one case per statement
+    for node in body:
+        match node:
+            case ast.ClassDef():
+                made = Definition(name=node.name, kind="class", path=path, first=node.lineno, last=node.end_lineno or node.lineno)
+                made.bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
+                made.open = any(isinstance(keyword, ast.keyword) for keyword in node.keywords) or len(node.decorator_list) > 1
+                _fill(made, node.body, path)
+                holder.members[node.name] = made
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                made = Definition(name=node.name, kind="function", path=path, first=node.lineno, last=node.end_lineno or node.lineno)
+                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
+                if (known := holder.members.get(node.name)) is not None and known.kind == "function":
+                    made.firsts = (*(known.firsts or (known.first,)), made.first)
+                    made.first = known.first
+                made.arguments = tuple(argument.arg for argument in every)
+                holder.open = holder.open or node.name in ("__getattr__", "__getattribute__")
+                _fill(made, node.body, path)
+                holder.members[node.name] = made
+                if holder.kind == "class":
+                    _own_names(holder, node, path)
+            case ast.Import() | ast.ImportFrom():
+                for alias in node.names:
+                    holder.open = holder.open or alias.name == "*"
+                    _name(holder, alias.asname or alias.name.partition(".")[0], node.lineno, path)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.For() | ast.AsyncFor() | ast.With() | ast.AsyncWith():
+                for target in ast.walk(node):
+                    if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store):
+                        _name(holder, target.id, target.lineno, path)
+            case _:
+                pass
+        for part in ("body", "orelse", "finalbody"):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                _fill(holder, getattr(node, part, []), path)
+        for handler in getattr(node, "handlers", []):
+            _fill(holder, handler.body, path)
+
+
+def _own_names(holder: Definition, function: ast.FunctionDef | ast.AsyncFunctionDef, path: str) -> None:
+    """Attributes that a method gives to `self` or `cls`."""
+    for node in ast.walk(function):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("self", "cls")
+        ):
+            _name(holder, node.attr, node.lineno, path)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+            holder.open = True
+
+
+def _name(holder: Definition, name: str, line: int, path: str) -> None:
+    holder.members.setdefault(name, Definition(name=name, kind="name", path=path, first=line, last=line))
+
+
+@lru_cache(maxsize=500)
+def source_of(package: str) -> Path | None:
+    """The folder or file of an installed top-level package or module; nothing is imported."""
+    if not package.isidentifier():
+        return None
+    spec = importlib.machinery.PathFinder.find_spec(package)
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def installed(names: list[str]) -> list[Answer]:
+    """Whether installed packages have what a dotted name says; empty if no package begins so."""
+    first, *rest = names
+    place = source_of(first)
+    if first in sys.builtin_module_names:
+        return ["yes"] if not rest or hasattr(sys.modules.get(first), rest[0]) else ["unknown"]
+    if place is None:
+        return ["unknown"] if first in sys.stdlib_module_names else []
+    place, rest = _inside(place, rest)
+    module = _module(place / "__init__.py" if place.is_dir() else place) if rest else None
+    if not rest or module is None:
+        return ["unknown" if rest else "yes"]
+    return [_member(module, rest)]
+
+
+def _inside(place: Path, rest: list[str]) -> tuple[Path, list[str]]:
+    """As far as folders and files lead, and what is left."""
+    while rest and place.is_dir():
+        if (place / rest[0]).is_dir():
+            place, rest = place / rest[0], rest[1:]
+        elif (place / f"{rest[0]}.py").is_file():
+            place, rest = place / f"{rest[0]}.py", rest[1:]
+        else:
+            break
+    return place, rest
+
+
+def _member(module: Definition, rest: list[str]) -> Answer:
+    member = module.members.get(rest[0])
+    if member is None:
+        maybe = (module.open and _speaks_of(Path(module.path), rest[0])) or re.match(r"__\w+__$", rest[0])
+        return "unknown" if maybe else "no"
+    if len(rest) == 1 or rest[1] in member.members or rest[1] in _OF_ALL:
+        return "yes"
+    return "unknown" if member.kind != "class" or member.bases or member.open else "no"
+
+
+def _speaks_of(path: Path, name: str) -> bool:
+    """Whether a module that makes names when asked for them may make this one."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return "import *" in text or whole_word(name).search(text) is not None
+
+
+@lru_cache(maxsize=200)
+def _module(path: Path) -> Definition | None:
+    try:
+        return parsed(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else None
+    except OSError:
+        return None
