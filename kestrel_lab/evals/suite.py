@@ -141,6 +141,8 @@ class Config:
     """Models by kind of work, with `otherwise`, in place of `model`."""
     tools: tuple[str, ...] | None = None
     """Tools in place of those of the scenarios."""
+    verify: str = ""
+    """What is done about the claims of answers, as for any run: `repair`, `judge` …; nothing where empty, trials are judged by checks."""
     learning: bool = False
     """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an empty memory of its own."""
 
@@ -157,7 +159,7 @@ class Config:
             ("inputs", dict(self.inputs)),
             ("routes", dict(self.routes)),
             ("tools", tools),
-            ("learning", self.learning),
+            ("learning", self.learning), ("verify", self.verify),
         )
 
 

@@ -127,6 +127,7 @@ class ConfigEntry(_OrText):
     inputs: dict[str, Any] = Field(default_factory=dict)
     routes: dict[str, Any] = Field(default_factory=dict)
     tools: list[str] | None = None
+    verify: Literal["", "off", "warn", "repair", "judge"] = ""
     learning: bool = False
 
     @model_validator(mode="before")

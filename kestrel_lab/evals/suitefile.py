@@ -337,6 +337,7 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
         inputs=entry.inputs,
         routes=entry.routes,
         tools=_tools(entry.tools),
+        verify=entry.verify,
         learning=entry.learning,
     )
 

@@ -124,6 +124,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
                 approve=scenario.policy,
                 approver=None if environment is None else environment.approver,
                 containment=scenario.containment or None,
+                verify=config.verify or "off",
                 instructions=ready.told(scenario),
                 config=config.name,
                 scenario=scenario.id,

@@ -18,9 +18,10 @@ from kestrel_lab.core.text import head_tail, one_line, plain
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
 from kestrel_lab.views.evidence import cites_of
-from kestrel_lab.views.notices import concerns, notice_of, prompt, task_list, verdict
+from kestrel_lab.views.notices import concerns, notice_of, prompt, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
+from kestrel_lab.views.viewrows import added_row, call_row, notice_row, task_row, text_id, text_row
 from kestrel_lab.views.wording import (
     RESULT_SHOWN,
     WRITTEN_SHOWN,
@@ -125,7 +126,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.StageStarted() | e.StageFinished():
             return _staged(view, event)
         case e.ModelCalled():
-            name = _text_id(view, event.call)
+            name = text_id(view, event.call)
             text = view.rows[name] = TextRow(id=name, step=event.step)
             return [text.whole()]
         case e.ModelDelta():
@@ -139,7 +140,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.ToolAnswered():
             return _returned(view, event)
         case e.CacheHit():
-            row = _call_row(view, event.call, event.tool)
+            row = call_row(view, event.call, event.tool)
             row.note = "cached"
             return [row.whole()]
         case e.ApprovalAsked():
@@ -155,14 +156,14 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.VerifierStarted() | e.VerifierFinished():
             return _verified(view, event)
         case e.TaskChanged():
-            return [_task(view, event)]
+            return [task_row(view, event)]
         case e.Progress():
             return [view.head.change(progress=shown(event.text, 200), fraction=event.fraction)]
         case e.RunFinished():
             return _finished(view, event, at)
         case _:
             notice = notice_of(event)
-            return [] if notice is None else [_added(view, notice)]
+            return [] if notice is None else [added_row(view, notice)]
 
 
 def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
@@ -178,7 +179,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
     # Not by whom: that is a machine and a process, which do not belong in a notebook that is passed on.
-    notice = _notice(view, "info", "resumed")
+    notice = notice_row(view, "info", "resumed")
     return [_joined_by(view, event.model, event.model_kind), *_stop_open_texts(view), notice]
 
 
@@ -188,7 +189,7 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
     stopped = _stop_open_texts(view)
     view.forks += 1
-    return [*head, *stopped, *withdrawn, _notice(view, "info", f"{_parted(event)}{given}")]
+    return [*head, *stopped, *withdrawn, notice_row(view, "info", f"{_parted(event)}{given}")]
 
 
 def _parted(event: e.RunForked) -> str:
@@ -221,11 +222,11 @@ def _staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Chan
 
 def _prompted(view: RunView, event: e.Prompted) -> Change:
     again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
-    return _added(view, prompt(event, again=again))
+    return added_row(view, prompt(event, again=again))
 
 
 def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Change]:
-    row = _call_row(view, event.call, "macro_run")
+    row = call_row(view, event.call, "macro_run")
     row.step = event.step
     if isinstance(event, e.MacroStarted):
         view.macros[event.call] = plain(event.macro)
@@ -250,7 +251,7 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
     piece = plain(event.text)
     if not piece:
         return []
-    row = _text_row(view, event.call)
+    row = text_row(view, event.call)
     if row.state not in _OPEN:
         return []
     if row.state == "streaming":
@@ -260,8 +261,8 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
 
 
 def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
-    known = _text_id(view, event.call) in view.rows
-    row = _text_row(view, event.call)
+    known = text_id(view, event.call) in view.rows
+    row = text_row(view, event.call)
     if not known:
         row.step = event.step
     text = plain(event.text)
@@ -288,7 +289,7 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
 
 
 def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
-    row = _call_row(view, str(call.get("id")), str(call.get("name")))
+    row = call_row(view, str(call.get("id")), str(call.get("name")))
     args = cast("dict[str, Json]", call.get("args") or {})
     row.change(step=step, summary=args_line(args), args=cast("Json", args_pairs(args)))
     return row.whole()
@@ -296,7 +297,7 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     view.seen.append(event)
-    row = _call_row(view, event.call, event.tool)
+    row = call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
     if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
         note = " · ".join(part for part in (note, f"allowed by {shown(event.leave, 200)}") if part)
@@ -317,7 +318,7 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
 
 def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     view.seen.append(event)
-    row = _call_row(view, event.call, event.tool)
+    row = call_row(view, event.call, event.tool)
     kind = str(event.error.get("kind")) if event.error else ""
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
     note = _GIVEN if event.given else "cached" if event.cached else row.note
@@ -339,7 +340,7 @@ def _used(view: RunView) -> str:
 
 
 def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
-    row = _call_row(view, event.call, event.tool)
+    row = call_row(view, event.call, event.tool)
     row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
     row.change(state="waiting", since=0.0)
     question = event.why == "question"
@@ -375,7 +376,7 @@ _SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "
 
 
 def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
-    row = _call_row(view, event.call, "")
+    row = call_row(view, event.call, "")
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""
     said = event.answer or event.reason
@@ -392,7 +393,7 @@ def _health(view: RunView, event: e.HealthChanged) -> list[Change]:
     if event.target not in _WELL:
         view.unwell[name] = f"{name} {plain(event.target)}"
     reason = f": {event.reason}" if event.reason else ""
-    notice = _notice(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")
+    notice = notice_row(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")
     return [notice, view.head.change(health=", ".join(view.unwell.values()))]
 
 
@@ -413,7 +414,7 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
             )
             changes.append(row.whole())
     if (told := concerns(event)) is not None:
-        changes.append(_added(view, told))
+        changes.append(added_row(view, told))
     reason = shown(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
 
@@ -436,45 +437,6 @@ def _stop_open_texts(view: RunView) -> list[Change]:
 def _withdraw(view: RunView, call: str) -> list[Change]:
     if view.asks.pop(call, None) is None:
         return []
-    step = _call_row(view, call, "").step
-    others = any(_call_row(view, other, "").step == step for other in view.asks)
+    step = call_row(view, call, "").step
+    others = any(call_row(view, other, "").step == step for other in view.asks)
     return [{"op": "asked", "id": call}, *([] if others else view.plan.waits(step, waits=False))]
-
-
-def _text_row(view: RunView, call: str) -> TextRow:
-    name = _text_id(view, call)
-    return cast("TextRow", view.rows.setdefault(name, TextRow(id=name)))
-
-
-def _text_id(view: RunView, call: str) -> str:
-    """A model that is asked anew in a fork answers in a row of its own, behind the notice of the fork."""
-    return f"t:{call}~{view.forks}" if view.forks else f"t:{call}"
-
-
-def _call_row(view: RunView, call: str, tool: str) -> CallRow:
-    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=_macro_around(view, call))))
-    row.tool = plain(tool) or row.tool
-    return row
-
-
-def _macro_around(view: RunView, call: str) -> str:
-    """The macro whose call the id of `call` begins with."""
-    found = [name for name in view.macros if call.startswith(name) and not call[len(name) : len(name) + 1].isalnum() and call != name]
-    return view.macros[max(found, key=len)] if found else ""
-
-
-def _notice(view: RunView, level: str, text: str) -> Change:
-    return _added(view, NoticeRow(id="", level=level, text=shown(text, 500)))
-
-
-def _task(view: RunView, event: e.TaskChanged) -> Change:
-    """The task list is one row."""
-    view.tasks[event.task] = event
-    row = view.rows.setdefault("tasks", NoticeRow(id="tasks"))
-    return task_list(cast("NoticeRow", row), view.tasks.values()).whole()
-
-
-def _added(view: RunView, row: NoticeRow) -> Change:
-    row.id = f"n:{len(view.rows)}"
-    view.rows[row.id] = row
-    return row.whole()

@@ -1,0 +1,57 @@
+"""The rows of a run's view, made when they are first needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from kestrel_lab.core import events as e
+from kestrel_lab.core.text import plain
+from kestrel_lab.views.notices import task_list
+from kestrel_lab.views.rows import CallRow, Change, NoticeRow, TextRow
+from kestrel_lab.views.wording import shown
+
+if TYPE_CHECKING:
+    from kestrel_lab.views.runview import RunView
+
+
+def text_row(view: RunView, call: str) -> TextRow:
+    """The row of what a model answers in a call."""
+    name = text_id(view, call)
+    return cast("TextRow", view.rows.setdefault(name, TextRow(id=name)))
+
+
+def text_id(view: RunView, call: str) -> str:
+    """A model that is asked anew in a fork answers in a row of its own, behind the notice of the fork."""
+    return f"t:{call}~{view.forks}" if view.forks else f"t:{call}"
+
+
+def call_row(view: RunView, call: str, tool: str) -> CallRow:
+    """The row of a tool call."""
+    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=macro_around(view, call))))
+    row.tool = plain(tool) or row.tool
+    return row
+
+
+def macro_around(view: RunView, call: str) -> str:
+    """The macro whose call the id of `call` begins with."""
+    found = [name for name in view.macros if call.startswith(name) and not call[len(name) : len(name) + 1].isalnum() and call != name]
+    return view.macros[max(found, key=len)] if found else ""
+
+
+def notice_row(view: RunView, level: str, text: str) -> Change:
+    """A line of its own."""
+    return added_row(view, NoticeRow(id="", level=level, text=shown(text, 500)))
+
+
+def task_row(view: RunView, event: e.TaskChanged) -> Change:
+    """The task list is one row."""
+    view.tasks[event.task] = event
+    row = view.rows.setdefault("tasks", NoticeRow(id="tasks"))
+    return task_list(cast("NoticeRow", row), view.tasks.values()).whole()
+
+
+def added_row(view: RunView, row: NoticeRow) -> Change:
+    """A notice behind everything that is there."""
+    row.id = f"n:{len(view.rows)}"
+    view.rows[row.id] = row
+    return row.whole()
