@@ -86,6 +86,17 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "engine/test_sandboxed_calls.py::test_leave_in_a_sandbox_is_no_leave_without_one",
         "engine/test_mcp_sandbox.py::test_where_no_level_can_be_had_a_server_is_not_started",
     ),
+    # a page, an issue, a file, a tool's answer that gives orders, and a model that obeys
+    15: (
+        "engine/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
+        "engine/test_containment.py::test_without_containment_nearly_all_of_it_happens",
+        "engine/test_containment.py::test_each_bug_lets_something_through",
+    ),
+    # an address made of private data
+    16: (
+        "engine/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
+        "engine/test_containment.py::test_whoever_is_asked_is_told_where_each_argument_comes_from",
+    ),
     # addresses that mean this machine or its network
     17: (
         "tools/test_web_addresses.py::test_every_address_that_is_not_of_the_public_internet_is_refused",
@@ -113,6 +124,12 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "engine/test_mcp.py::test_a_server_that_does_not_start_is_named_and_blocks_nothing_else",
         "engine/test_mcp.py::test_answers_are_harmless_text_and_requests_of_the_server_are_refused",
     ),
+    # an installation that does more than it says, of a version nobody named, under a name that is nearly another
+    21: (
+        "tools/test_mcp_catalogue.py::test_a_package_that_could_mean_something_else_is_not_installed",
+        "tools/test_mcp_catalogue.py::test_a_name_that_is_nearly_a_known_one_is_told",
+        "engine/test_expansion.py::test_nothing_of_an_installation_can_be_changed_by_who_asks_or_who_answers",
+    ),
     # files that are bombs: YAML, templates, conditions
     22: (
         "core/test_yamlfile.py::test_attacks_are_refused_fast",
@@ -131,6 +148,12 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "views/test_renderings.py::test_foreign_text_is_never_markup",
         "views/test_renderings.py::test_what_is_saved_of_a_long_run_has_a_bound",
         "tools/test_live_output.py::test_pieces_together_are_the_whole",
+    ),
+    # other web pages that talk to the control server
+    25: (
+        "control/test_attacks.py::test_attacks_are_refused",
+        "control/test_attacks.py::test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not",
+        "control/test_attacks.py::test_a_decision_is_on_exactly_what_was_asked",
     ),
     # secrets in what tools say
     26: (
@@ -163,10 +186,6 @@ ATTACKS: dict[int, tuple[str, ...]] = {
 
 GAPS: dict[int, str] = {
     6: "a log with an event that was edited is not told from one that was not: events are not chained by hashes",
-    15: "taint: a page that gives orders, and a model that obeys",
-    16: "taint: an address built from private data",
-    21: "installing MCP servers",
-    25: "the control server over HTTP",
 }
 """Attacks without a test here, and of what they are."""
 
