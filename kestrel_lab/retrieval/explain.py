@@ -1,0 +1,124 @@
+"""Why a file is among what was found, or why it is not: never a guess."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kestrel_lab.core.errors import nearest
+from kestrel_lab.retrieval.hits import Retrieval, Step
+from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, files_of, left_out, stamp
+from kestrel_lab.retrieval.ranking import Weights
+from kestrel_lab.retrieval.search import Search, told
+from kestrel_lab.retrieval.words import spoken
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """What became of one file in a search."""
+
+    path: str
+    state: str
+    """`found`, `dropped`, `behind`, `unmatched`, `unread`, `ignored`, `waiting` or `missing`."""
+    reason: str
+    """The whole story, in a sentence or two."""
+    place: int | None = None
+    """Its place among all that matched, where it was ranked."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"{self.path}: {self.state}: {self.reason}"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10) -> Explained:
+    """What becomes of `path`, relative to the folder or absolute, when `query` is asked; of every path something true is said.
+
+    With `retrieval`, which must be the answer to `query`, its steps are told of as well. Raises `UsageError` like a `Retriever`.
+    """
+    asked = relative(index.workspace, path)
+    if (why := unindexed(index, asked)) is not None:
+        return why
+    ranking = Search(index).ranking(query, top_k)
+    place = ranking.places.get(asked)
+    if place is None:
+        words = ", ".join(spoken(query)[:8])
+        return _in_steps(retrieval, asked) or Explained(
+            path=asked, state="unmatched", reason=f"it is in the index, but has none of the words that are looked up: {words}"
+        )
+    one = ranking.files[place - 1]
+    made = f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = {told(one.parts, Weights(), one.factor)}"
+    if (step := _in_steps(retrieval, asked)) is not None:
+        return Explained(path=asked, state=step.state, reason=f"{step.reason}; {made}", place=place, parts=one.parts)
+    state = "found" if place <= top_k else "behind"
+    end = "" if state == "found" else f"; only the first {top_k} were asked for"
+    return Explained(path=asked, state=state, reason=made + end, place=place, parts=one.parts)
+
+
+def unindexed(index: CodeIndex, path: str) -> Explained | None:
+    """Why a file is not in the index; `None` for one that is."""
+    rows = index.rows("SELECT skipped FROM files WHERE path = ?", (path,))
+    if rows:
+        return Explained(path=path, state="unread", reason=f"it is not read: {rows[0][0]}") if rows[0][0] else None
+    place = index.workspace / path
+    if path.startswith("../") or path == ".." or posixpath.isabs(path):
+        return Explained(path=path, state="missing", reason=f"it is outside the folder {index.workspace}")
+    if place.is_dir():
+        return Explained(path=path, state="missing", reason="it is a folder; files are what is found")
+    if not os.path.lexists(place):
+        names = [str(row[0]) for row in index.rows("SELECT path FROM files")]
+        return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}" + (f"; {nearest(path, names)}" if names else ""))
+    if path in files_of(index.workspace):
+        now = stamp(index.workspace, path)
+        why = now if isinstance(now, str) else left_out(path, now.size)
+        if why:
+            return Explained(path=path, state="unread", reason=f"it is not read: {why}")
+        return Explained(path=path, state="waiting", reason="it is not in the index yet: the index is still being built, or the file is new")
+    return Explained(path=path, state="ignored", reason=_ignored(index.workspace, path))
+
+
+def _ignored(folder: Path, path: str) -> str:
+    skipped = [part for part in path.split("/")[:-1] if part in SKIPPED_FOLDERS]
+    if skipped:
+        return f"it is not listed: folders called {skipped[0]} are left out"
+    try:
+        argv = ["git", "-C", os.fspath(folder), "check-ignore", "--verbose", "--", path]
+        done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        rule = done.stdout.decode("utf-8", "replace").split("\t")[0] if done.returncode == 0 else ""
+    except FileNotFoundError:
+        rule = ""
+    return "it is not listed: " + (f"ignored by the rule {rule}" if rule else "an ignore file names it")
+
+
+def _in_steps(retrieval: Retrieval | None, path: str) -> Explained | None:
+    """What the steps of an answer say of a file."""
+    if retrieval is None:
+        return None
+    for hit in retrieval.hits:
+        if hit.path == path:
+            return Explained(path=path, state="found", reason=f"{hit.place}, by {hit.how}: {hit.why}", parts=hit.parts)
+    return by_steps(retrieval.steps, path)
+
+
+def by_steps(steps: tuple[Step, ...], path: str) -> Explained | None:
+    """What steps say of a file, the last word first; `None` where they do not name it."""
+    for number, step in reversed(list(enumerate(steps, 1))):
+        if path in step.dropped:
+            behind = step.dropped[path].startswith("ranked ")
+            return Explained(path=path, state="behind" if behind else "dropped", reason=f"step {number}, {step.retriever}: {step.dropped[path]}")
+    return None
+
+
+def relative(folder: Path, path: str) -> str:
+    """`path` as the index writes it."""
+    given = path.replace(os.sep, "/")
+    if posixpath.isabs(given):
+        given = os.path.relpath(given, folder).replace(os.sep, "/")
+    return posixpath.normpath(given)
