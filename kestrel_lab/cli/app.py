@@ -18,6 +18,7 @@ from kestrel_lab.cli.mcp import mcp
 from kestrel_lab.cli.memory import memory
 from kestrel_lab.cli.notebooks import notebooks
 from kestrel_lab.cli.scenarios import scenarios
+from kestrel_lab.cli.search import search
 from kestrel_lab.cli.workflows import Inputs, workflows
 from kestrel_lab.cli.workflows import values as workflow_inputs
 from kestrel_lab.core.errors import UsageError
@@ -53,6 +54,7 @@ app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
 app.add_typer(workflows)
 app.add_typer(clock)
+app.add_typer(search)
 app.command("compare", epilog="The same as: kestrel eval compare BASE HEAD --suite SUITE")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]

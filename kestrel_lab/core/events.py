@@ -19,6 +19,7 @@ from kestrel_lab.core.call_events import (
     ModelCalled,
     ModelDelta,
     ModelEscalated,
+    RetrievalStep,
     SchedulerParallelBatch,
     ToolAnswered,
     ToolCalled,
@@ -76,6 +77,7 @@ __all__ = [
     "Progress",
     "Prompted",
     "Record",
+    "RetrievalStep",
     "RunFinished",
     "RunForked",
     "RunResumed",
@@ -116,6 +118,7 @@ Event = (
     | ToolCalled
     | ToolAnswered
     | CacheHit
+    | RetrievalStep
     | ApprovalAsked
     | ApprovalGiven
     | BudgetWarned

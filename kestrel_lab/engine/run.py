@@ -19,6 +19,7 @@ from kestrel_lab.core.text import encodable, one_line
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.retrievals import RunRetrieval
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.views.frames import shown_frame
@@ -124,6 +125,12 @@ class Run:
     def events(self) -> list[Event]:
         """The run's events, in order."""
         return [record.event for record in self.records()]
+
+    @property
+    def retrieval(self) -> RunRetrieval:
+        """What was looked up in its workspace, step by step; `explain(path)` says why a file was or was not found."""
+        workspace = "." if self._state.started is None else self._state.started.workspace
+        return RunRetrieval(self.events(), Path(workspace), self._store.path.parent)
 
     def view(self) -> RunView:
         """The run as it is shown."""

@@ -27,6 +27,7 @@ from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.equipment import Equipment
 from kestrel_lab.engine.fork import branch_of, offered
+from kestrel_lab.engine.gatherer import FileGatherer, IndexedGatherer
 from kestrel_lab.engine.life import end_cancelled, live
 from kestrel_lab.engine.macros import offer_macros, tools_begun_with
 from kestrel_lab.engine.mcp import McpServers
@@ -48,9 +49,11 @@ from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
+from kestrel_lab.retrieval.indexes import Indexes
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.retrieval import retrieval_tools
 from kestrel_lab.tools.sandbox.choose import choose
 from kestrel_lab.tools.sandbox.levels import AUTO, Sandbox
 from kestrel_lab.tools.tasks import task_tools
@@ -119,12 +122,13 @@ class Session(Archive, Equipment):
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
-        self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env))], tools)
+        self.indexes = Indexes(self.home)
+        self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)], tools)
         self.supervisor = RuntimeSupervisor()
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
-        self.ports = Ports(memory=NoteMemory(self.store))
+        self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()))
         """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
@@ -283,6 +287,7 @@ class Session(Archive, Equipment):
     def close(self) -> None:
         """End the MCP servers, write what is queued and close the log."""
         self.mcp.close()
+        self.indexes.close()
         self.store.close()
         if "_cache" in self.__dict__:
             self.__dict__["_cache"].close()

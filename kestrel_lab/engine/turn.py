@@ -207,6 +207,7 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
             tasks=tasks,
             parts=parts,
             sandbox=ctx.sandbox,
+            looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
         )
         try:
             value = await tool.run(call.args, scope)

@@ -7,15 +7,14 @@ import posixpath
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
-from kestrel_lab.core.errors import nearest
 from kestrel_lab.retrieval.hits import Retrieval, Step
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, files_of, left_out, stamp
-from kestrel_lab.retrieval.ranking import Weights
+from kestrel_lab.retrieval.ranking import Ranking, Weights
 from kestrel_lab.retrieval.search import Search, told
-from kestrel_lab.retrieval.words import spoken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +48,7 @@ def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None
     ranking = Search(index).ranking(query, top_k)
     place = ranking.places.get(asked)
     if place is None:
-        words = ", ".join(spoken(query)[:8])
-        return _in_steps(retrieval, asked) or Explained(
-            path=asked, state="unmatched", reason=f"it is in the index, but has none of the words that are looked up: {words}"
-        )
+        return _in_steps(retrieval, asked) or Explained(path=asked, state="unmatched", reason=_unmatched(ranking))
     one = ranking.files[place - 1]
     made = f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = {told(one.parts, Weights(), one.factor)}"
     if (step := _in_steps(retrieval, asked)) is not None:
@@ -74,7 +70,7 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
         return Explained(path=path, state="missing", reason="it is a folder; files are what is found")
     if not os.path.lexists(place):
         names = [str(row[0]) for row in index.rows("SELECT path FROM files")]
-        return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}" + (f"; {nearest(path, names)}" if names else ""))
+        return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}" + _alike(path, names))
     if path in files_of(index.workspace):
         now = stamp(index.workspace, path)
         why = now if isinstance(now, str) else left_out(path, now.size)
@@ -82,6 +78,18 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
             return Explained(path=path, state="unread", reason=f"it is not read: {why}")
         return Explained(path=path, state="waiting", reason="it is not in the index yet: the index is still being built, or the file is new")
     return Explained(path=path, state="ignored", reason=_ignored(index.workspace, path))
+
+
+def _unmatched(ranking: Ranking) -> str:
+    """Exactly what was looked up in vain."""
+    text = f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
+    left = [word for word in ranking.question.weights if word not in ranking.looked]
+    return text + (f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}" if left else "")
+
+
+def _alike(path: str, names: list[str]) -> str:
+    close = get_close_matches(path, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _ignored(folder: Path, path: str) -> str:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,10 @@ class Building:
     done: int = 0
     total: int = 0
     finished: bool = False
-    failed: str = ""
+    note: str = ""
+    """What a person should know of it."""
+    error: Exception | None = None
+    """Why it could not be done."""
 
 
 class CodeIndex:
@@ -125,11 +128,33 @@ class CodeIndex:
         self._thread = threading.Thread(target=self._work, args=(reporter,), name="kestrel-index", daemon=True)
         self._thread.start()
 
+    def up_to_date(self, patience_s: float, reporter: Reporter | None = None) -> str:
+        """Bring the index up to date, in the background where that takes longer; returns what a searcher should know, or nothing.
+
+        Raises what `refresh` raises, where that happens in time.
+        """
+        self.start(reporter)
+        if self._thread is not None:
+            self._thread.join(patience_s)
+        now = self.building
+        if now.error is not None:
+            raise now.error
+        if not now.finished:
+            return f"the index is still being built, {now.done:,} of {now.total:,} files are done: other files are not found yet"
+        return now.note
+
     def wait(self, seconds: float | None = None) -> Building:
         """Wait for the thread, at most so long, and return how far it is."""
         if self._thread is not None:
             self._thread.join(seconds)
         return self.building
+
+    def forget(self) -> None:
+        """Throw the index away; the next refresh makes it anew."""
+        self._stop.set()
+        self.wait()
+        self._discard("")
+        self._stop.clear()
 
     def close(self) -> None:
         """Stop a build after the files it is reading, and close this thread's connection."""
@@ -139,10 +164,10 @@ class CodeIndex:
 
     def _work(self, reporter: Reporter | None) -> None:
         try:
-            self.refresh(reporter)
-            self.building = Building(done=self.building.total, total=self.building.total, finished=not self._stop.is_set())
-        except Exception as error:  # noqa: BLE001  # the end of a thread: whoever asks how far it is learns it
-            self.building = Building(failed=str(error) or type(error).__name__)
+            note = self.refresh(reporter).note
+            self.building = replace(self.building, finished=not self._stop.is_set(), note=note)
+        except Exception as error:  # noqa: BLE001  # the end of a thread: whoever waits for it is told
+            self.building = Building(error=error)
         finally:
             self._let_go()
 

@@ -82,6 +82,8 @@ class Ranking:
     question: Question
     places: Mapping[str, int] = field(default_factory=dict)
     """Places by path, counted from 1."""
+    looked: tuple[str, ...] = ()
+    """The words that were looked up in texts, as the index has them; in names of files and symbols all of the question are."""
 
 
 def rank(connection: apsw.Connection, query: str, weights: Weights = Weights()) -> Ranking:  # noqa: B008  # frozen
@@ -105,7 +107,7 @@ def rank(connection: apsw.Connection, query: str, weights: Weights = Weights()) 
     held = _Signals(signals=signals, best=best, named=named, weights=weights)
     about = (bool(_ASKS_TESTS.search(question.head)), bool(_ASKS_DOCS.search(question.head)))
     ranked = sorted((one for row in rows if (one := _ranked(row, held, *about)) is not None), key=lambda one: (-one.score, one.path))
-    return Ranking(files=tuple(ranked), question=question, places={one.path: place for place, one in enumerate(ranked, 1)})
+    return Ranking(files=tuple(ranked), question=question, places={one.path: place for place, one in enumerate(ranked, 1)}, looked=tuple(wide))
 
 
 def _telling(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:

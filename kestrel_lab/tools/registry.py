@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.events import TaskChanged
+from kestrel_lab.core.events import RetrievalStep, TaskChanged
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.text import one_line
@@ -74,6 +74,8 @@ class ToolContext:
     """Makes calls for a tool that is made of calls; `None` outside a run."""
     sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
     """How commands are to be held in."""
+    looked_up: Callable[[RetrievalStep], object] | None = None
+    """Records a look-up in the log of the run; to be called on the event loop. `None` outside a run."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]

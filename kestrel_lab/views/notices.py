@@ -30,9 +30,16 @@ def notice_of(event: e.Event) -> NoticeRow | None:
             return _row("info", text, map(_note, event.notes), step=event.step)
         case e.MemoryStored():
             return _row("info", "kept for later runs", [_note(event.note)], step=event.step)
+        case e.RetrievalStep() if event.stopped:
+            text = f"{count(len(event.hits), 'file')} found, which cover {event.coverage or 0:.0%} of the question ({event.stopped})"
+            return _row("info", text, [_hit(hit) for hit in event.hits], step=event.step)
         case e.ModelEscalated():
             return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
     return None
+
+
+def _hit(hit: dict[str, Json]) -> Json:
+    return shown(f"{hit.get('path')}:{hit.get('first')}-{hit.get('last')} ({hit.get('why')})", 300)
 
 
 def prompt(event: e.Prompted, *, again: bool) -> NoticeRow:
