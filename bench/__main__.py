@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`; how notes are found: `python -m bench memory --data FOLDER`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`; how notes and files are found: `python -m bench memory|retrieval --data FOLDER`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import headless, imports, loop_overhead, memory, panel, plans, report, summaries, trials, turns
+from bench import headless, imports, loop_overhead, memory, panel, plans, report, retrieval, summaries, trials, turns
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
@@ -59,6 +59,8 @@ def main() -> int:
     """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
     if sys.argv[1:2] == ["memory"]:
         return memory.main(sys.argv[2:])
+    if sys.argv[1:2] == ["retrieval"]:
+        return retrieval.main(sys.argv[2:])
     asked = _arguments()
     console = Console()
     if not console.is_terminal:

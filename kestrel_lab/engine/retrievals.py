@@ -47,7 +47,9 @@ class RunRetrieval:
         name = relative(self._workspace, path)
         for place, hit in enumerate(asked.hits, 1):
             if hit.path == name:
-                return Explained(path=name, state="found", place=place, reason=f"number {place}, {hit.place}, by {hit.how}: {hit.why}", parts={})
+                return Explained(
+                    path=name, state="found", place=place, reason=f"number {place}, {hit.place}, by {hit.how}: {hit.why}", parts={}
+                )
         if (told := by_steps(asked.steps, name)) is not None:
             return told
         index = CodeIndex(self._workspace, self._home)
@@ -56,13 +58,15 @@ class RunRetrieval:
         matched = max((step.found for step in asked.steps), default=0)
         told_of = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
         if matched <= told_of:
-            return Explained(path=name, state="unmatched", reason=f"no step names it, and the log tells of every one of the {matched} files that matched")
+            return Explained(
+                path=name, state="unmatched", reason=f"no step names it, and the log tells of every one of the {matched} files that matched"
+            )
         reason = f"{matched} files matched, and the log tells of the chosen ones and the next {TOLD_BEHIND}: it is behind these, or did not match"
         return Explained(path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}")
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per step."""
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for asked in self.questions:
             for number, step in enumerate(asked.steps, 1):
                 head = (one_line(asked.query, 60) if number == 1 else "", str(number), step.retriever)
@@ -73,7 +77,9 @@ class RunRetrieval:
 
     def hits(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per place that was found."""
-        rows = [(one_line(asked.query, 60), hit.place, hit.how, hit.why, f"{hit.score:.2f}") for asked in self.questions for hit in asked.hits]
+        rows: list[tuple[str, ...]] = [
+            (one_line(asked.query, 60), hit.place, hit.how, hit.why, f"{hit.score:.2f}") for asked in self.questions for hit in asked.hits
+        ]
         return ("question", "place", "by", "why", "score"), rows
 
     def to_frame(self) -> pd.DataFrame:

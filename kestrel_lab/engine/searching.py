@@ -31,13 +31,23 @@ class Found:
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per place."""
-        rows = [(str(number), hit.place, hit.why, f"{hit.score:.2f}", hit.how) for number, hit in enumerate(self.retrieval.hits, 1)]
+        rows: list[tuple[str, ...]] = [
+            (str(number), hit.place, hit.why, f"{hit.score:.2f}", hit.how) for number, hit in enumerate(self.retrieval.hits, 1)
+        ]
         return ("", "place", "why", "score", "by"), rows
 
     def steps(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per step."""
         return ("step", "asked", "matched", "chosen", "dropped", "ms", "note"), [
-            (each.retriever, each.query[:60], str(each.found), str(len(each.chosen)), str(len(each.dropped)), f"{1000 * each.seconds:.0f}", each.note)
+            (
+                each.retriever,
+                each.query[:60],
+                str(each.found),
+                str(len(each.chosen)),
+                str(len(each.dropped)),
+                f"{1000 * each.seconds:.0f}",
+                each.note,
+            )
             for each in self.retrieval.steps
         ]
 

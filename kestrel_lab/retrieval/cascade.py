@@ -59,7 +59,7 @@ class Cascade:
 
     name = "cascade"
 
-    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds()) -> None:  # noqa: B008  # frozen
+    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds()) -> None:
         self._index = index
         self._bounds = bounds
         self._search, self._graph, self._grep = Search(index), Graph(index), Grep(index.workspace)
@@ -82,9 +82,15 @@ class Cascade:
                 break
             if look == self._bounds.rounds - 1 or len(chosen) >= most:
                 break
-            new, step = self._again(query, coverage, list(chosen.values()), most) if look == 0 else self._onward(list(chosen.values()), coverage, query)
+            new, step = (
+                self._again(query, coverage, list(chosen.values()), most)
+                if look == 0
+                else self._onward(list(chosen.values()), coverage, query)
+            )
             new = [hit for hit in new if hit.path not in chosen][: most - len(chosen)]
-            steps.append(replace(step, chosen=tuple(hit.path for hit in new), dropped={p: why for p, why in step.dropped.items() if p not in chosen}))
+            steps.append(
+                replace(step, chosen=tuple(hit.path for hit in new), dropped={p: why for p, why in step.dropped.items() if p not in chosen})
+            )
             chosen |= {hit.path: hit for hit in new}
             if not new and look > 0:
                 stopped = "saturation"
@@ -145,7 +151,9 @@ class Cascade:
             query=asked,
             arguments={"first": "paths and symbols", "terms": coverage.terms, "files": coverage.files},
             found=len(ranking.files),
-            dropped={one.path: "none of the missing words is in its name or its symbols" for one in ranking.files[:100] if one not in telling},
+            dropped={
+                one.path: "none of the missing words is in its name or its symbols" for one in ranking.files[:100] if one not in telling
+            },
             seconds=round(time.perf_counter() - began, 4),
             note="looked again: too little was covered",
         )

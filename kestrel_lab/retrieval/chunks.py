@@ -18,7 +18,9 @@ _DEPTH = 40
 """Of nested definitions that are looked into."""
 _HEADING = re.compile(r"^(#{1,6}\s+\S.*|={1,3}\s+\S.*)$")
 _UNDERLINE = re.compile(r"^([=\-~^\"'`#*+.:_])\1{2,}\s*$")
-_LINK = re.compile(r"\[[^\]\n]*\]\(\s*<?([^)\s>#]+)[^)\n]*\)|:doc:`(?:[^`<]*<)?([^`>]+)>?`|^\s*\.\. (?:literal)?include::\s*(\S+)", re.MULTILINE)
+_LINK = re.compile(
+    r"\[[^\]\n]*\]\(\s*<?([^)\s>#]+)[^)\n]*\)|:doc:`(?:[^`<]*<)?([^`>]+)>?`|^\s*\.\. (?:literal)?include::\s*(\S+)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def cut(path: str, text: str) -> Parsed:
     """Cut the text of the file `path`; never fails, whatever the text is."""
     language = language_of(path)
     lines = text.split("\n")
-    if text.endswith("\n"):
+    if not lines[-1]:
         lines.pop()
     if language in GRAMMARS:
         return _code(language, text, lines)

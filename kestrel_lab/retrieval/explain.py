@@ -76,7 +76,9 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
         why = now if isinstance(now, str) else left_out(path, now.size)
         if why:
             return Explained(path=path, state="unread", reason=f"it is not read: {why}")
-        return Explained(path=path, state="waiting", reason="it is not in the index yet: the index is still being built, or the file is new")
+        return Explained(
+            path=path, state="waiting", reason="it is not in the index yet: the index is still being built, or the file is new"
+        )
     return Explained(path=path, state="ignored", reason=_ignored(index.workspace, path))
 
 
@@ -120,7 +122,9 @@ def by_steps(steps: tuple[Step, ...], path: str) -> Explained | None:
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
             behind = step.dropped[path].startswith("ranked ")
-            return Explained(path=path, state="behind" if behind else "dropped", reason=f"step {number}, {step.retriever}: {step.dropped[path]}")
+            return Explained(
+                path=path, state="behind" if behind else "dropped", reason=f"step {number}, {step.retriever}: {step.dropped[path]}"
+            )
     return None
 
 

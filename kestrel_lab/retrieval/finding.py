@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.retrieval.asking import ask
@@ -78,7 +79,14 @@ async def propose_by_rule(found: ResourceMap) -> Sequence[str]:
 
 
 async def find_files(
-    cascade: Cascade, search: Search, goal: str, *, propose: Propose = propose_by_rule, rounds: int = 4, top_k: int = 8, enough: float = 0.95
+    cascade: Cascade,
+    search: Search,
+    goal: str,
+    *,
+    propose: Propose = propose_by_rule,
+    rounds: int = 4,
+    top_k: int = 8,
+    enough: float = 0.95,
 ) -> ResourceMap:
     """Find the files that matter for `goal`, round by round; raises `UsageError` for bounds that are none, or a goal without a word.
 
@@ -88,8 +96,6 @@ async def find_files(
     if not 1 <= rounds <= MOST_ROUNDS or top_k < 1 or not 0 < enough <= 1:
         msg = f"rounds must be from 1 to {MOST_ROUNDS}, top_k at least 1, enough above 0 up to 1, not {rounds}, {top_k} and {enough}"
         raise UsageError(msg)
-    import asyncio
-
     found = ResourceMap(goal=goal)
     held: dict[str, dict[str, tuple[float, Hit]]] = defaultdict(dict)
     for number in range(1, rounds + 1):
@@ -103,7 +109,7 @@ async def find_files(
             top = max((hit.score for hit in answer.hits), default=0.0) or 1.0
             for hit in answer.hits:
                 held[hit.path][query] = (hit.score / top * (1.0 if query == goal else _LATER), hit)
-        before = set(one.path for one in found.key_files)
+        before = {one.path for one in found.key_files}
         found = await asyncio.to_thread(_mapped, cascade, found, held, [*found.queries, *queries[:_MOST_QUERIES]], made, top_k, number)
         if found.coverage >= enough:
             return _ended(found, "confidence")
@@ -146,6 +152,4 @@ def _key_file(path: str, finds: Mapping[str, tuple[float, Hit]]) -> KeyFile:
 
 
 def _ended(found: ResourceMap, stopped: str) -> ResourceMap:
-    from dataclasses import replace
-
     return replace(found, stopped=stopped)

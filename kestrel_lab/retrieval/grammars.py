@@ -66,9 +66,7 @@ _TYPESCRIPT = Grammar(
     within=_JS_WITHIN,
     imports=_JS_IMPORT,
 )
-_TSX = Grammar(
-    module="tree_sitter_typescript", function="language_tsx", definitions=_TS_DEFINITIONS, within=_JS_WITHIN, imports=_JS_IMPORT
-)
+_TSX = Grammar(module="tree_sitter_typescript", function="language_tsx", definitions=_TS_DEFINITIONS, within=_JS_WITHIN, imports=_JS_IMPORT)
 _JAVA = Grammar(
     module="tree_sitter_java",
     definitions={

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from kestrel_lab.core.errors import UsageError
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, is_secret, read_text
+from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, is_secret, read_text, rg
 from kestrel_lab.retrieval.search import checked, excerpt
 from kestrel_lab.retrieval.words import spoken
 
@@ -50,7 +46,9 @@ class Grep:
             arguments={"top_k": top_k, "words": list(words)},
             found=len(ranked),
             chosen=tuple(hit.path for hit in hits),
-            dropped={path: f"ranked {place}: behind the {top_k} asked for" for place, path in enumerate(ranked[top_k : top_k + 100], top_k + 1)},
+            dropped={
+                path: f"ranked {place}: behind the {top_k} asked for" for place, path in enumerate(ranked[top_k : top_k + 100], top_k + 1)
+            },
             seconds=round(time.perf_counter() - began, 4),
         )
         return Retrieval(query=query, hits=tuple(hits), steps=(step,), stopped="limit" if hits else "nothing")
@@ -58,7 +56,7 @@ class Grep:
     def _found(self, words: Iterable[str]) -> dict[str, dict[str, int]]:
         """First lines of words, by file."""
         skip = [f"--glob=!**/{name}/" for name in SKIPPED_FOLDERS]
-        argv = [_program(), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
+        argv = [rg(), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
         try:
             done = subprocess.run(argv, cwd=self._folder, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_SECONDS)
             said = done.stdout
@@ -80,14 +78,6 @@ class Grep:
         first = min(lines.values())
         hit = excerpt(path, text, first, first + 11, words)
         return replace(hit, how=self.name, why="has " + ", ".join(sorted(lines)[:4]), score=float(len(lines)))
-
-
-def _program() -> str:
-    beside = os.path.join(os.path.dirname(sys.executable), "rg")
-    if found := shutil.which(beside) or shutil.which("rg"):
-        return found
-    msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
-    raise UsageError(msg)
 
 
 def checked_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:

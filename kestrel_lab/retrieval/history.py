@@ -46,9 +46,7 @@ def update(connection: apsw.Connection, folder: Path, head: str) -> None:
     if head:
         for commit in reversed(list(_log(folder, f"{known}..{head}" if on_top else head))):
             _put(connection, commit)
-        connection.execute(
-            "DELETE FROM commit_files WHERE seq <= (SELECT max(seq) FROM commits) - ?1;", (MOST_COMMITS,)
-        )
+        connection.execute("DELETE FROM commit_files WHERE seq <= (SELECT max(seq) FROM commits) - ?1;", (MOST_COMMITS,))
         connection.execute("DELETE FROM commit_words WHERE rowid <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,))
         connection.execute("DELETE FROM commits WHERE seq <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,))
     connection.execute("INSERT OR REPLACE INTO facts VALUES ('head', ?)", (head,))

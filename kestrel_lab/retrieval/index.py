@@ -6,11 +6,11 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
@@ -21,6 +21,7 @@ from kestrel_lab.retrieval.chunks import cut
 from kestrel_lab.retrieval.listing import Stamp, files_of, left_out, read_text, stamp
 from kestrel_lab.retrieval.table import UNUSABLE, Writing, connect, known, put, remove, touch
 
+T = TypeVar("T")
 _BATCH = 40
 """Files per transaction: what a killed build loses at most."""
 _SETTLED_NS = 50_000_000
@@ -79,7 +80,7 @@ class CodeIndex:
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
-        """A connection whose reads all see one state of the index; a damaged index is made anew first."""
+        """A connection whose reads all see one state of the index."""
         connection = self._connection()
         connection.execute("BEGIN")
         try:
@@ -87,6 +88,17 @@ class CodeIndex:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+
+    def read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """What `work` makes of one state of the index; a damaged index is made anew first, and `work` done again."""
+        try:
+            with self.reading() as connection:
+                return work(connection)
+        except UNUSABLE as error:
+            self._discard(f"the index was damaged ({error}) and was built anew")
+        self.refresh()
+        with self.reading() as connection:
+            return work(connection)
 
     def rows(self, sql: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query."""
@@ -183,17 +195,18 @@ class CodeIndex:
                 remove(connection, gone)
         todo = [(path, found) for path, found in present.items() if not _same(before.get(path), found)]
         self.building = Building(total=len(todo))
+        changed = 0
         for start in range(0, len(todo), _BATCH):
             if self._stop.is_set():
                 break
-            self._take(connection, todo[start : start + _BATCH], before, looked)
+            changed += self._take(connection, todo[start : start + _BATCH], before, looked)
             done = min(start + _BATCH, len(todo))
             self.building = Building(done=done, total=len(todo))
             if reporter is not None:
                 reporter(done, len(todo), todo[done - 1][0])
         self._remember(connection, complete=not self._stop.is_set())
         seconds = time.perf_counter() - began
-        return Refreshed(files=len(present), changed=len(todo), removed=len(gone), seconds=seconds, note=self._note)
+        return Refreshed(files=len(present), changed=changed, removed=len(gone), seconds=seconds, note=self._note)
 
     def _remember(self, connection: apsw.Connection, *, complete: bool) -> None:
         """Take in what was committed since, and whether the files are all here."""
@@ -204,13 +217,14 @@ class CodeIndex:
             with Writing(connection):
                 history.update(connection, self.workspace, head)
 
-    def _take(self, connection: apsw.Connection, batch: Sequence[tuple[str, Stamp | str]], before: dict[str, Any], looked: int) -> None:
-        """Read some files and write what is in them, all at once."""
+    def _take(self, connection: apsw.Connection, batch: Sequence[tuple[str, Stamp | str]], before: dict[str, Any], looked: int) -> int:
+        """Read some files and write what is in them, all at once; returns how many were other than the index had them."""
+        changed = 0
         read = []
         for path, found in batch:
             place = found if isinstance(found, Stamp) else Stamp(0, 0, 0, 0)
             why = found if isinstance(found, str) else left_out(path, found.size)
-            text = why if why else read_text(self.workspace, path)
+            text = why or read_text(self.workspace, path)
             if isinstance(text, str):
                 read.append((path, place, b"", text, ""))
                 continue
@@ -224,10 +238,10 @@ class CodeIndex:
                 row = connection.execute("SELECT hash, skipped FROM files WHERE path = ?", (path,)).fetchone()
                 if row is not None and row[0] == content and row[1] == (parsed if isinstance(parsed, str) else ""):
                     touch(connection, path, place, looked)
-                elif parsed is None:
-                    put(connection, path, place, looked, content, cut(path, text), text)
                 else:
-                    put(connection, path, place, looked, content, parsed, text)
+                    put(connection, path, place, looked, content, cut(path, text) if parsed is None else parsed, text)
+                    changed += 1
+        return changed
 
     def _connection(self) -> apsw.Connection:
         """This thread's connection, to the database that is there now."""

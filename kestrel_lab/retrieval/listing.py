@@ -63,14 +63,19 @@ def _by_git(folder: Path) -> list[str] | None:
 
 
 def _by_rg(folder: Path) -> list[str]:
-    beside = os.path.join(os.path.dirname(sys.executable), "rg")
-    program = shutil.which(beside) or shutil.which("rg")
-    if program is None:
-        msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
-        raise UsageError(msg)
+    program = rg()
     flags = ["--hidden", "--no-follow", "--no-require-git", "--no-config", "--no-ignore-global", "--no-ignore-parent", "--no-messages"]
     done = subprocess.run([program, "--files", "--null", *flags], cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     return [path.removeprefix("./") for path in _paths(done.stdout)]
+
+
+def rg() -> str:
+    """The program `rg`, beside this Python or on the PATH; raises `UsageError` that says how to install it."""
+    beside = os.path.join(os.path.dirname(sys.executable), "rg")
+    if found := shutil.which(beside) or shutil.which("rg"):
+        return found
+    msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
+    raise UsageError(msg)
 
 
 def _paths(listed: bytes) -> list[str]:

@@ -11,7 +11,11 @@ from kestrel_lab.retrieval.grammars import LANGUAGES
 from kestrel_lab.retrieval.words import COMMON
 
 KINDS = ("path", "frame", "module", "dotted", "identifier")
-_SUFFIX = "|".join(sorted((re.escape(each) for each in {*LANGUAGES, "toml", "cfg", "ini", "yaml", "yml", "json", "html", "css", "sh"}), key=len, reverse=True))
+_SUFFIX = "|".join(
+    sorted(
+        (re.escape(each) for each in {*LANGUAGES, "toml", "cfg", "ini", "yaml", "yml", "json", "html", "css", "sh"}), key=len, reverse=True
+    )
+)
 _PATH = re.compile(rf"(?<![\w@])((?:[\w.+~-]+[/\\]|[A-Za-z]:\\|/)*[\w.+-]*\w\.(?:{_SUFFIX}))(?![\w/\\]|\.\w)")
 _FRAME = re.compile(r'File "([^"\n]+)", line \d+|^([\w./\\-]+\.\w+):\d+:', re.MULTILINE)
 _DOTTED = re.compile(r"(?<![\w./\\])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")

@@ -81,7 +81,10 @@ class Graph:
 
     def near(self, name: str) -> str:
         """A sentence about names that are spelt alike."""
-        names = [str(row[0]) for row in self._index.rows("SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",))]
+        names = [
+            str(row[0])
+            for row in self._index.rows("SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",))
+        ]
         return nearest(name, names) if names else "no name begins with that letter"
 
     def uses(self, name: str) -> list[Use]:
@@ -105,7 +108,9 @@ class Graph:
         if isinstance(text, str):
             return
         whole, called = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)"), re.compile(rf"(?<!\w){re.escape(name)}\s*\(")
-        defining = re.compile(rf"\b(?:def|class|function|func|fn|struct|enum|trait|interface|type|const|let|var)\s+(?:\([^)]*\)\s*)?{re.escape(name)}\b")
+        defining = re.compile(
+            rf"\b(?:def|class|function|func|fn|struct|enum|trait|interface|type|const|let|var)\s+(?:\([^)]*\)\s*)?{re.escape(name)}\b"
+        )
         for number, line in enumerate(text[0].split("\n"), 1):
             if not whole.search(line):
                 continue
@@ -134,7 +139,9 @@ class Graph:
             "SELECT path, kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE target LIKE ?1 OR names LIKE ?1",
             (f"%{word}%",),
         )
-        return sorted({other for other, kind, target, names in rows if other != path and path in _resolved(other, kind, target, names, known)})
+        return sorted(
+            {other for other, kind, target, names in rows if other != path and path in _resolved(other, kind, target, names, known)}
+        )
 
     def _known(self) -> frozenset[str]:
         return frozenset(str(row[0]) for row in self._index.rows("SELECT path FROM files"))

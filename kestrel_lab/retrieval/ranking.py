@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +21,21 @@ _MOST_TERMS = 300
 _MOST_BODY_TERMS, _MOST_CHUNK_TERMS = 100, 40
 _MOST_CHUNKS = 600
 _MOST_COMMITS = 60
+_MOST_ALIKE = 100
 _MOST_TIMES = 8
 """Words said more often than this in a question count no more."""
 _COMMON_SHARE, _COMMON_FILES = 0.4, 20
 PRIORS = frozenset({"lately"})
 """Signals that a file has whatever is asked."""
-_TESTS = re.compile(r"(^|/)(tests?|testing|spec|specs|__tests__)/|(^|/)(test_[^/]*|[^/]*_test\.[^/.]+|[^/]*[.-](test|spec)\.[^/.]+|conftest\.py)$")
+_TESTS = re.compile(
+    r"(^|/)(tests?|testing|spec|specs|__tests__)/|(^|/)(test_[^/]*|[^/]*_test\.[^/.]+|[^/]*[.-](test|spec)\.[^/.]+|conftest\.py)$"
+)
 _ASKS_TESTS = re.compile(r"\b(unit ?tests?|test (file|case|suite|module)s?|fixtures?|conftest|tests? (for|of|that))\b", re.IGNORECASE)
 _ASKS_DOCS = re.compile(r"\b(documentation|docs?|tutorials?|examples?|readme|changelog|guide)\b", re.IGNORECASE)
-_PERIPHERAL = re.compile(r"(^|/)(docs?|examples?|samples?|benchmarks?|changelog|changes|release[^/]*|whatsnew|vendor|third_party|cextern|extern|locale)(/|\.|$)", re.IGNORECASE)
+_PERIPHERAL = re.compile(
+    r"(^|/)(docs?|examples?|samples?|benchmarks?|changelog|changes|release[^/]*|whatsnew|vendor|third_party|cextern|extern|locale)(/|\.|$)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +56,8 @@ class Weights:
     said: float = 0.4
     """Messages of commits that changed the file."""
     lately: float = 0.3
+    alike: float = 0.5
+    """Meaning, where vectors can be had."""
     tests: float = 0.3
     """Factor of tests where the question is not about them."""
     peripheral: float = 0.5
@@ -86,7 +94,16 @@ class Ranking:
     """The words that were looked up in texts, as the index has them; in names of files and symbols all of the question are."""
 
 
-def rank(connection: apsw.Connection, query: str, weights: Weights = Weights()) -> Ranking:  # noqa: B008  # frozen
+Alike = Callable[[apsw.Connection, str, Mapping[int, int]], Mapping[int, float]]
+"""From a question and files, each with its best chunk, to how alike they are in meaning, from 0 to 1."""
+
+
+def rank(
+    connection: apsw.Connection,
+    query: str,
+    weights: Weights = Weights(),
+    alike: Alike | None = None,
+) -> Ranking:
     """Rank the files of an index for `query`."""
     question = ask(query)
     rows = list(connection.execute("SELECT id, path, language FROM files WHERE skipped = ''"))
@@ -104,10 +121,15 @@ def rank(connection: apsw.Connection, query: str, weights: Weights = Weights()) 
     said = words_in(connection, "commit_words", "", few, _MOST_COMMITS)
     signals["said"] = scaled(history.said_of(connection, said, numbers))
     signals["lately"] = scaled(history.lately(connection, numbers))
+    if alike is not None:
+        nearest = sorted(by_file, key=lambda file: (-by_file[file], file))[:_MOST_ALIKE]
+        signals["alike"] = alike(connection, question.telling, {file: best[file][0][0] for file in nearest})
     held = _Signals(signals=signals, best=best, named=named, weights=weights)
     about = (bool(_ASKS_TESTS.search(question.head)), bool(_ASKS_DOCS.search(question.head)))
     ranked = sorted((one for row in rows if (one := _ranked(row, held, *about)) is not None), key=lambda one: (-one.score, one.path))
-    return Ranking(files=tuple(ranked), question=question, places={one.path: place for place, one in enumerate(ranked, 1)}, looked=tuple(wide))
+    return Ranking(
+        files=tuple(ranked), question=question, places={one.path: place for place, one in enumerate(ranked, 1)}, looked=tuple(wide)
+    )
 
 
 def _telling(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:
@@ -116,7 +138,7 @@ def _telling(connection: apsw.Connection, asked: Mapping[str, float], files: int
     kept: dict[str, float] = {}
     for word, amount in asked.items():
         stems = tokenizer(word.encode(), apsw.FTS5_TOKENIZE_QUERY, None, include_offsets=False, include_colocated=False)
-        most = max((_held_by(connection, stem) for stem in stems), default=0)
+        most = max((_held_by(connection, str(stem)) for stem in stems), default=0)
         if most <= max(_COMMON_SHARE * files, _COMMON_FILES):
             kept[word] = (1 + math.log(max(0.5, amount))) * math.log((files + 1) / (most + 0.5)) if most else 0.0
     best = sorted(kept, key=lambda word: (-kept[word], word))[:_MOST_BODY_TERMS]
@@ -128,9 +150,7 @@ def _held_by(connection: apsw.Connection, stem: str) -> int:
     return int(row[0]) if row else 0
 
 
-def words_in(
-    connection: apsw.Connection, table: str, column: str, asked: Mapping[str, float], most: int | None = None
-) -> dict[int, float]:
+def words_in(connection: apsw.Connection, table: str, column: str, asked: Mapping[str, float], most: int | None = None) -> dict[int, float]:
     """BM25 of the rows of a full-text table, in one column or all; a word that is asked for `n` times counts 1 + ln n."""
     groups: dict[float, list[str]] = defaultdict(list)
     for word, many in sorted(asked.items(), key=lambda item: (-item[1], item[0]))[:_MOST_TERMS]:

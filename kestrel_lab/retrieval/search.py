@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import apsw
@@ -14,6 +15,7 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.listing import read_text
+from kestrel_lab.retrieval.meaning import Meaning
 from kestrel_lab.retrieval.ranking import Ranked, Ranking, Weights, rank
 from kestrel_lab.retrieval.words import spoken
 
@@ -36,6 +38,7 @@ _WORDS = {
     "m_identifier": "defines a name",
     "said": "commit messages",
     "lately": "changed lately",
+    "alike": "meaning",
 }
 
 
@@ -44,9 +47,10 @@ class Search:
 
     name = "search"
 
-    def __init__(self, index: CodeIndex, weights: Weights = Weights()) -> None:  # noqa: B008  # frozen
+    def __init__(self, index: CodeIndex, weights: Weights = Weights(), meaning: Meaning | None = None) -> None:  # noqa: B008  # frozen
         self._index = index
         self._weights = weights
+        self._alike = None if meaning is None else partial(meaning, folder=index.workspace)
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """See `Retriever`."""
@@ -59,8 +63,7 @@ class Search:
     def ranking(self, query: str, top_k: int = 1) -> Ranking:
         """Every file that has anything to do with `query`."""
         checked(query, top_k)
-        with self._index.reading() as connection:
-            return rank(connection, query, self._weights)
+        return self._index.read(lambda connection: rank(connection, query, self._weights, self._alike))
 
     def hits(self, files: Iterable[Ranked], query: str) -> list[Hit]:
         """The best place of each of these files. One that is no longer there, or no longer text, gives none."""
@@ -74,7 +77,8 @@ class Search:
             first, last = place[:2] if place else (1, _SHOWN_LINES)
             hit = excerpt(one.path, text, first, last, words)
             what = f"{place[2]} {place[3]}" if place and place[3] else ""
-            why = ", ".join(filter(None, (what, reason(one, self._weights))))
+            seen = [word for word in words if word in hit.text.lower()][:4]
+            why = ": ".join(filter(None, (what, reason(one, self._weights, seen))))
             found.append(replace(hit, how=self.name, why=why, score=one.score, parts=one.parts))
         return found
 
@@ -110,10 +114,12 @@ def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: It
     return Hit(path=path, first=first, last=last, text=shown, hash=hashlib.sha256(text[1]).hexdigest(), how="", why="")
 
 
-def reason(one: Ranked, weights: Weights) -> str:
-    """Why a file is where it is: what it is named by, else the signals that count most."""
+def reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
+    """Why a file is where it is: what the question names of it, the words that are seen, else the signals that count most."""
     if one.named:
-        return "names " + ", ".join(one.named[:3])
+        return "the question names " + ", ".join(one.named[:3])
+    if seen:
+        return "has " + ", ".join(seen)
     most = sorted(one.parts, key=lambda name: -one.parts[name] * getattr(weights, name))[:2]
     return " and ".join(_WORDS[name] for name in most)
 

@@ -12,7 +12,7 @@ from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.hits import Hit, Retrieval
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.indexes import Indexes
-from kestrel_lab.retrieval.navigation import Graph
+from kestrel_lab.retrieval.navigation import Graph, Use
 from kestrel_lab.retrieval.traces import events_of
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.registry import Tool, ToolContext
@@ -83,13 +83,18 @@ def retrieval_tools(indexes: Indexes) -> list[Tool]:
         """
         index, note = await ready(ctx)
         uses = await asyncio.to_thread(Graph(index).uses, name.strip())
-        order = {"definition": 0, "import": 1, "call": 2, "use": 3}
-        lines = [f"{use.path}:{use.line}: {use.kind}: {use.text}" for use in sorted(uses, key=lambda use: (order[use.kind], use.path, use.line))]
-        if len(lines) > _MOST_USES:
-            lines = [*lines[:_MOST_USES], f"[{len(uses) - _MOST_USES:,} more: use grep with a path]"]
-        return _noted("\n".join(lines) or f"[nothing uses {name}]", note)
+        return _noted(_used(uses, name), note)
 
     return [replace(made, group=GROUP) for made in (search_code, find_definition, find_references)]
+
+
+def _used(uses: Sequence[Use], name: str) -> str:
+    order = {"definition": 0, "import": 1, "call": 2, "use": 3}
+    ordered = sorted(uses, key=lambda use: (order[use.kind], use.path, use.line))
+    lines = [f"{use.path}:{use.line}: {use.kind}: {use.text}" for use in ordered]
+    if len(lines) > _MOST_USES:
+        lines = [*lines[:_MOST_USES], f"[{len(uses) - _MOST_USES:,} more: use grep with a path]"]
+    return "\n".join(lines) or f"[nothing uses {name}]"
 
 
 def _told(found: Retrieval, note: str) -> str:

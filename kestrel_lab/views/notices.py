@@ -38,7 +38,7 @@ def notice_of(event: e.Event) -> NoticeRow | None:
     return None
 
 
-def _hit(hit: dict[str, Json]) -> Json:
+def _hit(hit: dict[str, Json]) -> str:
     return shown(f"{hit.get('path')}:{hit.get('first')}-{hit.get('last')} ({hit.get('why')})", 300)
 
 
