@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -157,10 +158,8 @@ def test_what_cannot_be_searched_for_is_refused(index: CodeIndex, query: str, to
 )
 def test_no_question_is_taken_for_a_command(index: CodeIndex, query: str) -> None:
     """Signs that full-text search reads as operators are words or nothing."""
-    try:
-        Cascade(index)(query, 3)
-    except UsageError as error:
-        assert "no word" in str(error)
+    with suppress(UsageError):  # there is no word in it
+        assert Cascade(index)(query, 3).query == query
 
 
 def test_a_trace_survives_the_log(index: CodeIndex) -> None:
