@@ -128,7 +128,7 @@ class RetrievalStep:
     """Files that matched."""
     chosen: list[str] = field(default_factory=list)
     """Paths, best first."""
-    dropped: dict[str, str] = field(default_factory=dict)
+    dropped: dict[str, Json] = field(default_factory=dict)
     """Why other files did not come into the answer; of those merely ranked behind, the next hundred."""
     seconds: float = 0.0
     note: str = ""

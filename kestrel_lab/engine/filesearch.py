@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 from kestrel_lab.core.errors import UsageError
@@ -12,11 +13,11 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.engine.artifacts import as_text, told
 from kestrel_lab.engine.dialogue import Dialogue, read_json
 from kestrel_lab.engine.operation import Done, Scope
-from kestrel_lab.retrieval.cascade import Cascade
+from kestrel_lab.memory.vectors import default_embedder
 from kestrel_lab.retrieval.finding import Propose, ResourceMap, propose_by_rule
 from kestrel_lab.retrieval.finding import find_files as search_round_by_round
 from kestrel_lab.retrieval.indexes import Indexes
-from kestrel_lab.retrieval.search import Search
+from kestrel_lab.retrieval.meaning import Meaning
 from kestrel_lab.retrieval.traces import events_of
 
 _QUERIES: dict[str, Json] = {
@@ -49,7 +50,7 @@ async def find_files(scope: Scope) -> Done:
         msg = "the operation 'find_files' needs a goal in its args; top_k and rounds are whole numbers, ask is true or false"
         raise UsageError(msg)
     propose = _asking(scope, goal) if asks else propose_by_rule
-    indexes = Indexes(scope.ctx.store.path.parent)
+    indexes = session_indexes(scope.ctx.store.path.parent)
     found = await find_in(indexes, scope.ctx.workspace.root, goal, propose=propose, **cast("dict[str, Any]", numbers))
     for retrieval in found.retrievals:
         for event in events_of(retrieval):
@@ -60,7 +61,13 @@ async def find_files(scope: Scope) -> Done:
 async def find_in(indexes: Indexes, folder: Any, goal: str, *, propose: Propose = propose_by_rule, **bounds: Any) -> ResourceMap:
     """`retrieval.finding.find_files` in a folder whose index is made if need be."""
     index, _ = await asyncio.to_thread(indexes.ready, folder)
-    return await search_round_by_round(Cascade(index), Search(index), goal, propose=propose, **bounds)
+    return await search_round_by_round(indexes.cascade(index), indexes.search(index), goal, propose=propose, **bounds)
+
+
+def session_indexes(home: Path) -> Indexes:
+    """The indexes under a session's home, with meaning where the extra `semantic` is installed."""
+    load = default_embedder()
+    return Indexes(home, None if load is None else Meaning(load))
 
 
 def as_json(found: ResourceMap) -> Json:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kestrel_lab.core.protocols import Gathered, Gatherer, Source
 from kestrel_lab.engine.terms import terms
-from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.indexes import Indexes
 from kestrel_lab.retrieval.traces import events_of
 from kestrel_lab.retrieval.words import spoken
@@ -56,7 +55,7 @@ class IndexedGatherer:
         if not self._indexes.of(workspace).exists or not spoken(query):
             return await self._otherwise(query, workspace, top_k)
         index, _ = await asyncio.to_thread(self._indexes.ready, workspace)
-        found = await asyncio.to_thread(Cascade(index), query, top_k)
+        found = await asyncio.to_thread(self._indexes.cascade(index), query, top_k)
         words = spoken(query)
         sources = []
         for hit in found.hits[:top_k]:

@@ -10,7 +10,6 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.text import plain, shown_folder
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.filesearch import find_in
-from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.explain import Explained, explain
 from kestrel_lab.retrieval.finding import Propose, ResourceMap, propose_by_rule
 from kestrel_lab.retrieval.hits import Hit, Retrieval
@@ -125,12 +124,12 @@ class Searching:
     def search(self, query: str, *, top_k: int = 10, trace: bool = False) -> Found:
         """Find what has to do with `query`; an index is made if there is none. Raises `UsageError` for a query without a word."""
         index, note = self._indexes.ready(self.folder)
-        return Found(retrieval=Cascade(index)(query, top_k), note=note, trace=trace)
+        return Found(retrieval=self._indexes.cascade(index)(query, top_k), note=note, trace=trace)
 
     def explain(self, query: str, path: str, *, top_k: int = 10) -> Explained:
         """Why `path` is among what `query` finds, or why not."""
         index, _ = self._indexes.ready(self.folder)
-        return explain(index, query, path, Cascade(index)(query, top_k), top_k)
+        return explain(index, query, path, self._indexes.cascade(index)(query, top_k), top_k)
 
     def find_files(self, goal: str, *, top_k: int = 8, rounds: int = 4, propose: Propose = propose_by_rule) -> FoundFiles:
         """The key files for a goal, found round by round; see `retrieval.finding.find_files`."""

@@ -26,6 +26,7 @@ from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.continuation import continuation
 from kestrel_lab.engine.equipment import Equipment
+from kestrel_lab.engine.filesearch import session_indexes
 from kestrel_lab.engine.fork import branch_of, offered
 from kestrel_lab.engine.gatherer import FileGatherer, IndexedGatherer
 from kestrel_lab.engine.life import end_cancelled, live
@@ -49,7 +50,6 @@ from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.middleware.cache import Shelf
 from kestrel_lab.middleware.jsondisk import open_cache
 from kestrel_lab.middleware.policy import Policy
-from kestrel_lab.retrieval.indexes import Indexes
 from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.registry import Toolbox
@@ -122,7 +122,7 @@ class Session(Archive, Equipment):
         self.api_base = api_base
         self.sandbox = Sandbox.parse(sandbox, network=network, hidden=[self.home.resolve()])
         self.env = os.environ if env is None else env
-        self.indexes = Indexes(self.home)
+        self.indexes = session_indexes(self.home)
         self._tools = known_tools([*native_tools(), *task_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)], tools)
         self.supervisor = RuntimeSupervisor()
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs")

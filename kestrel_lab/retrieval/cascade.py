@@ -12,6 +12,7 @@ from kestrel_lab.retrieval.asking import ask
 from kestrel_lab.retrieval.grep import Grep, checked_hits
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.meaning import Meaning
 from kestrel_lab.retrieval.mentions import mentioned_paths
 from kestrel_lab.retrieval.navigation import Graph
 from kestrel_lab.retrieval.search import PATH_FIRST, Search, checked, held_words
@@ -59,10 +60,10 @@ class Cascade:
 
     name = "cascade"
 
-    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds()) -> None:
+    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds(), meaning: Meaning | None = None) -> None:
         self._index = index
         self._bounds = bounds
-        self._search, self._graph, self._grep = Search(index), Graph(index), Grep(index.workspace)
+        self._search, self._graph, self._grep = Search(index, meaning=meaning), Graph(index), Grep(index.workspace)
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """See `Retriever`; up to `longer` × `top_k` files."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.meaning import Meaning
+from kestrel_lab.retrieval.search import Search
 
 Tell = Callable[[str, float | None], None]
 """Told how far something is: a text, and a share from 0 to 1 or `None`."""
@@ -16,8 +19,9 @@ PATIENCE_S = 20.0
 class Indexes:
     """Indexes by folder."""
 
-    def __init__(self, home: str | Path = ".kestrel") -> None:
-        self._home = Path(home)
+    def __init__(self, home: str | Path = ".kestrel", meaning: Meaning | None = None) -> None:
+        """Prepare; with `meaning` folders of documents are searched by that too."""
+        self._home, self._meaning = Path(home), meaning
         self._known: dict[Path, CodeIndex] = {}
 
     def of(self, folder: str | Path) -> CodeIndex:
@@ -33,6 +37,21 @@ class Indexes:
         index = self.of(folder)
         note = index.up_to_date(patience_s, None if tell is None else lambda done, total, path: tell(f"indexing {path}", done / total))
         return index, note
+
+    def cascade(self, index: CodeIndex) -> Cascade:
+        """The retriever for an index of these."""
+        return Cascade(index, meaning=self._meaning_of(index))
+
+    def search(self, index: CodeIndex) -> Search:
+        """The first part of that alone."""
+        return Search(index, meaning=self._meaning_of(index))
+
+    def _meaning_of(self, index: CodeIndex) -> Meaning | None:
+        """Meaning helps with documents, where it was measured; for code the words of names say more."""
+        if self._meaning is None:
+            return None
+        ((prose, files),) = index.rows("SELECT coalesce(sum(language = 'prose'), 0), count(*) FROM files WHERE skipped = ''")
+        return self._meaning if 2 * prose > files else None
 
     def close(self) -> None:
         """Stop what is being built."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kestrel_lab.core.events import RetrievalStep
 from kestrel_lab.core.jsontypes import Json
@@ -49,6 +50,19 @@ def _as_json(hit: Hit) -> dict[str, Json]:
     }
 
 
+def _hit(told: Mapping[str, Any]) -> Hit:
+    """A hit as `_as_json` wrote it; fields that another version does not tell are empty."""
+    words = {name: str(told.get(name, "")) for name in ("path", "hash", "how", "why")}
+    return Hit(
+        text="",
+        first=told.get("first", 1),
+        last=told.get("last", 1),
+        score=told.get("score", 0.0),
+        trust=str(told.get("trust", "")),
+        **words,
+    )
+
+
 def retrievals(events: Iterable[RetrievalStep]) -> list[Retrieval]:
     """What the events of a run tell of, question by question; hits are without their text."""
     found: list[Retrieval] = []
@@ -70,13 +84,13 @@ def _retrieval(events: Sequence[RetrievalStep]) -> Retrieval:
             arguments=event.arguments,
             found=event.found,
             chosen=tuple(event.chosen),
-            dropped=event.dropped,
+            dropped={path: str(why) for path, why in event.dropped.items()},
             seconds=event.seconds,
             note=event.note,
         )
         for event in events
     )
-    hits = tuple(Hit(text="", **hit) for hit in last.hits)  # type: ignore[arg-type]  # as `_as_json` wrote them
+    hits = tuple(map(_hit, last.hits))
     return Retrieval(
         query=last.question, hits=hits, steps=steps, coverage=last.coverage or 0.0, gaps=tuple(last.gaps), stopped=last.stopped
     )

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.text import plain
-from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.hits import Hit, Retrieval
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.indexes import Indexes
@@ -49,7 +48,7 @@ def retrieval_tools(indexes: Indexes) -> list[Tool]:
             msg = f"top_k must be from 1 to {_MOST_HITS}, not {top_k}"
             raise ValueError(msg)
         index, note = await ready(ctx)
-        found = await asyncio.to_thread(Cascade(index), query, top_k)
+        found = await asyncio.to_thread(indexes.cascade(index), query, top_k)
         if ctx.looked_up is not None:
             for event in events_of(found):
                 ctx.looked_up(event)
