@@ -60,6 +60,10 @@ def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None
 
 def unindexed(index: CodeIndex, path: str) -> Explained | None:
     """Why a file is not in the index; `None` for one that is."""
+    if not path.isprintable() and path.encode("utf-8", "replace").decode() != path:
+        return Explained(
+            path=repr(path), state="missing", reason="its name is not UTF-8, which the index cannot keep: such files are left out"
+        )
     rows = index.rows("SELECT skipped FROM files WHERE path = ?", (path,))
     if rows:
         return Explained(path=path, state="unread", reason=f"it is not read: {rows[0][0]}") if rows[0][0] else None
@@ -71,10 +75,11 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
     if not os.path.lexists(place):
         names = [str(row[0]) for row in index.rows("SELECT path FROM files")]
         return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}" + _alike(path, names))
+    now = stamp(index.workspace, path)
+    if isinstance(now, str):
+        return Explained(path=path, state="unread", reason=f"it is not read: {now}")
     if path in files_of(index.workspace):
-        now = stamp(index.workspace, path)
-        why = now if isinstance(now, str) else left_out(path, now.size)
-        if why:
+        if why := left_out(path, now.size):
             return Explained(path=path, state="unread", reason=f"it is not read: {why}")
         return Explained(
             path=path, state="waiting", reason="it is not in the index yet: the index is still being built, or the file is new"
@@ -104,7 +109,12 @@ def _ignored(folder: Path, path: str) -> str:
         rule = done.stdout.decode("utf-8", "replace").split("\t")[0] if done.returncode == 0 else ""
     except FileNotFoundError:
         rule = ""
-    return "it is not listed: " + (f"ignored by the rule {rule}" if rule else "an ignore file names it")
+    if rule:
+        return f"it is not listed: ignored by the rule {rule}"
+    parents = [folder.joinpath(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
+    if inner := next((parent for parent in parents if (parent / ".git").exists()), None):
+        return f"it is not listed: it belongs to another repository, {inner.relative_to(folder)}"
+    return "it is not listed: neither git nor rg names it among the files here, as they do with what an ignore file names"
 
 
 def _in_steps(retrieval: Retrieval | None, path: str) -> Explained | None:

@@ -54,6 +54,18 @@ class Building:
     """Why it could not be done."""
 
 
+class _Build(threading.Thread):
+    """Brings an index up to date; `ended` says how that went, once it has."""
+
+    def __init__(self, work: Callable[[Reporter | None], Building], reporter: Reporter | None) -> None:
+        super().__init__(name="kestrel-index", daemon=True)
+        self._work, self._reporter = work, reporter
+        self.ended: Building | None = None
+
+    def run(self) -> None:
+        self.ended = self._work(self._reporter)
+
+
 class CodeIndex:
     """The index of the files below one folder, in a database of its own. Processes and threads may share it."""
 
@@ -64,7 +76,8 @@ class CodeIndex:
         self.path = Path(home).resolve() / "index" / f"{name}.db"
         self.building = Building()
         self._held = threading.local()
-        self._thread: threading.Thread | None = None
+        self._thread: _Build | None = None
+        self._starting = threading.Lock()
         self._stop = threading.Event()
         self._note = ""
 
@@ -131,24 +144,28 @@ class CodeIndex:
                 return found
         raise AssertionError
 
-    def start(self, reporter: Reporter | None = None) -> None:
-        """Begin `refresh` in a thread and return at once; `building` says how far it is. What is indexed so far can be searched."""
-        if self._thread is not None and self._thread.is_alive():
-            return
-        self._stop.clear()
-        self.building = Building()
-        self._thread = threading.Thread(target=self._work, args=(reporter,), name="kestrel-index", daemon=True)
-        self._thread.start()
+    def start(self, reporter: Reporter | None = None) -> _Build:
+        """Begin `refresh` in a thread, if none is at it, and return that at once; `building` says how far it is. What is indexed so far can be searched."""
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return self._thread
+            self._stop.clear()
+            self.building = Building()
+            thread = _Build(self._work, reporter)
+            thread.start()
+            self._thread = thread
+            return thread
 
     def up_to_date(self, patience_s: float, reporter: Reporter | None = None) -> str:
         """Bring the index up to date, in the background where that takes longer; returns what a searcher should know, or nothing.
 
         Raises what `refresh` raises, where that happens in time.
         """
-        self.start(reporter)
-        if self._thread is not None:
-            self._thread.join(patience_s)
-        now = self.building
+        until = time.monotonic() + patience_s
+        self.wait(patience_s)  # one that was begun before may have listed the files before the edit that matters here
+        thread = self.start(reporter)
+        thread.join(max(0.0, until - time.monotonic()))
+        now = thread.ended or self.building
         if now.error is not None:
             raise now.error
         if not now.finished:
@@ -174,7 +191,7 @@ class CodeIndex:
         self.wait()
         self._let_go()
 
-    def _work(self, reporter: Reporter | None) -> None:
+    def _work(self, reporter: Reporter | None) -> Building:
         try:
             note = self.refresh(reporter).note
             self.building = replace(self.building, finished=not self._stop.is_set(), note=note)
@@ -182,6 +199,7 @@ class CodeIndex:
             self.building = Building(error=error)
         finally:
             self._let_go()
+        return self.building
 
     def _refresh(self, reporter: Reporter | None, began: float) -> Refreshed:
         connection = self._connection()

@@ -52,14 +52,16 @@ def _as_json(hit: Hit) -> dict[str, Json]:
 
 def _hit(told: Mapping[str, Any]) -> Hit:
     """A hit as `_as_json` wrote it; fields that another version does not tell are empty."""
-    words = {name: str(told.get(name, "")) for name in ("path", "hash", "how", "why")}
     return Hit(
-        text="",
+        path=str(told.get("path", "")),
         first=told.get("first", 1),
         last=told.get("last", 1),
+        text="",
+        hash=str(told.get("hash", "")),
+        how=str(told.get("how", "")),
+        why=str(told.get("why", "")),
         score=told.get("score", 0.0),
         trust=str(told.get("trust", "")),
-        **words,
     )
 
 
