@@ -21,7 +21,7 @@ class Indexes:
 
     def __init__(self, home: str | Path = ".kestrel", meaning: Meaning | None = None) -> None:
         """Prepare; with `meaning` folders of documents are searched by that too."""
-        self._home, self._meaning = Path(home), meaning
+        self._home, self._meaning = Path(home).resolve(), meaning
         self._known: dict[Path, CodeIndex] = {}
 
     def of(self, folder: str | Path) -> CodeIndex:
