@@ -15,6 +15,7 @@ from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.meaning import Meaning
 from kestrel_lab.retrieval.mentions import mentioned_paths
 from kestrel_lab.retrieval.navigation import Graph
+from kestrel_lab.retrieval.ranking import Ranking
 from kestrel_lab.retrieval.search import PATH_FIRST, Search, checked, held_words
 from kestrel_lab.retrieval.words import WORD, indexed, spoken
 
@@ -68,7 +69,9 @@ class Cascade:
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """See `Retriever`; up to `longer` × `top_k` files."""
         checked(query, top_k)
-        first = self._search(query, top_k)
+        began = time.perf_counter()
+        ranking = self._search.ranking(query, top_k)
+        first = self._search.answer(ranking, query, top_k, began)
         chosen = {hit.path: hit for hit in first.hits}
         steps, stopped = list(first.steps), "limit"
         if not chosen or not self._index.complete:  # what is not in the index can still be read
@@ -84,9 +87,9 @@ class Cascade:
             if look == self._bounds.rounds - 1 or len(chosen) >= most:
                 break
             new, step = (
-                self._again(query, coverage, list(chosen.values()), most)
+                self._again(query, coverage, ranking, len(chosen), most)
                 if look == 0
-                else self._onward(list(chosen.values()), coverage, query)
+                else self._onward(list(chosen.values()), coverage, ranking)
             )
             new = [hit for hit in new if hit.path not in chosen][: most - len(chosen)]
             steps.append(
@@ -138,7 +141,7 @@ class Cascade:
             gaps=gaps,
         )
 
-    def _again(self, query: str, coverage: Coverage, held: Sequence[Hit], most: int) -> tuple[list[Hit], Step]:
+    def _again(self, query: str, coverage: Coverage, found: Ranking, held: int, most: int) -> tuple[list[Hit], Step]:
         """A search for what is missing in which the names of files and symbols count most; then the rest of the first list."""
         began = time.perf_counter()
         asked = " ".join(coverage.gaps) or query
@@ -146,7 +149,7 @@ class Cascade:
         ranking = search.ranking(asked)
         telling = [one for one in ranking.files if {"path", "base", "symbols"} & set(one.parts)][: max(3, most // 4)]
         first = search.hits(telling, asked)
-        behind = self._search.ranking(query).files[len(held) : most]
+        behind = found.files[held:most]
         step = Step(
             retriever=self._search.name,
             query=asked,
@@ -160,7 +163,7 @@ class Cascade:
         )
         return [*(replace(hit, why=f"{hit.why} (second look)") for hit in first), *self._search.hits(behind, query)], step
 
-    def _onward(self, held: Sequence[Hit], coverage: Coverage, query: str) -> tuple[list[Hit], Step]:
+    def _onward(self, held: Sequence[Hit], coverage: Coverage, ranking: Ranking) -> tuple[list[Hit], Step]:
         """What the best files import, what imports them, and what changes together with them: where it has a missing word."""
         began = time.perf_counter()
         origins: dict[str, str] = {}
@@ -174,11 +177,13 @@ class Cascade:
                     if share >= 0.1:
                         origins.setdefault(other, f"changes together with {hit.path}")
         lacking = {piece for word in coverage.gaps for piece in indexed(word).split()[-1:]}
-        ranking = self._search.ranking(query)
         have = {one.path: one for one in ranking.files if one.path in origins}
         with self._index.reading() as connection:
             useful = [path for path in have if held_words(connection, [have[path].file], lacking)]
-        hits = [replace(hit, how="graph", why=origins[hit.path]) for hit in self._search.hits([have[path] for path in useful], query)]
+        hits = [
+            replace(hit, how="graph", why=origins[hit.path])
+            for hit in self._search.hits([have[path] for path in useful], ranking.question.text)
+        ]
         dropped = {path: "beside what was found, but has none of the missing words" for path in origins if path not in useful}
         step = Step(
             retriever=self._graph.name,

@@ -162,7 +162,10 @@ class CodeIndex:
         Raises what `refresh` raises, where that happens in time.
         """
         until = time.monotonic() + patience_s
-        self.wait(patience_s)  # one that was begun before may have listed the files before the edit that matters here
+        with self._starting:
+            before = self._thread
+        if before is not None:  # it may have listed the files before the edit that matters here
+            before.join(patience_s)
         thread = self.start(reporter)
         thread.join(max(0.0, until - time.monotonic()))
         now = thread.ended or self.building

@@ -55,7 +55,10 @@ class Search:
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """See `Retriever`."""
         began = time.perf_counter()
-        ranking = self.ranking(query, top_k)
+        return self.answer(self.ranking(query, top_k), query, top_k, began)
+
+    def answer(self, ranking: Ranking, query: str, top_k: int, began: float) -> Retrieval:
+        """The first `top_k` files of a ranking for `query` that was begun at a time of `perf_counter`."""
         hits = self.hits(ranking.files[:top_k], query)
         step = step_of(self.name, query, ranking, top_k, time.perf_counter() - began)
         return Retrieval(query=query, hits=tuple(hits), steps=(step,), stopped="limit" if hits else "nothing")
