@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import RetrievalStep, StepFinished, ToolAnswered
+from kestrel_lab.core.events import RetrievalStep, StepFinished, ToolAnswered, ToolCalled
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.engine.retrievals import RunRetrieval
@@ -50,7 +50,10 @@ def test_an_agent_searches_and_the_log_tells_how(session: Session, folder: Path)
     )
     run = session.run_sync("work", model=model, tools=["retrieval"], workspace=folder)
     assert run.answer == "in cart.py"
-    said = [event.text for event in run.events() if isinstance(event, ToolAnswered)]
+    asked = [(event.call, event.tool, event.args) for event in run.events() if isinstance(event, ToolCalled)]
+    answers = {event.call: event.text for event in run.events() if isinstance(event, ToolAnswered)}  # in the order in which they came
+    order = ["where is the total of a cart computed", "Cart.total", "Cart", "Carts"]
+    said = [answers[call] for call, _, args in sorted(asked, key=lambda one: order.index(str(one[2].get("query", one[2].get("name")))))]
     assert said[0].startswith("cart.py:")
     assert "     2      def total(self):" in said[0]
     assert "secret" not in "".join(said)
@@ -58,7 +61,7 @@ def test_an_agent_searches_and_the_log_tells_how(session: Session, folder: Path)
     assert said[2].split("\n")[:2] == ["cart.py:1: definition: class Cart:", "tax.py:1: import: from cart import Cart"]
     assert said[3] == "[nothing called Carts is defined here; did you mean 'Cart'?]"
     steps = [event for event in run.events() if isinstance(event, RetrievalStep)]
-    assert {event.call for event in steps} == {next(e.call for e in run.events() if isinstance(e, ToolAnswered))}
+    assert {event.call for event in steps} == {asked[0][0]}
     assert all(event.step for event in steps)
     found = run.retrieval
     assert [len(found.questions), found.questions[0].paths[0]] == [1, "cart.py"]
