@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`; how notes or tools are found: `python -m bench memory|tools --data FOLDER`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`; how notes, tools and files are found: `python -m bench memory|tools|retrieval --data FOLDER`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import headless, imports, loop_overhead, memory, panel, plans, report, summaries, tools, trials, turns
+from bench import headless, imports, loop_overhead, memory, panel, plans, report, retrieval, summaries, tools, trials, turns
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
@@ -61,6 +61,8 @@ def main() -> int:
         return memory.main(sys.argv[2:])
     if sys.argv[1:2] == ["tools"]:
         return tools.main(sys.argv[2:])
+    if sys.argv[1:2] == ["retrieval"]:
+        return retrieval.main(sys.argv[2:])
     asked = _arguments()
     console = Console()
     if not console.is_terminal:

@@ -11,6 +11,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.options import RunListener, Tools
+from kestrel_lab.engine.searching import Searching
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
@@ -124,6 +125,10 @@ class Lab(Session):
     def memory(self) -> WorkspaceMemory:
         """What is remembered for later runs in the current folder; `memory.at(folder)` for another."""
         return WorkspaceMemory(self)
+
+    def searching(self, folder: str | Path = ".") -> Searching:
+        """Finds what a folder holds for a question: `search`, `find_files`, `explain`, `definitions`, `references`, `status`."""
+        return Searching(self.indexes, folder)
 
     async def eval(
         self,

@@ -20,6 +20,7 @@ from kestrel_lab.cli.notebooks import notebooks
 from kestrel_lab.cli.rules import RulesFile
 from kestrel_lab.cli.rules import rules as rules_app
 from kestrel_lab.cli.scenarios import scenarios
+from kestrel_lab.cli.search import search
 from kestrel_lab.cli.serve import serving
 from kestrel_lab.cli.workflows import Inputs, workflows
 from kestrel_lab.cli.workflows import values as workflow_inputs
@@ -59,6 +60,7 @@ app.add_typer(rules_app, name="rules")
 app.add_typer(workflows)
 app.add_typer(clock)
 app.add_typer(serving)
+app.add_typer(search)
 app.command("compare", epilog="The same as: kestrel eval compare BASE HEAD --suite SUITE")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]

@@ -140,6 +140,35 @@ class ToolAnswered:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RetrievalStep:
+    """One look-up on the way to the files that have to do with a question; the last of a question has what came of it."""
+
+    type: ClassVar[str] = "retrieval_step"
+    step: str
+    call: str = ""
+    """The tool call it was made for; empty for an operation's."""
+    question: str = ""
+    """What all look-ups of the same call are for."""
+    retriever: str = ""
+    query: str = ""
+    arguments: dict[str, Json] = field(default_factory=dict)
+    found: int = 0
+    """Files that matched."""
+    chosen: list[str] = field(default_factory=list)
+    """Paths, best first."""
+    dropped: dict[str, Json] = field(default_factory=dict)
+    """Why other files did not come into the answer; of those merely ranked behind, the next hundred."""
+    seconds: float = 0.0
+    note: str = ""
+    hits: list[dict[str, Json]] = field(default_factory=list)
+    """`{path, first, last, hash, how, why, score}`, in the last one only."""
+    coverage: float | None = None
+    gaps: list[str] = field(default_factory=list)
+    stopped: str = ""
+    """`confidence`, `saturation`, `limit` or `nothing`; empty until the last one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CacheHit:
     """A stored answer was used instead of a call."""
 

@@ -20,6 +20,7 @@ from kestrel_lab.core.call_events import (
     ModelCalled,
     ModelDelta,
     ModelEscalated,
+    RetrievalStep,
     SchedulerParallelBatch,
     ToolAnswered,
     ToolCalled,
@@ -82,6 +83,7 @@ __all__ = [
     "Progress",
     "Prompted",
     "Record",
+    "RetrievalStep",
     "RunFinished",
     "RunForked",
     "RunResumed",
@@ -127,6 +129,7 @@ Event = (
     | FolderChanged
     | ToolAnswered
     | CacheHit
+    | RetrievalStep
     | ApprovalAsked
     | ApprovalGiven
     | BudgetWarned

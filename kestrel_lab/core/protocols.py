@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kestrel_lab.core.calls import Call, Result
-    from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record
+    from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, RetrievalStep
     from kestrel_lab.core.jsontypes import Json
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
     from kestrel_lab.core.notes import Note
@@ -114,6 +114,8 @@ class Gathered:
     """The most useful first."""
     gaps: tuple[str, ...] = ()
     """Words of the goal that were found nowhere."""
+    steps: tuple[RetrievalStep, ...] = ()
+    """How they were looked up, for the log; empty where that is not told."""
 
 
 class Gatherer(Protocol):

@@ -1,13 +1,17 @@
-"""Finding what a workspace holds that has to do with a goal, by the words of the goal."""
+"""Finding what a workspace holds that has to do with a goal: by an index where there is one, else by the words of the goal."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kestrel_lab.core.protocols import Gathered, Source
+from kestrel_lab.core.protocols import Gathered, Gatherer, Source
 from kestrel_lab.engine.terms import terms
+from kestrel_lab.retrieval.indexes import Indexes
+from kestrel_lab.retrieval.traces import events_of
+from kestrel_lab.retrieval.words import spoken
 from kestrel_lab.tools.listing import closing
 from kestrel_lab.tools.ripgrep import Match, search_tree
 from kestrel_lab.tools.workspace import Workspace
@@ -38,6 +42,28 @@ class FileGatherer:
         sources = sorted((_source(path, matches, words) for path, matches in files.items()), key=lambda one: (-len(one.terms), one.path))
         seen = {word for source in sources for word in source.terms}
         return Gathered(sources=tuple(sources[:top_k]), gaps=tuple(word for word in words if word not in seen))
+
+
+class IndexedGatherer:
+    """A `Gatherer` that asks the index of a workspace, where somebody had one made (`kestrel index`), and else another gatherer."""
+
+    def __init__(self, indexes: Indexes, otherwise: Gatherer) -> None:
+        self._indexes, self._otherwise = indexes, otherwise
+
+    async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
+        """At most `top_k` files, each with the lines of its best place that have a word of the goal."""
+        if not self._indexes.of(workspace).exists or not spoken(query):
+            return await self._otherwise(query, workspace, top_k)
+        index, _ = await asyncio.to_thread(self._indexes.ready, workspace)
+        found = await asyncio.to_thread(self._indexes.cascade(index), query, top_k)
+        words = spoken(query)
+        sources = []
+        for hit in found.hits[:top_k]:
+            lines = [(number, line) for number, line in enumerate(hit.text.split("\n"), hit.first) if line.strip()]
+            telling = [(number, line) for number, line in lines if any(word in line.lower() for word in words)] or lines
+            shown = tuple((number, line.strip()[:_LINE_CHARS]) for number, line in telling[:_LINES_EACH])
+            sources.append(Source(path=hit.path, lines=shown, terms=tuple(word for word in words if word in hit.text.lower())))
+        return Gathered(sources=tuple(sources), gaps=found.gaps, steps=events_of(found))
 
 
 def _source(path: str, matches: Iterable[Match], words: tuple[str, ...]) -> Source:

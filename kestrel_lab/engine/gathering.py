@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from kestrel_lab.core.errors import UsageError
@@ -25,6 +26,8 @@ async def gather(scope: Scope) -> Done:
         msg = f"top_k of the operation 'gather' must be a positive number, not {most!r}"
         raise UsageError(msg)
     found = await scope.ctx.ports.gatherer(goal, scope.ctx.workspace.root, most)
+    for looked in found.steps:
+        scope.ctx.emit(replace(looked, step=scope.step.id))
     if not found.sources:
         return Done(skipped=True)
     files: list[Json] = [

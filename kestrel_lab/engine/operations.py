@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kestrel_lab.engine.bootstrap import bootstrap
 from kestrel_lab.engine.conversing import converse
+from kestrel_lab.engine.filesearch import find_files
 from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.graph import graph
 from kestrel_lab.engine.loop import loop
@@ -20,6 +21,7 @@ from kestrel_lab.engine.verifying import verify
 OPERATIONS: Mapping[str, Operation] = {
     "bootstrap": bootstrap,
     "gather": gather,
+    "find_files": find_files,
     "plan": plan,
     "verify": verify,
     "quality": quality,

@@ -22,6 +22,7 @@ from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.evidence import EvidenceTable, evidence_table, report_html
 from kestrel_lab.engine.keeping import Answers
+from kestrel_lab.engine.retrievals import RunRetrieval
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.verification.claims import Said, claims_of
@@ -133,6 +134,12 @@ class Run:
     def results(self) -> Answers:
         """What each tool call was answered, whole: `run.results["c1"]`; shown as a table of the calls."""
         return Answers(self.records(), self._store.results)
+
+    @property
+    def retrieval(self) -> RunRetrieval:
+        """What was looked up in its workspace, step by step; `explain(path)` says why a file was or was not found."""
+        workspace = "." if self._state.started is None else self._state.started.workspace
+        return RunRetrieval(self.events(), Path(workspace), self._store.path.parent)
 
     def view(self) -> RunView:
         """The run as it is shown."""

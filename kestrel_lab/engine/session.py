@@ -25,7 +25,9 @@ from kestrel_lab.engine import owner
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.continuation import continuation
+from kestrel_lab.engine.filesearch import session_indexes
 from kestrel_lab.engine.fork import branch_of, offered
+from kestrel_lab.engine.gatherer import FileGatherer, IndexedGatherer
 from kestrel_lab.engine.launching import Launching
 from kestrel_lab.engine.macros import offer_macros
 from kestrel_lab.engine.mcp import McpServers
@@ -53,6 +55,7 @@ from kestrel_lab.tools.mcp.config import ServerConfig
 from kestrel_lab.tools.native import native_tools, web_tools
 from kestrel_lab.tools.noting import memory_tools
 from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.tools.retrieval import retrieval_tools
 from kestrel_lab.tools.rules.book import GivenRules, rulebook
 from kestrel_lab.tools.sandbox.levels import AUTO, Sandbox
 from kestrel_lab.tools.tasks import task_tools
@@ -135,7 +138,9 @@ class Session(Launching):
         self.containment = contain.read_mode(containment)
         self.env = os.environ if env is None else env
         self.redactor = Redactor.of(self.env)
-        self._tools = known_tools([*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env))], tools)
+        self.indexes = session_indexes(self.home)
+        offered_on_request = [*task_tools(), *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
+        self._tools = known_tools([*native_tools(), *offered_on_request], tools)
         self.supervisor = RuntimeSupervisor()
         self.cache = ToolCaching(self.home / "cache", cache, cache_url, self.supervisor)
         self.expansion = expansion or ExpansionSettings()
@@ -143,7 +148,7 @@ class Session(Launching):
         self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db")
-        self.ports = Ports(memory=NoteMemory(self.store))
+        self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()))
         """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
@@ -320,6 +325,7 @@ class Session(Launching):
     def close(self) -> None:
         """End the MCP servers, write what is queued and close the log."""
         self.mcp.close()
+        self.indexes.close()
         self.store.close()
         self.cache.close()
 

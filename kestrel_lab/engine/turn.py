@@ -218,6 +218,7 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
             redactor=ctx.redactor,
             kept=partial(kept, ctx),
             spool=partial(begin_spool, ctx, spools),
+            looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
         )
         try:
             value = ctx.redactor.json(await tool.run(call.args, scope))

@@ -159,7 +159,8 @@ class Config:
             ("inputs", dict(self.inputs)),
             ("routes", dict(self.routes)),
             ("tools", tools),
-            ("learning", self.learning), ("verify", self.verify),
+            ("learning", self.learning),
+            ("verify", self.verify),
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.events import TaskChanged
+from kestrel_lab.core.events import RetrievalStep, TaskChanged
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.redaction import Redactor
@@ -132,6 +132,8 @@ class ToolContext:
     """Tells the newest of what a command writes while it runs."""
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     """Knows the secrets that no answer may hold."""
+    looked_up: Callable[[RetrievalStep], object] | None = None
+    """Records a look-up in the log of the run; to be called on the event loop. `None` outside a run."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]

@@ -13,7 +13,7 @@ from kestrel_lab.views.wording import count, shown
 _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
 
-def notice_of(event: e.Event) -> NoticeRow | None:
+def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per event
     """The row that tells `event`, still without an id; `None` for an event that is told otherwise or not at all."""
     match event:
         case e.BudgetWarned():
@@ -30,6 +30,9 @@ def notice_of(event: e.Event) -> NoticeRow | None:
             return _row("info", text, map(_note, event.notes), step=event.step)
         case e.MemoryStored():
             return _row("info", "kept for later runs", [_note(event.note)], step=event.step)
+        case e.RetrievalStep() if event.stopped:
+            text = f"{count(len(event.hits), 'file')} found, which cover {event.coverage or 0:.0%} of the question ({event.stopped})"
+            return _row("info", text, [_hit(hit) for hit in event.hits], step=event.step)
         case e.ModelEscalated():
             return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
         case e.ToolsShown() if event.tools:
@@ -41,6 +44,10 @@ def notice_of(event: e.Event) -> NoticeRow | None:
             how = f", allowed by mcp_allow: {event.allowed}" if event.allowed else ""
             return _row("good", f"{event.package} is installed as {event.server}{how}", (str(tool.get("name", "")) for tool in event.tools))
     return None
+
+
+def _hit(hit: dict[str, Json]) -> str:
+    return shown(f"{hit.get('path')}:{hit.get('first')}-{hit.get('last')} ({hit.get('why')})", 300)
 
 
 def prompt(event: e.Prompted, *, again: bool) -> NoticeRow:

@@ -1,0 +1,203 @@
+"""Search, then the graph, then reading: a retriever made of three, and what decides whether to look again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kestrel_lab.retrieval import history
+from kestrel_lab.retrieval.asking import ask
+from kestrel_lab.retrieval.grep import Grep, checked_hits
+from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.meaning import Meaning
+from kestrel_lab.retrieval.mentions import mentioned_paths
+from kestrel_lab.retrieval.navigation import Graph
+from kestrel_lab.retrieval.ranking import Ranking
+from kestrel_lab.retrieval.search import PATH_FIRST, Search, checked, held_words
+from kestrel_lab.retrieval.words import WORD, indexed, spoken
+
+_MOST_WORDS = 40
+"""Of a question, the ones said most often, that coverage is measured by."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """When a cascade has looked enough."""
+
+    enough: float = 0.9
+    """Coverage at which nothing more is looked for."""
+    rounds: int = 3
+    longer: int = 2
+    """How many times as many files as were asked for, where coverage is low."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """How much of a question some files cover."""
+
+    terms: float
+    """Share of its words, weighed by how often they are said, that the files have."""
+    files: float
+    """Share of the files it names that are among them; 1 where it names none."""
+    gaps: tuple[str, ...]
+
+    @property
+    def both(self) -> float:
+        """The lesser."""
+        return min(self.terms, self.files)
+
+
+class Cascade:
+    """A `Retriever` that searches, looks again where files or words of the question are missing, and reads what it gives.
+
+    First the search. Where that covers too little: once more with the names of files and symbols first, for what is
+    missing; then along imports, definitions and common changes of what was found; each time the list grows, to at most
+    `longer` times what was asked for. It stops when enough is covered (`confidence`), when a look gives nothing new
+    (`saturation`), or at its bounds (`limit`). In the end every file is read, and those that do not hold are dropped.
+    """
+
+    name = "cascade"
+
+    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds(), meaning: Meaning | None = None) -> None:
+        self._index = index
+        self._bounds = bounds
+        self._search, self._graph, self._grep = Search(index, meaning=meaning), Graph(index), Grep(index.workspace)
+
+    def __call__(self, query: str, top_k: int = 10) -> Retrieval:
+        """See `Retriever`; up to `longer` × `top_k` files."""
+        checked(query, top_k)
+        began = time.perf_counter()
+        ranking = self._search.ranking(query, top_k)
+        first = self._search.answer(ranking, query, top_k, began)
+        chosen = {hit.path: hit for hit in first.hits}
+        steps, stopped = list(first.steps), "limit"
+        if not chosen or not self._index.complete:  # what is not in the index can still be read
+            found = self._grep(query, top_k)
+            steps += found.steps
+            chosen |= {hit.path: hit for hit in found.hits if hit.path not in chosen}
+        most = top_k * self._bounds.longer
+        for look in range(self._bounds.rounds):
+            coverage = self.coverage(query, chosen)
+            if coverage.both >= self._bounds.enough:
+                stopped = "confidence"
+                break
+            if look == self._bounds.rounds - 1 or len(chosen) >= most:
+                break
+            new, step = (
+                self._again(query, coverage, ranking, len(chosen), most)
+                if look == 0
+                else self._onward(list(chosen.values()), coverage, ranking)
+            )
+            new = [hit for hit in new if hit.path not in chosen][: most - len(chosen)]
+            steps.append(
+                replace(step, chosen=tuple(hit.path for hit in new), dropped={p: why for p, why in step.dropped.items() if p not in chosen})
+            )
+            chosen |= {hit.path: hit for hit in new}
+            if not new and look > 0:
+                stopped = "saturation"
+                break
+        began = time.perf_counter()
+        kept, dropped = checked_hits(self._index.workspace, chosen.values(), query)
+        steps.append(
+            Step(
+                retriever="grep",
+                query=query,
+                arguments={"read": len(chosen)},
+                found=len(kept),
+                chosen=tuple(hit.path for hit in kept),
+                dropped=dropped,
+                seconds=round(time.perf_counter() - began, 4),
+                note="read to check them",
+            )
+        )
+        coverage = self.coverage(query, [hit.path for hit in kept])
+        return Retrieval(
+            query=query,
+            hits=tuple(kept),
+            steps=tuple(steps),
+            coverage=round(coverage.both, 3),
+            gaps=coverage.gaps,
+            stopped=stopped if kept else "nothing",
+        )
+
+    def coverage(self, query: str, paths: Iterable[str]) -> Coverage:
+        """How much of `query` these files cover, by the index."""
+        said = Counter(word for word in spoken_all(ask(query).telling))
+        words = dict(said.most_common(_MOST_WORDS)) or dict.fromkeys(spoken(query), 1)
+        whole = {word: indexed(word).split()[-1:] for word in words}
+        with self._index.reading() as connection:
+            known = {str(path): int(number) for number, path in connection.execute("SELECT id, path FROM files WHERE skipped = ''")}
+            numbers = [known[path] for path in paths if path in known]
+            held = held_words(connection, numbers, {each for pieces in whole.values() for each in pieces})
+        gaps = tuple(word for word, pieces in whole.items() if not any(piece in held for piece in pieces))
+        total = sum(words.values())
+        named = mentioned_paths(query, known)
+        return Coverage(
+            terms=1 - sum(words[word] for word in gaps) / total if total else 0.0,
+            files=len(named & set(paths)) / len(named) if named else 1.0,
+            gaps=gaps,
+        )
+
+    def _again(self, query: str, coverage: Coverage, found: Ranking, held: int, most: int) -> tuple[list[Hit], Step]:
+        """A search for what is missing in which the names of files and symbols count most; then the rest of the first list."""
+        began = time.perf_counter()
+        asked = " ".join(coverage.gaps) or query
+        search = Search(self._index, PATH_FIRST)
+        ranking = search.ranking(asked)
+        telling = [one for one in ranking.files if {"path", "base", "symbols"} & set(one.parts)][: max(3, most // 4)]
+        first = search.hits(telling, asked)
+        behind = found.files[held:most]
+        step = Step(
+            retriever=self._search.name,
+            query=asked,
+            arguments={"first": "paths and symbols", "terms": coverage.terms, "files": coverage.files},
+            found=len(ranking.files),
+            dropped={
+                one.path: "none of the missing words is in its name or its symbols" for one in ranking.files[:100] if one not in telling
+            },
+            seconds=round(time.perf_counter() - began, 4),
+            note="looked again: too little was covered",
+        )
+        return [*(replace(hit, why=f"{hit.why} (second look)") for hit in first), *self._search.hits(behind, query)], step
+
+    def _onward(self, held: Sequence[Hit], coverage: Coverage, ranking: Ranking) -> tuple[list[Hit], Step]:
+        """What the best files import, what imports them, and what changes together with them: where it has a missing word."""
+        began = time.perf_counter()
+        origins: dict[str, str] = {}
+        for hit in held[:3]:
+            for other in self._graph.imports(hit.path):
+                origins.setdefault(other, f"imported by {hit.path}")
+            for other in self._graph.imported_by(hit.path)[:10]:
+                origins.setdefault(other, f"imports {hit.path}")
+            with self._index.reading() as connection:
+                for other, share in history.together(connection, hit.path, 5).items():
+                    if share >= 0.1:
+                        origins.setdefault(other, f"changes together with {hit.path}")
+        lacking = {piece for word in coverage.gaps for piece in indexed(word).split()[-1:]}
+        have = {one.path: one for one in ranking.files if one.path in origins}
+        with self._index.reading() as connection:
+            useful = [path for path in have if held_words(connection, [have[path].file], lacking)]
+        hits = [
+            replace(hit, how="graph", why=origins[hit.path])
+            for hit in self._search.hits([have[path] for path in useful], ranking.question.text)
+        ]
+        dropped = {path: "beside what was found, but has none of the missing words" for path in origins if path not in useful}
+        step = Step(
+            retriever=self._graph.name,
+            query=" ".join(coverage.gaps),
+            arguments={"from": [hit.path for hit in held[:3]]},
+            found=len(origins),
+            dropped=dropped,
+            seconds=round(time.perf_counter() - began, 4),
+            note="second hop",
+        )
+        return hits, step
+
+
+def spoken_all(text: str) -> list[str]:
+    """The telling words of a text, each as often as it is said."""
+    telling = set(spoken(text))
+    return [word for match in WORD.findall(text) if (word := match.lower()) in telling]

@@ -1,0 +1,146 @@
+"""Why a file is among what was found, or why it is not: never a guess."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from kestrel_lab.retrieval.hits import Retrieval, Step
+from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, files_of, left_out, stamp
+from kestrel_lab.retrieval.ranking import Ranking, Weights
+from kestrel_lab.retrieval.search import Search, told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """What became of one file in a search."""
+
+    path: str
+    state: str
+    """`found`, `dropped`, `behind`, `unmatched`, `unread`, `ignored`, `waiting` or `missing`."""
+    reason: str
+    """The whole story, in a sentence or two."""
+    place: int | None = None
+    """Its place among all that matched, where it was ranked."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"{self.path}: {self.state}: {self.reason}"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10) -> Explained:
+    """What becomes of `path`, relative to the folder or absolute, when `query` is asked; of every path something true is said.
+
+    With `retrieval`, which must be the answer to `query`, its steps are told of as well. Raises `UsageError` like a `Retriever`.
+    """
+    asked = relative(index.workspace, path)
+    if (why := unindexed(index, asked)) is not None:
+        return why
+    ranking = Search(index).ranking(query, top_k)
+    place = ranking.places.get(asked)
+    if place is None:
+        return _in_steps(retrieval, asked) or Explained(path=asked, state="unmatched", reason=_unmatched(ranking))
+    one = ranking.files[place - 1]
+    made = f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = {told(one.parts, Weights(), one.factor)}"
+    if (step := _in_steps(retrieval, asked)) is not None:
+        return Explained(path=asked, state=step.state, reason=f"{step.reason}; {made}", place=place, parts=one.parts)
+    state = "found" if place <= top_k else "behind"
+    end = "" if state == "found" else f"; only the first {top_k} were asked for"
+    return Explained(path=asked, state=state, reason=made + end, place=place, parts=one.parts)
+
+
+def unindexed(index: CodeIndex, path: str) -> Explained | None:
+    """Why a file is not in the index; `None` for one that is."""
+    if not path.isprintable() and path.encode("utf-8", "replace").decode() != path:
+        return Explained(
+            path=repr(path), state="missing", reason="its name is not UTF-8, which the index cannot keep: such files are left out"
+        )
+    rows = index.rows("SELECT skipped FROM files WHERE path = ?", (path,))
+    if rows:
+        return Explained(path=path, state="unread", reason=f"it is not read: {rows[0][0]}") if rows[0][0] else None
+    place = index.workspace / path
+    if path.startswith("../") or path == ".." or posixpath.isabs(path):
+        return Explained(path=path, state="missing", reason=f"it is outside the folder {index.workspace}")
+    if place.is_dir():
+        return Explained(path=path, state="missing", reason="it is a folder; files are what is found")
+    if not os.path.lexists(place):
+        names = [str(row[0]) for row in index.rows("SELECT path FROM files")]
+        return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}" + _alike(path, names))
+    now = stamp(index.workspace, path)
+    if isinstance(now, str):
+        return Explained(path=path, state="unread", reason=f"it is not read: {now}")
+    if path in files_of(index.workspace):
+        if why := left_out(path, now.size):
+            return Explained(path=path, state="unread", reason=f"it is not read: {why}")
+        return Explained(
+            path=path, state="waiting", reason="it is not in the index yet: the index is still being built, or the file is new"
+        )
+    return Explained(path=path, state="ignored", reason=_ignored(index.workspace, path))
+
+
+def _unmatched(ranking: Ranking) -> str:
+    """Exactly what was looked up in vain."""
+    text = f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
+    left = [word for word in ranking.question.weights if word not in ranking.looked]
+    return text + (f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}" if left else "")
+
+
+def _alike(path: str, names: list[str]) -> str:
+    close = get_close_matches(path, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _ignored(folder: Path, path: str) -> str:
+    skipped = [part for part in path.split("/")[:-1] if part in SKIPPED_FOLDERS]
+    if skipped:
+        return f"it is not listed: folders called {skipped[0]} are left out"
+    try:
+        argv = ["git", "-C", os.fspath(folder), "check-ignore", "--verbose", "--", path]
+        done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        rule = done.stdout.decode("utf-8", "replace").split("\t")[0] if done.returncode == 0 else ""
+    except FileNotFoundError:
+        rule = ""
+    if rule:
+        return f"it is not listed: ignored by the rule {rule}"
+    parents = [folder.joinpath(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
+    if inner := next((parent for parent in parents if (parent / ".git").exists()), None):
+        return f"it is not listed: it belongs to another repository, {inner.relative_to(folder)}"
+    return "it is not listed: neither git nor rg names it among the files here, as they do with what an ignore file names"
+
+
+def _in_steps(retrieval: Retrieval | None, path: str) -> Explained | None:
+    """What the steps of an answer say of a file."""
+    if retrieval is None:
+        return None
+    for hit in retrieval.hits:
+        if hit.path == path:
+            return Explained(path=path, state="found", reason=f"{hit.place}, by {hit.how}: {hit.why}", parts=hit.parts)
+    return by_steps(retrieval.steps, path)
+
+
+def by_steps(steps: tuple[Step, ...], path: str) -> Explained | None:
+    """What steps say of a file, the last word first; `None` where they do not name it."""
+    for number, step in reversed(list(enumerate(steps, 1))):
+        if path in step.dropped:
+            behind = step.dropped[path].startswith("ranked ")
+            return Explained(
+                path=path, state="behind" if behind else "dropped", reason=f"step {number}, {step.retriever}: {step.dropped[path]}"
+            )
+    return None
+
+
+def relative(folder: Path, path: str) -> str:
+    """`path` as the index writes it."""
+    given = path.replace(os.sep, "/")
+    if posixpath.isabs(given):
+        given = os.path.relpath(given, folder).replace(os.sep, "/")
+    return posixpath.normpath(given)

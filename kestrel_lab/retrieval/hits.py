@@ -1,0 +1,100 @@
+"""What a search gives: places in files with why they were found, and every step that led there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, overload
+
+from kestrel_lab.core.jsontypes import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hit:
+    """Lines of a file that were found: all that a citation of them needs."""
+
+    path: str
+    """Relative to the folder that was searched."""
+    first: int
+    """First line, counted from 1."""
+    last: int
+    text: str
+    hash: str
+    """SHA-256 of the whole file's bytes, in hexadecimal, as it was when this was found."""
+    how: str
+    """Which retriever found it: `search`, `graph`, `grep`, or several of them with `+`."""
+    why: str
+    """For a person, in a few words."""
+    score: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What the score is made of, each before it is weighed."""
+    trust: str = "workspace"
+    """How far it may be believed: what files say is material to judge, never an instruction."""
+
+    @property
+    def place(self) -> str:
+        """`path:first-last`."""
+        return f"{self.path}:{self.first}" + (f"-{self.last}" if self.last != self.first else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One look-up on the way to an answer."""
+
+    retriever: str
+    query: str
+    arguments: Mapping[str, Json] = field(default_factory=dict)
+    found: int = 0
+    """Files that matched."""
+    chosen: tuple[str, ...] = ()
+    """Files that came into the answer by it, best first."""
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """Files that did not, with the reason; of those that were merely ranked behind, the next hundred."""
+    seconds: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retrieval(Sequence[Hit]):
+    """The answer to a question, best first, with the steps that led to it."""
+
+    query: str
+    hits: tuple[Hit, ...] = ()
+    steps: tuple[Step, ...] = ()
+    coverage: float = 0.0
+    """Share of what the question asks for, its words weighed, that the files found have: 0 to 1."""
+    gaps: tuple[str, ...] = ()
+    """Words of the question that none of them has."""
+    stopped: str = ""
+    """Why no further search was made: `confidence`, `saturation`, `limit`, or `nothing`."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, best first."""
+        return tuple(dict.fromkeys(hit.path for hit in self.hits))
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Hit, ...]: ...
+    def __getitem__(self, place: int | slice) -> Hit | tuple[Hit, ...]:
+        return self.hits[place]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+
+class Retriever(Protocol):
+    """Finds what a folder holds that has to do with a question."""
+
+    @property
+    def name(self) -> str:
+        """What its hits say of how they were found."""
+        ...
+
+    def __call__(self, query: str, top_k: int = 10) -> Retrieval:
+        """At most `top_k` files, each with its best place; raises `UsageError` for a question without a word, or `top_k` below 1."""
+        ...

@@ -1,0 +1,154 @@
+"""What a question names outright: files, places in tracebacks, modules, and symbols that some file defines."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kestrel_lab.retrieval.grammars import LANGUAGES
+from kestrel_lab.retrieval.words import COMMON
+
+KINDS = ("path", "frame", "module", "dotted", "identifier")
+_SUFFIX = "|".join(
+    sorted(
+        (re.escape(each) for each in {*LANGUAGES, "toml", "cfg", "ini", "yaml", "yml", "json", "html", "css", "sh"}), key=len, reverse=True
+    )
+)
+_PATH = re.compile(rf"(?<![\w@])((?:[\w.+~-]+[/\\]|[A-Za-z]:\\|/)*[\w.+-]*\w\.(?:{_SUFFIX}))(?![\w/\\]|\.\w)")
+_FRAME = re.compile(r'File "([^"\n]+)", line \d+|^([\w./\\-]+\.\w+):\d+:', re.MULTILINE)
+_DOTTED = re.compile(r"(?<![\w./\\])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_CODE = re.compile(r"```.*?```|``[^`\n]+``|`[^`\n]+`", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w+")
+_TELLING = re.compile(r"[a-z0-9]_[a-z0-9]|_[a-z]|[a-z][A-Z]|[A-Z]{2}[a-z]|\d", re.IGNORECASE)
+_MOST_FILES = 25
+"""Files that define a name; one that more define tells nothing."""
+
+Definitions = Callable[[Collection[str]], Mapping[str, Mapping[int, Collection[str]]]]
+"""From names in lower case to the files that define them, each with the full names of what it defines."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mentions:
+    """How strongly each file is named, by kind of mention, and the words that did it."""
+
+    scores: Mapping[str, Mapping[int, float]]
+    because: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+class _Places:
+    """Files by the ends of their paths and by the modules that they are."""
+
+    def __init__(self, files: Mapping[int, str]) -> None:
+        self._by_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._modules: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for number, path in files.items():
+            self._by_base[path.rsplit("/", 1)[-1].lower()].append(("/" + path.lower(), number))
+            if path.endswith((".py", ".pyi")):
+                module = path.rsplit(".", 1)[0].removesuffix("/__init__").replace("/", ".")
+                self._modules[module.rsplit(".", 1)[-1]].append(("." + module, number))
+
+    def paths(self, written: str) -> list[int]:
+        """The files that end as a path is written; the front of it may be of another machine."""
+        pieces = [piece for piece in written.lower().replace("\\", "/").split("/") if piece not in ("", ".", "..")]
+        known = self._by_base.get(pieces[-1], []) if pieces else []
+        for start in range(len(pieces)):
+            ending = "/" + "/".join(pieces[start:])
+            if found := [number for path, number in known if path.endswith(ending)]:
+                return found
+        return []
+
+    def modules(self, written: str) -> tuple[list[int], str]:
+        """The files that a dotted name begins with, as far as it goes, and what is left of the name."""
+        pieces = written.split(".")
+        for end in range(len(pieces), 0, -1):
+            ending = "." + ".".join(pieces[:end])
+            found = [number for module, number in self._modules.get(pieces[end - 1], []) if module.endswith(ending)]
+            if found and (end > 1 or end < len(pieces)):
+                return found, ".".join(pieces[end:])
+        return [], written
+
+
+def mentions(query: str, telling: str, files: Mapping[int, str], definitions: Definitions) -> Mentions:
+    """What `query` names of these files, which are paths by number; names of symbols are taken from its `telling` part alone."""
+    places = _Places(files)
+    scores: dict[str, dict[int, float]] = {kind: defaultdict(float) for kind in KINDS}
+    because: dict[int, dict[str, None]] = defaultdict(dict)
+
+    def credit(kind: str, numbers: Iterable[int], amount: float, word: str) -> None:
+        for number in numbers:
+            scores[kind][number] += amount
+            because[number][word] = None
+
+    frames = [match[1] or match[2] for match in _FRAME.finditer(query)]
+    for place, path in enumerate(frames, 1):
+        found = places.paths(path)
+        credit("frame", found, 1 / max(1, len(found)) * (0.5 + 0.5 * place / len(frames)), f"{path.rsplit('/', 1)[-1]} in a traceback")
+    rest = _FRAME.sub(" ", query)
+    for path in dict.fromkeys(match[1] for match in _PATH.finditer(rest)):
+        found = places.paths(path)
+        if len(found) <= _MOST_FILES:
+            credit("path", found, 1 / max(1, len(found)), path)
+    told = _FRAME.sub(" ", telling)
+    dotted = list(dict.fromkeys(_DOTTED.findall(told)))
+    plain = _identifiers(told)
+    lasts = {piece.lower() for name in dotted for piece in name.split(".")[-2:]}
+    known = definitions({*lasts, *(name.lower() for name in plain)})
+    for name in dotted:
+        numbers, left = places.modules(name)
+        credit("module", numbers, 1 / max(1, len(numbers)), name)
+        if left:
+            credit("dotted", *_defined(name, known), name)
+    for name, strength in plain.items():
+        found = [number for number, full in known.get(name.lower(), {}).items() if _same_case(name, full)]
+        if 0 < len(found) <= _MOST_FILES:
+            credit("identifier", found, strength / len(found), name)
+    return Mentions(scores=scores, because={number: tuple(words) for number, words in because.items()})
+
+
+def _defined(name: str, known: Mapping[str, Mapping[int, Collection[str]]]) -> tuple[list[int], float]:
+    """The files that define a dotted name: those that define it in full, else its last part; and how much that tells."""
+    pieces = name.split(".")
+    last = known.get(pieces[-1].lower(), {})
+    ending = ".".join(pieces[-2:])
+    whole = [number for number, full in last.items() if any(each == ending or each.endswith("." + ending) for each in full)]
+    if whole:
+        return whole, 1 / len(whole)
+    found = [number for number, full in last.items() if _same_case(pieces[-1], full)]
+    if not 0 < len(found) <= _MOST_FILES:  # perhaps an attribute of a class that is known
+        found = [number for number, full in known.get(pieces[-2].lower(), {}).items() if _same_case(pieces[-2], full)]
+    return (found, 0.7 / len(found)) if 0 < len(found) <= _MOST_FILES else ([], 0.0)
+
+
+def _same_case(name: str, full: Collection[str]) -> bool:
+    return any(each.rsplit(".", 1)[-1] == name for each in full)
+
+
+def _identifiers(text: str) -> dict[str, float]:
+    """Names that are marked as code or can be nothing else, and how sure that is."""
+    found: dict[str, float] = {}
+    for match in _CODE.finditer(text):
+        block = match[0].startswith("```")
+        for name in _NAME.findall(match[0]):
+            if name.lower() not in COMMON:
+                found[name] = max(found.get(name, 0), 0.5 if block and not _TELLING.search(name) else 1.0)
+    for name in _NAME.findall(text):
+        if _TELLING.search(name) and not name.isupper():
+            found[name] = max(found.get(name, 0), 1.0)
+    return found
+
+
+def named_code(text: str) -> tuple[str, ...]:
+    """The names of code that a text has, dotted ones first; for a single word that word."""
+    words = text.split()
+    found = dict.fromkeys([*_DOTTED.findall(text), *_identifiers(text)])
+    return tuple(found) or (tuple(words) if len(words) == 1 and _NAME.fullmatch(words[0]) else ())
+
+
+def mentioned_paths(text: str, files: Collection[str]) -> set[str]:
+    """The files that a text names by a path which only one of them fits."""
+    places = _Places(dict(enumerate(files)))
+    listed = list(files)
+    named = [match[1] or match[2] for match in _FRAME.finditer(text)] + [match[1] for match in _PATH.finditer(_FRAME.sub(" ", text))]
+    return {listed[found[0]] for path in named if len(found := places.paths(path)) == 1}

@@ -1,0 +1,229 @@
+"""How much each file, and each chunk, has to do with a question: signals, each from 0 to 1, and their sum."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+
+from kestrel_lab.retrieval import history
+from kestrel_lab.retrieval.asking import Question, ask
+from kestrel_lab.retrieval.mentions import KINDS, Mentions, mentions
+from kestrel_lab.retrieval.table import FIELDS
+
+_MOST_TERMS = 300
+_MOST_BODY_TERMS, _MOST_CHUNK_TERMS = 100, 40
+_MOST_CHUNKS = 600
+_MOST_COMMITS = 60
+_MOST_ALIKE = 100
+_MOST_TIMES = 8
+"""Words said more often than this in a question count no more."""
+_COMMON_SHARE, _COMMON_FILES = 0.4, 20
+PRIORS = frozenset({"lately"})
+"""Signals that a file has whatever is asked."""
+_TESTS = re.compile(
+    r"(^|/)(tests?|testing|spec|specs|__tests__)/|(^|/)(test_[^/]*|[^/]*_test\.[^/.]+|[^/]*[.-](test|spec)\.[^/.]+|conftest\.py)$"
+)
+_ASKS_TESTS = re.compile(r"\b(unit ?tests?|test (file|case|suite|module)s?|fixtures?|conftest|tests? (for|of|that))\b", re.IGNORECASE)
+_ASKS_DOCS = re.compile(r"\b(documentation|docs?|tutorials?|examples?|readme|changelog|guide)\b", re.IGNORECASE)
+_PERIPHERAL = re.compile(
+    r"(^|/)(docs?|examples?|samples?|benchmarks?|changelog|changes|release[^/]*|whatsnew|vendor|third_party|cextern|extern|locale)(/|\.|$)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """What each signal counts. Chosen on half of a public set of issues; see `bench`."""
+
+    body: float = 1.0
+    title: float = 0.3
+    path: float = 0.1
+    base: float = 0.15
+    symbols: float = 0.2
+    chunk: float = 0.5
+    m_path: float = 0.5
+    m_frame: float = 0.5
+    m_module: float = 0.3
+    m_dotted: float = 0.2
+    m_identifier: float = 0.3
+    said: float = 0.4
+    """Messages of commits that changed the file."""
+    lately: float = 0.3
+    alike: float = 0.5
+    """Meaning, where vectors can be had."""
+    tests: float = 0.3
+    """Factor of tests where the question is not about them."""
+    peripheral: float = 0.5
+    """Factor of documents, examples and what is not code, likewise."""
+    asked_docs: float = 0.6
+    """The same where the question is about documents."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranked:
+    """A file with its place among all, and what made it."""
+
+    file: int
+    path: str
+    score: float
+    parts: Mapping[str, float]
+    """Signals, before they are weighed; what is nothing is left out."""
+    factor: float
+    chunks: tuple[tuple[int, float], ...] = ()
+    """Its chunks that match, best first, with their scores."""
+    named: tuple[str, ...] = ()
+    """What the question names of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """Every file that has anything to do with a question, best first."""
+
+    files: tuple[Ranked, ...]
+    question: Question
+    places: Mapping[str, int] = field(default_factory=dict)
+    """Places by path, counted from 1."""
+    looked: tuple[str, ...] = ()
+    """The words that were looked up in texts, as the index has them; in names of files and symbols all of the question are."""
+
+
+Alike = Callable[[apsw.Connection, str, Mapping[int, int]], Mapping[int, float]]
+"""From a question and files, each with its best chunk, to how alike they are in meaning, from 0 to 1."""
+
+
+def rank(
+    connection: apsw.Connection,
+    query: str,
+    weights: Weights = Weights(),
+    alike: Alike | None = None,
+) -> Ranking:
+    """Rank the files of an index for `query`."""
+    question = ask(query)
+    rows = list(connection.execute("SELECT id, path, language FROM files WHERE skipped = ''"))
+    files: dict[int, str] = {number: path for number, path, _ in rows}
+    numbers = {path: number for number, path in files.items()}
+    wide = _telling(connection, question.weights, len(files))
+    few = dict(list(wide.items())[:_MOST_CHUNK_TERMS])
+    signals: dict[str, Mapping[int, float]] = {
+        name: scaled(words_in(connection, "file_words", name, wide if name == "body" else question.weights)) for name in FIELDS
+    }
+    by_file, best = _by_file(connection, words_in(connection, "chunk_words", "", few, _MOST_CHUNKS))
+    signals["chunk"] = scaled(by_file)
+    named = mentions(query, question.telling, files, lambda names: _definitions(connection, names))
+    signals |= {f"m_{kind}": scaled(named.scores[kind], least=1.0) for kind in KINDS}
+    said = words_in(connection, "commit_words", "", few, _MOST_COMMITS)
+    signals["said"] = scaled(history.said_of(connection, said, numbers))
+    signals["lately"] = scaled(history.lately(connection, numbers))
+    if alike is not None:
+        nearest = sorted(by_file, key=lambda file: (-by_file[file], file))[:_MOST_ALIKE]
+        signals["alike"] = alike(connection, question.telling, {file: best[file][0][0] for file in nearest})
+    held = _Signals(signals=signals, best=best, named=named, weights=weights)
+    about = (bool(_ASKS_TESTS.search(question.head)), bool(_ASKS_DOCS.search(question.head)))
+    ranked = sorted((one for row in rows if (one := _ranked(row, held, *about)) is not None), key=lambda one: (-one.score, one.path))
+    return Ranking(
+        files=tuple(ranked), question=question, places={one.path: place for place, one in enumerate(ranked, 1)}, looked=tuple(wide)
+    )
+
+
+def _telling(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:
+    """The words that tell most of where something is, best first, without those that most files have: they cost most to look up."""
+    tokenizer = connection.fts5_tokenizer("porter", ["unicode61"])
+    kept: dict[str, float] = {}
+    for word, amount in asked.items():
+        stems = tokenizer(word.encode(), apsw.FTS5_TOKENIZE_QUERY, None, include_offsets=False, include_colocated=False)
+        most = max((_held_by(connection, str(stem)) for stem in stems), default=0)
+        if most <= max(_COMMON_SHARE * files, _COMMON_FILES):
+            kept[word] = (1 + math.log(max(0.5, amount))) * math.log((files + 1) / (most + 0.5)) if most else 0.0
+    best = sorted(kept, key=lambda word: (-kept[word], word))[:_MOST_BODY_TERMS]
+    return {word: asked[word] for word in best if kept[word] > 0} or asked
+
+
+def _held_by(connection: apsw.Connection, stem: str) -> int:
+    row = connection.execute("SELECT doc FROM vocabulary WHERE term = ?", (stem,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def words_in(connection: apsw.Connection, table: str, column: str, asked: Mapping[str, float], most: int | None = None) -> dict[int, float]:
+    """BM25 of the rows of a full-text table, in one column or all; a word that is asked for `n` times counts 1 + ln n."""
+    groups: dict[float, list[str]] = defaultdict(list)
+    for word, many in sorted(asked.items(), key=lambda item: (-item[1], item[0]))[:_MOST_TERMS]:
+        groups[round(2 * (1 + math.log(max(0.5, min(many, _MOST_TIMES))))) / 2].append(word)
+    found: dict[int, float] = defaultdict(float)
+    for weight, words in groups.items():
+        match = " OR ".join(f'"{word}"' for word in words)
+        sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?"
+        bound = (f"{{{column}}} : ({match})" if column else match, most or 100_000)
+        for number, score in connection.execute(sql, bound):
+            found[number] -= score * weight
+    return found
+
+
+def scaled(scores: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
+    """`scores` as shares of the greatest, or of `least` if that is more."""
+    top = max(scores.values(), default=0.0)
+    return {number: score / max(top, least) for number, score in scores.items() if score > 0} if top > 0 else {}
+
+
+def _by_file(connection: apsw.Connection, chunks: Mapping[int, float]) -> tuple[dict[int, float], dict[int, list[tuple[int, float]]]]:
+    """The best chunk of each file + ½ of the second + ⅓ of the third."""
+    owners = connection.execute("SELECT id, file FROM chunks WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(chunks)),))
+    best: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for chunk, file in owners:
+        best[file].append((chunk, chunks[chunk]))
+    for held in best.values():
+        held.sort(key=lambda one: (-one[1], one[0]))
+    return {file: sum(score / place for place, (_, score) in enumerate(held[:3], 1)) for file, held in best.items()}, best
+
+
+def _definitions(connection: apsw.Connection, names: Collection[str]) -> dict[str, dict[int, set[str]]]:
+    found: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    sql = "SELECT folded, file, qualified FROM symbols WHERE folded IN (SELECT value FROM json_each(?))"
+    for folded, file, qualified in connection.execute(sql, (json.dumps(sorted(names)),)):
+        found[folded][file].add(qualified)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Signals:
+    signals: Mapping[str, Mapping[int, float]]
+    best: Mapping[int, list[tuple[int, float]]]
+    named: Mentions
+    weights: Weights
+
+
+def _ranked(row: tuple[Any, ...], held: _Signals, about_tests: bool, about_docs: bool) -> Ranked | None:
+    number, path, language = row
+    parts = {name: scores[number] for name, scores in held.signals.items() if scores.get(number)}
+    if not any(name not in PRIORS for name in parts):
+        return None
+    weights, factor = held.weights, 1.0
+    if is_test(path) and not about_tests:
+        factor *= weights.tests
+    if is_peripheral(path, language):
+        factor *= weights.asked_docs if about_docs else weights.peripheral
+    return Ranked(
+        file=number,
+        path=path,
+        score=sum(getattr(weights, name) * part for name, part in parts.items()) * factor,
+        parts=parts,
+        factor=factor,
+        chunks=tuple(held.best.get(number, ())),
+        named=held.named.because.get(number, ()),
+    )
+
+
+def is_test(path: str) -> bool:
+    """Whether a file is a test by its name."""
+    return _TESTS.search(path) is not None
+
+
+def is_peripheral(path: str, language: str) -> bool:
+    """Whether a file is something around the code: documents, examples, settings, code of others."""
+    return language in {"prose", "text", "notebook"} or _PERIPHERAL.search(path) is not None

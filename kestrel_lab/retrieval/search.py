@@ -1,0 +1,160 @@
+"""The retriever that ranks every file for a question, and shows of each the part that says most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import apsw
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.text import one_line
+from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.listing import read_text
+from kestrel_lab.retrieval.meaning import Meaning
+from kestrel_lab.retrieval.ranking import Ranked, Ranking, Weights, rank
+from kestrel_lab.retrieval.words import spoken
+
+TOLD_BEHIND = 100
+"""How many files behind the chosen ones a trace tells of."""
+PATH_FIRST = Weights(body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0)
+"""For a second look: what files and their symbols are called counts more than what is in them."""
+_SHOWN_LINES = 12
+_WORDS = {
+    "body": "text",
+    "title": "title",
+    "path": "path",
+    "base": "file name",
+    "symbols": "symbols",
+    "chunk": "one part",
+    "m_path": "named as a file",
+    "m_frame": "in the traceback",
+    "m_module": "named as a module",
+    "m_dotted": "named in full",
+    "m_identifier": "defines a name",
+    "said": "commit messages",
+    "lately": "changed lately",
+    "alike": "meaning",
+}
+
+
+class Search:
+    """A `Retriever` over an index: words of text, titles, paths and symbols, what is named outright, and the log of changes."""
+
+    name = "search"
+
+    def __init__(self, index: CodeIndex, weights: Weights = Weights(), meaning: Meaning | None = None) -> None:  # noqa: B008  # frozen
+        self._index = index
+        self._weights = weights
+        self._alike = None if meaning is None else partial(meaning, folder=index.workspace)
+
+    def __call__(self, query: str, top_k: int = 10) -> Retrieval:
+        """See `Retriever`."""
+        began = time.perf_counter()
+        return self.answer(self.ranking(query, top_k), query, top_k, began)
+
+    def answer(self, ranking: Ranking, query: str, top_k: int, began: float) -> Retrieval:
+        """The first `top_k` files of a ranking for `query` that was begun at a time of `perf_counter`."""
+        hits = self.hits(ranking.files[:top_k], query)
+        step = step_of(self.name, query, ranking, top_k, time.perf_counter() - began)
+        return Retrieval(query=query, hits=tuple(hits), steps=(step,), stopped="limit" if hits else "nothing")
+
+    def ranking(self, query: str, top_k: int = 1) -> Ranking:
+        """Every file that has anything to do with `query`."""
+        checked(query, top_k)
+        return self._index.read(lambda connection: rank(connection, query, self._weights, self._alike))
+
+    def hits(self, files: Iterable[Ranked], query: str) -> list[Hit]:
+        """The best place of each of these files. One that is no longer there, or no longer text, gives none."""
+        found = []
+        words = spoken(query)
+        for one in files:
+            text = read_text(self._index.workspace, one.path)
+            if isinstance(text, str):
+                continue
+            place = self._place(one)
+            first, last = place[:2] if place else (1, _SHOWN_LINES)
+            hit = excerpt(one.path, text, first, last, words)
+            what = f"{place[2]} {place[3]}" if place and place[3] else ""
+            seen = [word for word in words if word in hit.text.lower()][:4]
+            why = ": ".join(filter(None, (what, reason(one, self._weights, seen))))
+            found.append(replace(hit, how=self.name, why=why, score=one.score, parts=one.parts))
+        return found
+
+    def _place(self, one: Ranked) -> tuple[Any, ...] | None:
+        if not one.chunks:
+            return None
+        rows = self._index.rows("SELECT first, last, kind, name FROM chunks WHERE id = ?", (one.chunks[0][0],))
+        return rows[0] if rows else None
+
+
+def checked(query: str, top_k: int) -> None:
+    """Raise `UsageError` for what nobody can search for."""
+    if not spoken(query):
+        msg = f"there is no word to search for in {one_line(query, 60)!r}: say what is sought"
+        raise UsageError(msg)
+    if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
+        msg = f"top_k must be a number from 1 on, not {top_k!r}"
+        raise UsageError(msg)
+
+
+def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: Iterable[str]) -> Hit:
+    """Lines of a file around those that have most of `words`, all within `first` to `last`."""
+    import hashlib
+
+    lines = text[0].split("\n")
+    first, last = max(1, min(first, len(lines))), max(1, min(last, len(lines)))
+    if last - first >= _SHOWN_LINES:
+        telling = set(words)
+        counts = [sum(word in line.lower() for word in telling) for line in lines[first - 1 : last]]
+        best = max(range(len(counts) - _SHOWN_LINES + 1), key=lambda at: (sum(counts[at : at + _SHOWN_LINES]) + 2 * (at == 0), -at))
+        first, last = first + best, first + best + _SHOWN_LINES - 1
+    shown = "\n".join(line[:300] for line in lines[first - 1 : last])
+    return Hit(path=path, first=first, last=last, text=shown, hash=hashlib.sha256(text[1]).hexdigest(), how="", why="")
+
+
+def reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
+    """Why a file is where it is: what the question names of it, the words that are seen, else the signals that count most."""
+    if one.named:
+        return "the question names " + ", ".join(one.named[:3])
+    if seen:
+        return "has " + ", ".join(seen)
+    most = sorted(one.parts, key=lambda name: -one.parts[name] * getattr(weights, name))[:2]
+    return " and ".join(_WORDS[name] for name in most)
+
+
+def told(parts: Mapping[str, float], weights: Weights, factor: float = 1.0) -> str:
+    """The parts of a score in words, greatest first."""
+    weighed = sorted(((getattr(weights, name) * part, name) for name, part in parts.items()), reverse=True)
+    text = " + ".join(f"{_WORDS[name]} {amount:.2f}" for amount, name in weighed if amount >= 0.005)
+    return f"({text or '0'}) × {factor:g}" if factor != 1 else text or "0"
+
+
+def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float, **arguments: Any) -> Step:
+    """The step of a trace that a ranking was."""
+    behind = ranking.files[top_k : top_k + TOLD_BEHIND]
+    return Step(
+        retriever=name,
+        query=query,
+        arguments={"top_k": top_k, **arguments},
+        found=len(ranking.files),
+        chosen=tuple(one.path for one in ranking.files[:top_k]),
+        dropped={one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in enumerate(behind, top_k + 1)},
+        seconds=round(seconds, 4),
+    )
+
+
+def held_words(connection: apsw.Connection, files: Iterable[int], words: Iterable[str]) -> set[str]:
+    """Those of `words`, as the index has them, that any of these files has."""
+    numbers, found = list(files), set()
+    for word in words:
+        for number in numbers:
+            sql = "SELECT 1 FROM file_words WHERE file_words MATCH ? AND rowid = ?"
+            if connection.execute(sql, (f'"{word}"', number)).fetchone():
+                found.add(word)
+                break
+    return found
