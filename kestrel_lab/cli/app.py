@@ -131,7 +131,7 @@ def run(
             text,
             model=model,
             tools=names,
-            limits=bounds,
+            limits=_bounds(lab.limits, limits),
             workspace=workspace,
             approve=approve,
             rules=rules,
