@@ -18,7 +18,7 @@ def make_uv(folder: Path) -> str:
     """
     folder.mkdir(parents=True, exist_ok=True)
     at = shlex.quote(str(folder))
-    program = f"#!/bin/sh\\nexec {shlex.quote(sys.executable)} -S {shlex.quote(str(HOSTILE))}\\n"
+    program = f"#!/bin/sh\\nexec {shlex.quote(sys.executable)} -S %s/server.py\\n"
     (folder / "uv").write_text(f"""#!/bin/sh
 for last; do :; done
 what="$1 $2"
@@ -36,7 +36,8 @@ name=$(sed 's/==.*//' "$last")
 printf '#!/bin/sh' > "$bin/$name"; chmod +x "$bin/$name"
 if [ -e {at}/fail ]; then echo "no space left" >&2; exit 4; fi
 if [ -e {at}/block ]; then echo $$ > {at}/blocked; exec sleep 60; fi
-printf '{program}' > "$bin/$name"
+cp {shlex.quote(str(HOSTILE))} "$bin/server.py"
+printf '{program}' "$bin" > "$bin/$name"
 """)
     (folder / "uv").chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
