@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json, loads
+from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.core.text import one_line
 
 DECLARED: Final = "parameters"
@@ -81,7 +82,7 @@ def _assigned(source: str, name: str) -> set[str]:
 
     try:
         magics = TransformerManager()  # type: ignore[no-untyped-call,unused-ignore]
-        body = ast.parse(magics.transform_cell(source)).body
+        body = tree_of(magics.transform_cell(source)).body
     except SyntaxError as error:
         msg = f"{name}: the cell tagged {DECLARED!r} is no Python: {error}"
         raise UsageError(msg) from error

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from kestrel_lab.core.syntax import tree_of
+
 Fault = Literal["file", "line", "name", "number", "quote", "command"]
 FAULTS: Final[tuple[Fault, ...]] = ("file", "line", "name", "number", "quote", "command")
 
@@ -76,7 +78,7 @@ class Facts:
             path = file.relative_to(root).as_posix()
             text = file.read_text(encoding="utf-8", errors="replace")
             try:
-                tree = ast.parse(text)
+                tree = tree_of(text)
             except SyntaxError:
                 continue
             self.lines[path] = text.splitlines()

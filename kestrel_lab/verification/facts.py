@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kestrel_lab.core.spans import citations, resolve
+from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.issues import Issue, Severity, issue
 from kestrel_lab.verification.naming import Name, files_in, names_in
@@ -259,7 +260,7 @@ def _counts(subject: Subject, said: Said) -> Iterator[Issue]:
         top = [name for name, found in module.members.items() if found.kind == kind]
         every = sum(
             isinstance(node, ast.ClassDef if kind == "class" else ast.FunctionDef | ast.AsyncFunctionDef)
-            for node in ast.walk(ast.parse(subject.files.read(path) or ""))
+            for node in ast.walk(tree_of(subject.files.read(path) or ""))
         )
         if int(match["n"]) not in (len(top), every, sum(not name.startswith("_") for name in top)):
             yield issue("major", said.text, f"{path} defines {len(top)} {match['what']}, not {match['n']}", "count again")

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Final
 
+from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.facts import importable
 from kestrel_lab.verification.issues import Issue, issue
@@ -78,7 +79,7 @@ def python_of(text: str) -> str:
 def _python_problem(text: str) -> str:
     code = python_of(text)
     try:
-        ast.parse(code)
+        tree_of(code)
     except (SyntaxError, ValueError, RecursionError) as error:
         inside = textwrap.indent(code, "    ")
         for wrapped in (
@@ -89,7 +90,7 @@ def _python_problem(text: str) -> str:
             f"{code.rstrip()}\n    ...",
         ):
             try:
-                ast.parse(wrapped)
+                tree_of(wrapped)
             except (SyntaxError, ValueError, RecursionError):
                 continue
             return ""
@@ -132,7 +133,7 @@ def imports_resolve(subject: Subject) -> Iterator[Issue]:
         if said.kind != "code" or said.language not in _PYTHON:
             continue
         try:
-            tree = ast.parse(python_of(textwrap.dedent(said.text)))
+            tree = tree_of(python_of(textwrap.dedent(said.text)))
         except (SyntaxError, ValueError, RecursionError):
             continue
         made = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}

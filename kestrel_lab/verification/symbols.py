@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
+from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.files import Files, whole_word
 
 Answer = Literal["yes", "no", "unknown"]
@@ -135,7 +136,7 @@ def _search(holder: Definition, name: str) -> list[Definition]:
 def parsed(text: str, path: str) -> Definition | None:
     """The names that a Python text defines; `None` if it is none."""
     try:
-        tree = ast.parse(text)
+        tree = tree_of(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
     module = Definition(name=Path(path).stem, kind="module", path=path, first=1, last=text.count("\n") + 1)

@@ -26,6 +26,7 @@ def test_there_are_notebooks() -> None:
         "07_from_a_run_to_a_scenario.ipynb",
         "08_compare_commits.ipynb",
         "09_a_ci_report.ipynb",
+        "10_answers_you_can_trust.ipynb",
     ]
 
 
