@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from kestrel_lab.agents import SearchAgent
 from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.blocking import run_blocking
-from kestrel_lab.engine.options import RunListener, Tools
+from kestrel_lab.engine.options import RunListener, RunOptions, Tools
+from kestrel_lab.engine.searching import evidence_of, search_model
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.settings import load_settings, mcp_servers
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
@@ -19,6 +21,7 @@ from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
     from kestrel_lab.engine.run import Run
+    from kestrel_lab.engine.webevidence import EvidenceBundle
     from kestrel_lab.evals.bisectresult import BisectResult
     from kestrel_lab.evals.compare import Comparison
     from kestrel_lab.evals.fromrun import ScenarioDraft
@@ -233,6 +236,32 @@ class Lab(Session):
     def rescore_sync(self, suite: str | Path | Suite, **options: Any) -> Rescored:
         """`rescore` for scripts; takes the same options."""
         return run_blocking(self.rescore(suite, **options))
+
+    async def websearch(
+        self,
+        question: str,
+        *,
+        queries: int = 3,
+        results: int = 8,
+        pages: int = 4,
+        grounded: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> EvidenceBundle:
+        """Search the web for what answers `question`: a run, whose outcome is the evidence with its quotes checked.
+
+        At most so many `queries`, `results` of each and `pages` read; searching is LOW, reading a page is MEDIUM and
+        asked about unless the policy allows it (`approve="auto:medium"`). `grounded` has the model's own web search find the pages.
+        Where no model can be used, or `model="none"`, there are results and no facts. Takes the options of `run`.
+        Raises `UsageError` for a model without web search where `grounded` is asked for, `RunFailed` when the run fails,
+        `ApprovalRequired` like `run`.
+        """
+        agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
+        options["model"], options["plan"] = search_model(self, options.get("model"), grounded=grounded), agent
+        return evidence_of(await self.run(question, **options))
+
+    def websearch_sync(self, question: str, **options: Any) -> EvidenceBundle:
+        """`websearch` for scripts; takes the same options."""
+        return run_blocking(self.websearch(question, **options))
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.

@@ -19,6 +19,7 @@ from kestrel_lab.cli.memory import memory
 from kestrel_lab.cli.notebooks import notebooks
 from kestrel_lab.cli.scenarios import scenarios
 from kestrel_lab.cli.serve import serving
+from kestrel_lab.cli.websearch import searching
 from kestrel_lab.cli.workflows import Inputs, workflows
 from kestrel_lab.cli.workflows import values as workflow_inputs
 from kestrel_lab.core.errors import UsageError
@@ -55,6 +56,7 @@ app.add_typer(notebooks, name="notebook")
 app.add_typer(workflows)
 app.add_typer(clock)
 app.add_typer(serving)
+app.add_typer(searching)
 app.command("compare", epilog="The same as: kestrel eval compare BASE HEAD --suite SUITE")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
