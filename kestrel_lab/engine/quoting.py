@@ -16,12 +16,17 @@ LEAST_QUOTE = 12
 SAME_TEXT = 60
 """Characters from which on equal quotes of two sites count as one: one of them copied."""
 _NUMBER = re.compile(r"\d(?:[\d.,]*\d)?")
+_EMPHASIS = re.compile(r"[*`]+")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*\)")
 _SECOND_LEVEL = frozenset({"ac", "co", "com", "edu", "gov", "net", "org"})
 
 
 def evened(text: str) -> str:
-    """`text` as quotes are compared: hidden characters shown, white space of any kind as one space, nothing else changed."""
-    return " ".join(plain(text).split())
+    """`text` as quotes are compared: hidden characters shown, white space of any kind as one space, nothing else changed.
+
+    Only the emphasis and the link targets of Markdown are left out, which reading a page has put there.
+    """
+    return " ".join(_LINK.sub(r"\1", _EMPHASIS.sub("", plain(text))).split())
 
 
 def checked_facts(

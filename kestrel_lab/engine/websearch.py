@@ -137,7 +137,7 @@ async def websearch(scope: Scope) -> Done:
 async def websearch_pages(scope: Scope) -> Done:
     """Number the results and grow the reading of the best: those that several queries found, from different sites first.
 
-    Raises `RunError` when there are no results because no search worked.
+    Without a model, which would extract facts, none is read. Raises `RunError` when there are no results because no search worked.
     """
     order, given = _Order.of(scope), dict(scope.step.given)
     gaps = [str(gap) for gap in cast("list[Json]", given["gaps"])]
@@ -155,7 +155,7 @@ async def websearch_pages(scope: Scope) -> Done:
     results = [{"id": f"r{number}", **row} for number, row in enumerate(rows, 1)]
     if not results:
         gaps.append("nothing was found")
-    chosen = _best(results, order.pages)
+    chosen = [] if scope.ctx.model_of(scope.step).name == NONE else _best(results, order.pages)
     grown = [
         Step(
             id=f"{_first(scope)}/{row['id']}", tool=PAGE, args=cast("dict[str, Json]", escape({"url": row["url"]})), stage=scope.step.stage

@@ -199,8 +199,13 @@ def litellm_providers() -> frozenset[str]:
 
 
 def searches_web(name: str) -> bool:
-    """Whether litellm's table says that the model `name` searches the web itself; loads litellm."""
-    return bool(_litellm().supports_web_search(model=name))
+    """Whether litellm's table says that the model `name` searches the web itself, and litellm passes the wish on; loads litellm.
+
+    For some models of the table the option is left out of the request: such a model would answer from memory.
+    """
+    litellm = _litellm()
+    passed = litellm.get_supported_openai_params(model=name) or ()
+    return bool(litellm.supports_web_search(model=name)) and "web_search_options" in passed
 
 
 def _settings(request: ModelRequest, temperature: float | None) -> dict[str, Any]:
