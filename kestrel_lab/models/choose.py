@@ -210,7 +210,7 @@ def _ollama(name: str, ollama: Ollama) -> Model:
 
 
 def _searching(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str]) -> Model:
-    if _is_local(spec, provider) or not spec:
+    if _is_local(spec, provider) or spec in {"", NONE}:
         msg = f"{spec + WEB!r}: name a hosted model that searches the web, provider/name{WEB}"
         raise UsageError(msg)
     prefix, name = _resolved(spec, provider, api_base, env, known=[])

@@ -57,6 +57,8 @@ def grounded(model: LiteLLMModel) -> GroundedModel:
         msg = f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; leave {WEB} out"
         raise UsageError(msg)
     if not searches_web(model.name):
-        msg = f"the model {model.name!r} has no web search of its own: leave {WEB} (or --grounded) out, or name a model that has one"
+        msg = (
+            f"litellm can ask for no web search of the model {model.name!r}: leave {WEB} (or --grounded) out, or name a model that has one"
+        )
         raise UsageError(msg)
     return GroundedModel(model=replace(model, extra={**model.extra, "web_search_options": {"search_context_size": "medium"}}))

@@ -30,9 +30,9 @@ TITLES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"], bl
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("openai/gpt-3.5-turbo+web", "has no web search of its own"),
-        ("openai/gpt-5-mini+web", "has no web search of its own"),
-        ("openai/no-such-model+web", "has no web search of its own"),
+        ("openai/gpt-3.5-turbo+web", "can ask for no web search"),
+        ("openai/gpt-5-mini+web", "can ask for no web search"),
+        ("openai/no-such-model+web", "can ask for no web search"),
         ("ollama/qwen3+web", "models of Ollama have no web search"),
         ("local+web", "name a hosted model"),
         ("+web", "name a hosted model"),
