@@ -157,18 +157,33 @@ class Lab(Session):
         reporter: Reporter | None = None,
         margin: float = 0.05,
         own_suite: bool = False,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
         `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
         nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
+        `scenarios`, `families` and `tags` choose among the scenarios as for `eval`.
         Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
         from kestrel_lab.evals.compare import compare
 
         return await compare(
-            self, base, head, suite=suite, configs=configs, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite
+            self,
+            base,
+            head,
+            suite=suite,
+            configs=configs,
+            epochs=epochs,
+            reporter=reporter,
+            margin=margin,
+            own_suite=own_suite,
+            scenarios=scenarios,
+            families=families,
+            tags=tags,
         )
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
@@ -205,16 +220,25 @@ class Lab(Session):
 
         return await find_first_bad(self, suite, good, bad, **options)
 
-    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, configs: Sequence[str] | None = None) -> Rescored:
+    async def rescore(
+        self,
+        suite: str | Path | Suite,
+        *,
+        commit: str | None = None,
+        configs: Sequence[str] | None = None,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> Rescored:
         """Judge the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
 
         The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. Checks that
         need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
-        old ones; where all checks could be judged, `reuse` takes them. Raises `UsageError` when nothing is stored.
+        old ones; where all checks could be judged, `reuse` takes them. `scenarios`, `families` and `tags` choose as for `eval`. Raises `UsageError` when nothing is stored.
         """
         from kestrel_lab.evals.rescore import rescore
 
-        return await rescore(self, suite, commit=commit, configs=configs)
+        return await rescore(self, suite, commit=commit, configs=configs, scenarios=scenarios, families=families, tags=tags)
 
     def stored(
         self,
@@ -224,14 +248,27 @@ class Lab(Session):
         by: str = "config",
         metrics: Sequence[str] = (),
         configs: Sequence[str] | None = None,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
     ) -> StoredSummary:
         """The stored trials of a suite added up `by` config, family or scenario: every metric with its interval; nothing is run.
 
-        Of `commit`, or of the commit tried last, and only of `configs` where they are named. Any number of trials takes little memory.
+        Of `commit`, or of the commit tried last, and only of `configs`, `scenarios`, `families` and `tags` where they are named. Any number of trials takes little memory.
         """
         from kestrel_lab.evals.stored import summarise_stored
 
-        return summarise_stored(self, suite, commit=commit, by=by, metrics=metrics, configs=configs)
+        return summarise_stored(
+            self,
+            suite,
+            commit=commit,
+            by=by,
+            metrics=metrics,
+            configs=configs,
+            scenarios=scenarios,
+            families=families,
+            tags=tags,
+        )
 
     def rescore_sync(self, suite: str | Path | Suite, **options: Any) -> Rescored:
         """`rescore` for scripts; takes the same options."""

@@ -57,7 +57,7 @@ app.add_typer(workflows)
 app.add_typer(clock)
 app.add_typer(serving)
 app.add_typer(searching)
-app.command("compare", epilog="The same as: kestrel eval compare BASE HEAD --suite SUITE")(compare_commits)
+app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 
