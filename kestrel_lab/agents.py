@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.shapes import AtLimit, Edge, Part, along_edges
 from kestrel_lab.core.step import Step
-from kestrel_lab.core.template import references, render
+from kestrel_lab.core.template import escape, references, render
 
 GOAL = "goal"
 """The artifact that holds what a run was asked to do."""
@@ -86,6 +86,49 @@ class ReActAgent(LLMAgent):
     """An agent that writes thought, action and observation as text: to be read in the run, and with models that cannot call tools."""
 
     react: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class SearchAgent:
+    """Searches the web for what answers a goal, and gives facts with the words of the pages they rest on.
+
+    Its step makes the artifact `evidence`, an evidence bundle as JSON (see `engine.webevidence`) that others may consume.
+    """
+
+    name: str = "searcher"
+    queries: int = field(default=3, kw_only=True)
+    """Most queries to a search engine."""
+    results: int = field(default=8, kw_only=True)
+    """Most results of each."""
+    pages: int = field(default=4, kw_only=True)
+    """Most pages that are read."""
+    grounded: bool = field(default=False, kw_only=True)
+    """The model's own web search finds the pages; only models that have one can."""
+    model: str = field(default="", kw_only=True)
+    """The run's by default; with `none` there are results and no facts."""
+    instructions: str = field(default="", kw_only=True)
+    description: str = field(default="", kw_only=True)
+
+    def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
+        """A step of a plan that searches for what answers `goal`; raises `UsageError` like `Step`."""
+        args: dict[str, Json] = {"question": goal, "queries": self.queries, "results": self.results, "pages": self.pages}
+        asked = escape(args | {"grounded": self.grounded})
+        where: Place = {"produces": ("evidence",), **place}
+        return Step(
+            id=id,
+            operation="websearch",
+            args=cast("dict[str, Json]", asked),
+            model=self.model,
+            instructions=self.instructions,
+            tools=("web_results", "web_page"),
+            **where,
+        )
+
+    def plan(self, goal: str) -> Plan:
+        """The plan in which it works on `goal` alone and then reports."""
+        told: dict[str, Json] = {"evidence": "{{evidence}}"}
+        report = Step(id="report", operation="websearch_report", args=told, consumes=("evidence",))
+        return Plan(steps=(self.step(self.name, goal), report), artifacts={GOAL: goal})
 
 
 Node = LLMAgent | tuple[LLMAgent, str] | Step

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from kestrel_lab.agents import SearchAgent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.engine.blocking import run_blocking
-from kestrel_lab.engine.options import RunListener, Tools
+from kestrel_lab.engine.options import RunListener, RunOptions, Tools
 from kestrel_lab.engine.searching import Searching
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
+from kestrel_lab.engine.websearching import evidence_of, search_model
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
 from kestrel_lab.engine.workspace_memory import WorkspaceMemory
 from kestrel_lab.tools.mcp.config import read_server
@@ -23,6 +25,7 @@ from kestrel_lab.views.html import headline_html, table_html
 
 if TYPE_CHECKING:
     from kestrel_lab.engine.run import Run
+    from kestrel_lab.engine.webevidence import EvidenceBundle
     from kestrel_lab.evals.bisectresult import BisectResult
     from kestrel_lab.evals.compare import Comparison
     from kestrel_lab.evals.fromrun import ScenarioDraft
@@ -200,18 +203,33 @@ class Lab(Session):
         reporter: Reporter | None = None,
         margin: float = 0.05,
         own_suite: bool = False,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
         `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
         nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
+        `scenarios`, `families` and `tags` choose among the scenarios as for `eval`.
         Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
         from kestrel_lab.evals.compare import compare
 
         return await compare(
-            self, base, head, suite=suite, configs=configs, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite
+            self,
+            base,
+            head,
+            suite=suite,
+            configs=configs,
+            epochs=epochs,
+            reporter=reporter,
+            margin=margin,
+            own_suite=own_suite,
+            scenarios=scenarios,
+            families=families,
+            tags=tags,
         )
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
@@ -248,16 +266,25 @@ class Lab(Session):
 
         return await find_first_bad(self, suite, good, bad, **options)
 
-    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, configs: Sequence[str] | None = None) -> Rescored:
+    async def rescore(
+        self,
+        suite: str | Path | Suite,
+        *,
+        commit: str | None = None,
+        configs: Sequence[str] | None = None,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> Rescored:
         """Judge the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
 
         The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. Checks that
         need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
-        old ones; where all checks could be judged, `reuse` takes them. Raises `UsageError` when nothing is stored.
+        old ones; where all checks could be judged, `reuse` takes them. `scenarios`, `families` and `tags` choose as for `eval`. Raises `UsageError` when nothing is stored.
         """
         from kestrel_lab.evals.rescore import rescore
 
-        return await rescore(self, suite, commit=commit, configs=configs)
+        return await rescore(self, suite, commit=commit, configs=configs, scenarios=scenarios, families=families, tags=tags)
 
     def stored(
         self,
@@ -267,18 +294,57 @@ class Lab(Session):
         by: str = "config",
         metrics: Sequence[str] = (),
         configs: Sequence[str] | None = None,
+        scenarios: Sequence[str] | None = None,
+        families: Sequence[str] | None = None,
+        tags: Sequence[str] | None = None,
     ) -> StoredSummary:
         """The stored trials of a suite added up `by` config, family or scenario: every metric with its interval; nothing is run.
 
-        Of `commit`, or of the commit tried last, and only of `configs` where they are named. Any number of trials takes little memory.
+        Of `commit`, or of the commit tried last, and only of `configs`, `scenarios`, `families` and `tags` where they are named. Any number of trials takes little memory.
         """
         from kestrel_lab.evals.stored import summarise_stored
 
-        return summarise_stored(self, suite, commit=commit, by=by, metrics=metrics, configs=configs)
+        return summarise_stored(
+            self,
+            suite,
+            commit=commit,
+            by=by,
+            metrics=metrics,
+            configs=configs,
+            scenarios=scenarios,
+            families=families,
+            tags=tags,
+        )
 
     def rescore_sync(self, suite: str | Path | Suite, **options: Any) -> Rescored:
         """`rescore` for scripts; takes the same options."""
         return run_blocking(self.rescore(suite, **options))
+
+    async def websearch(
+        self,
+        question: str,
+        *,
+        queries: int = 3,
+        results: int = 8,
+        pages: int = 4,
+        grounded: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> EvidenceBundle:
+        """Search the web for what answers `question`: a run, whose outcome is the evidence with its quotes checked.
+
+        At most so many `queries`, `results` of each and `pages` read; searching is LOW, reading a page is MEDIUM and
+        asked about unless the policy allows it (`approve="auto:medium"`). `grounded` has the model's own web search find the pages.
+        Where no model can be used, or `model="none"`, there are results and no facts. Takes the options of `run`.
+        Raises `UsageError` for a model without web search where `grounded` is asked for, `RunFailed` when the run fails,
+        `ApprovalRequired` like `run`.
+        """
+        agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
+        options["model"], options["plan"] = search_model(self, options.get("model"), grounded=grounded), agent
+        return evidence_of(await self.run(question, **options))
+
+    def websearch_sync(self, question: str, **options: Any) -> EvidenceBundle:
+        """`websearch` for scripts; takes the same options."""
+        return run_blocking(self.websearch(question, **options))
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.

@@ -22,6 +22,7 @@ from kestrel_lab.cli.rules import rules as rules_app
 from kestrel_lab.cli.scenarios import scenarios
 from kestrel_lab.cli.search import search
 from kestrel_lab.cli.serve import serving
+from kestrel_lab.cli.websearch import searching
 from kestrel_lab.cli.workflows import Inputs, workflows
 from kestrel_lab.cli.workflows import values as workflow_inputs
 from kestrel_lab.core.errors import UsageError
@@ -61,7 +62,8 @@ app.add_typer(workflows)
 app.add_typer(clock)
 app.add_typer(serving)
 app.add_typer(search)
-app.command("compare", epilog="The same as: kestrel eval compare BASE HEAD --suite SUITE")(compare_commits)
+app.add_typer(searching)
+app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 

@@ -137,15 +137,19 @@ def run_suite(
     return face.wait(work)
 
 
-@evals.command("compare", epilog="Example: kestrel eval compare main HEAD --suite evals/smoke.yaml")
+@evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
 def compare_commits(
     ctx: typer.Context,
-    base: Annotated[
-        str, typer.Argument(metavar="BASE", help="The commit to compare with; auto: the nearest one on main with results.")
-    ] = "auto",
-    head: Annotated[str, typer.Argument(metavar="HEAD", help="The commit in question.")] = "HEAD",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SUITE] [BASE] [HEAD]",
+            help="The suite file, unless --suite names it; the commit to compare with (auto, the default: the nearest one on main with "
+            "results); the commit in question (HEAD).",
+        ),
+    ] = None,
     *,
-    suite: Annotated[str, typer.Option("--suite", "-s", help="A suite file (YAML).")],
+    suite: Annotated[str, typer.Option("--suite", "-s", help="A suite file (YAML), if it is not the first word.")] = "",
     config: Configs = None,
     epochs: Epochs = None,
     report: Report = None,
@@ -154,17 +158,22 @@ def compare_commits(
     link: Link = "",
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
 ) -> Any:
     """Run a suite at two commits, as far as results are missing, and say what changed.
 
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
     """
+    file, base, head = _compared(words or [], suite)
     face: Face = ctx.find_root().obj
     lab = face.lab()
+    chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag}
 
     async def work(reporter: Any) -> Any:
         comparison = await lab.compare(
-            base, head, suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin, own_suite=suite_at_commit
+            base, head, suite=file, configs=config, epochs=epochs, reporter=reporter, margin=margin, own_suite=suite_at_commit, **chosen
         )
         _write(comparison, report, junit, markdown, link)
         return comparison
@@ -235,6 +244,23 @@ def decide_gates(
     return face.wait(work)
 
 
+def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
+    """Suite file, base and head; what is called like a YAML file is the suite."""
+    named = [word for word in words[:1] if word.endswith((".yaml", ".yml"))]
+    commits = words[len(named) :]
+    if suite and named:
+        msg = f"the suite is named twice, {named[0]} and --suite {suite}: leave one out"
+        raise UsageError(msg)
+    if not (suite or named):
+        msg = "name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD"
+        raise UsageError(msg)
+    if len(commits) > 2:
+        msg = f"two commits are compared, not {len(commits)}: {' '.join(commits)}"
+        raise UsageError(msg)
+    base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
+    return suite or named[0], base, head
+
+
 def _refuse_mixture(
     commits: str, junit: Path | None, markdown: Path | None, every: int, last: int | None, *, suite_at_commit: bool
 ) -> None:
@@ -258,6 +284,9 @@ def rescore_trials(
     junit: Junit = None,
     markdown: Markdown = None,
     link: Link = "",
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
 ) -> Any:
     """Judge the stored trials of a suite by the checks it has now; no model is asked and no tool called.
 
@@ -268,7 +297,7 @@ def rescore_trials(
     lab = face.lab()
 
     async def work(_reporter: Any) -> Any:
-        found = await lab.rescore(suite, commit=commit, configs=config)
+        found = await lab.rescore(suite, commit=commit, configs=config, scenarios=scenario, families=family, tags=tag)
         _write(found.result, report, junit, markdown, link)
         return found
 
@@ -286,10 +315,15 @@ def summarise_trials(
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
 ) -> Any:
     """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
     face: Face = ctx.find_root().obj
-    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [], configs=config)
+    found = face.lab().stored(
+        suite, commit=commit, by=by, metrics=metric or [], configs=config, scenarios=scenario, families=family, tags=tag
+    )
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         found.frame.to_csv(csv, index=False)

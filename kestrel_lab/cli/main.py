@@ -131,7 +131,7 @@ def _main(argv: list[str]) -> int:
     try:
         with files_named():
             result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=face)
-        return _show(face.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork"})
+        return _show(face.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch"})
     except typer.TyperException as error:
         _complain(f"{wrong_usage(error)}. The words and options: kestrel {argv[0] + ' ' if argv[:1] and argv[0][:1] != '-' else ''}--help")
         code = EXIT_USAGE

@@ -96,3 +96,5 @@ class ModelAnswer:
     """Why this model was chosen among several, where one was."""
     replayed: bool = False
     """Whether it comes from a recording; usage and cost are what they were then, and nothing is spent."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Title and address of web pages that the provider says the answer rests on; only known where it came whole."""

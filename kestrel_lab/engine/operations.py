@@ -17,6 +17,7 @@ from kestrel_lab.engine.remembering import commit
 from kestrel_lab.engine.thinking import thoughts_expand, thoughts_score
 from kestrel_lab.engine.thoughts import thoughts
 from kestrel_lab.engine.verifying import verify
+from kestrel_lab.engine.websearch import websearch, websearch_facts, websearch_pages, websearch_report
 
 OPERATIONS: Mapping[str, Operation] = {
     "bootstrap": bootstrap,
@@ -32,6 +33,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "thoughts": thoughts,
     "thoughts_expand": thoughts_expand,
     "thoughts_score": thoughts_score,
+    "websearch": websearch,
+    "websearch_pages": websearch_pages,
+    "websearch_facts": websearch_facts,
+    "websearch_report": websearch_report,
 }
-WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph", "thoughts"})
+WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph", "thoughts", "websearch_pages", "websearch_report"})
 """Those that never ask a model."""

@@ -176,7 +176,9 @@ class Settings:
 
     def given(self, source: str, **values: Any) -> Settings:
         """The same with `values` in force, those that are `None` left out; raises `UsageError` for one that cannot be."""
-        return Settings({**self.items, **{key: _setting(key, value, source) for key, value in values.items() if value is not None}}, self.rules)
+        return Settings(
+            {**self.items, **{key: _setting(key, value, source) for key, value in values.items() if value is not None}}, self.rules
+        )
 
     def only(self, key: str) -> Settings:
         """That one alone; raises `UsageError` for one that does not exist."""

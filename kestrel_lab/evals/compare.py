@@ -33,6 +33,9 @@ async def compare(
     reporter: Reporter | None = None,
     margin: float = 0.05,
     own_suite: bool = False,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> Comparison:
     """Run the suite file, as it is now, against the code of two commits and compare what comes out.
 
@@ -40,12 +43,12 @@ async def compare(
     the suite names are found; the user's files, index and HEAD are not touched. Trials stored for equal
     commit, scenario and configuration are not made again. The two commits take turns epoch by epoch, so that
     a slow hour of a provider falls on both. `margin` is how large a change still counts as none. `base` may be
-    `auto` (`AUTO`). With `own_suite` each commit runs the suite file that it has itself.
+    `auto` (`AUTO`). With `own_suite` each commit runs the suite file that it has itself. `scenarios`, `families` and `tags` cut the suite down, see `Suite.select`.
 
     Raises `UsageError` for commits that do not exist or are the same, a suite outside a git repository, and
     what a commit cannot run.
     """
-    place = place_of_suite(session, suite, configs=configs, epochs=epochs)
+    place = place_of_suite(session, suite, configs=configs, epochs=epochs, scenarios=scenarios, families=families, tags=tags)
     names = {base: await _baseline(session, place, head) if base == AUTO else base, head: head}
     works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]
     if works[0].sha == works[1].sha:

@@ -81,7 +81,14 @@ class Rescored:
 
 
 async def rescore(
-    session: Session, suite: str | Path | Suite, *, commit: str | None = None, configs: Sequence[str] | None = None
+    session: Session,
+    suite: str | Path | Suite,
+    *,
+    commit: str | None = None,
+    configs: Sequence[str] | None = None,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> Rescored:
     """Judge the newest stored trial of each scenario, configuration and epoch again; new scores are stored beside the old.
 
@@ -90,6 +97,9 @@ async def rescore(
         suite: The suite file, or suite, whose checks judge.
         commit: Of which commit the trials are, the whole hash or its beginning; that of the newest trial by default.
         configs: Only trials of these configurations; all by default.
+        scenarios: Only trials of these scenarios; `*` and `?` stand for any signs and any sign.
+        families: Only those of these families, as the suite has them now.
+        tags: Only those with one of these tags.
 
     A check that needs what is not in the log keeps its old score: one of files or commands, unless the trial's folder
     was kept; one by a model; a Python function, unless it says `from_log = True`. Where there is no old score, the trial
@@ -97,20 +107,19 @@ async def rescore(
     left out, for its run says nothing of the new one. Raises `UsageError` when nothing is stored.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    chosen = loaded.select(configs=configs)
-    rows = stored_rows(session, chosen, commit)
-    scenarios = {scenario.id: scenario for scenario in chosen.scenarios}
-    names = {config.name for config in chosen.configs} if configs is not None else {row.config for row in rows}
-    suite_hash = content_key(chosen.definition(), [[s.id, s.definition()] for s in chosen.scenarios])[:12]
+    chosen = loaded.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
+    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
+    rows = [*filter(wanted, stored_rows(session, chosen, commit))]
+    known = {scenario.id: scenario for scenario in chosen.scenarios}
+    # Of the whole suite, so that scores of a part of it are found under the same name.
+    suite_hash = content_key(loaded.definition(), [[s.id, s.definition()] for s in loaded.scenarios])[:12]
     function = _functions(chosen)
     made: list[EvalRow] = []
     changes: list[dict[str, Any]] = []
     kept: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     for row in rows:
-        if row.config not in names:
-            continue
-        scenario = scenarios.get(row.scenario)
+        scenario = known.get(row.scenario)
         records = session.store.records(str(row.result["run"]))
         if scenario is None or (why := _no_longer(row, scenario, records)):
             left_out["left out: the suite has no such scenario any more" if scenario is None else f"left out: {why}"] += 1
@@ -136,6 +145,21 @@ def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[Eval
         return scenarios.get(row.scenario, len(scenarios)), row.scenario, configs.get(row.config, len(configs)), row.config, row.epoch
 
     return sorted(rows, key=place)
+
+
+def chosen_rows(
+    suite: Suite,
+    *,
+    configs: Sequence[str] | None,
+    scenarios: Sequence[str] | None,
+    families: Sequence[str] | None,
+    tags: Sequence[str] | None,
+) -> Callable[[EvalRow], bool]:
+    """Whether a stored trial is of the configurations and scenarios asked for, see `Suite.select`; any where none are."""
+    chosen = suite.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
+    names = None if configs is None else {config.name for config in chosen.configs}
+    ids = None if scenarios is families is tags is None else {scenario.id for scenario in chosen.scenarios}
+    return lambda row: (names is None or row.config in names) and (ids is None or row.scenario in ids)
 
 
 def each_stored(session: Session, suite: Suite, sha: str) -> Iterator[EvalRow]:

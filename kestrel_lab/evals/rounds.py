@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,23 +87,27 @@ class Place:
     path: Path
     suite: Suite
     repository: Path
+    asked: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
+    """Which scenarios were asked for, as `Suite.select` takes it."""
 
     def inside(self, tree: Path) -> Path:
         """Where a checkout has, or would have, its own suite file."""
         return tree / self.path.relative_to(self.repository)
 
 
-def place_of_suite(session: Session, suite: str | Path, *, configs: Sequence[str] | None, epochs: int | None) -> Place:
-    """The suite cut down to what is asked for; raises `UsageError` where it cannot be run at commits."""
+def place_of_suite(
+    session: Session, suite: str | Path, *, configs: Sequence[str] | None, epochs: int | None, **asked: Sequence[str] | None
+) -> Place:
+    """The suite cut down to what is asked for, see `Suite.select`; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
-    chosen = load_suite(suite).select(configs=configs, epochs=epochs)
+    chosen = load_suite(suite).select(configs=configs, epochs=epochs, **asked)
     if chosen.root is None:
         msg = f"{suite} is not in a git repository, so there are no commits to compare"
         raise UsageError(msg)
     if session.model is not None and not isinstance(session.model, str) and any(not config.model for config in chosen.configs):
         msg = "commits are compared in processes of their own, which cannot use a model object: give the suite's configurations a model's name"
         raise UsageError(msg)
-    return Place(path=path, suite=chosen, repository=chosen.root)
+    return Place(path=path, suite=chosen, repository=chosen.root, asked=asked)
 
 
 async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
@@ -117,7 +121,7 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
     if own_suite:
         async with worktree(place.repository, sha, session.home) as tree:
             try:
-                suite = _as_asked(load_suite(place.inside(tree)), place.suite)
+                suite = _as_asked(load_suite(place.inside(tree)), place)
             except UsageError as error:
                 broken = str(error).replace(f"{tree}/", "")
     asks = [] if broken else plan_trials(suite, code=sha, git_sha=sha)
@@ -125,8 +129,8 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
     return CommitTrials(name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, broken=broken)
 
 
-def _as_asked(suite: Suite, chosen: Suite) -> Suite:
-    return suite.select(configs=[config.name for config in chosen.configs], epochs=chosen.epochs)
+def _as_asked(suite: Suite, place: Place) -> Suite:
+    return suite.select(configs=[config.name for config in place.suite.configs], epochs=place.suite.epochs, **place.asked)
 
 
 async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew: Crew, on_row: Callable[[EvalRow], None], *, strict: bool) -> None:  # fmt: skip

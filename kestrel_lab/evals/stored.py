@@ -13,7 +13,7 @@ from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.gate import SUCCESS, shown
 from kestrel_lab.evals.plots import families_figure
 from kestrel_lab.evals.reducer import Group, reduced
-from kestrel_lab.evals.rescore import each_stored, stored_commit
+from kestrel_lab.evals.rescore import chosen_rows, each_stored, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.evals.table import INTERVAL_UNITS, labelled, with_unit
@@ -95,8 +95,13 @@ def summarise_stored(
     by: str = "config",
     metrics: Sequence[str] = (),
     configs: Sequence[str] | None = None,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> StoredSummary:
-    """Add up the stored trials of a suite at a commit, that of the newest trial by default; only of `configs` where they are named.
+    """Add up the stored trials of a suite at a commit, that of the newest trial by default.
+
+    Only of `configs`, and of the scenarios that `Suite.select` leaves, where some are named.
 
     What the suite names comes in its order, other trials after it. Those of searches for a bad commit are left out.
 
@@ -108,13 +113,11 @@ def summarise_stored(
         msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}"
         raise UsageError(msg)
     sha = stored_commit(session, loaded, commit)
-    names = None if configs is None else {config.name for config in loaded.select(configs=configs).configs}
-    rows = (row for row in each_stored(session, loaded, sha) if names is None or row.config in names)
+    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
+    rows = filter(wanted, each_stored(session, loaded, sha))
     records = sorted(reduced(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
-        msg = (
-            f"no trials of {', '.join(sorted(names or ()))} are stored at {sha[:10] or 'no commit'}: leave out --config, or run them first"
-        )
+        msg = f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of the suite, or run it first"
         raise UsageError(msg)
     summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics))
     for name in metrics:

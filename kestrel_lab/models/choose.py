@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.models import local
+from kestrel_lab.models.absent import NONE, NoModel
 from kestrel_lab.models.escalation import BETWEEN, EscalatingModel
+from kestrel_lab.models.grounding import WEB, grounded
 from kestrel_lab.models.litellm_model import LiteLLMModel, litellm_providers
 from kestrel_lab.models.ollama import Ollama
 from kestrel_lab.models.providers import FURTHER, PROVIDERS, owner_of, provider_of
@@ -62,7 +64,8 @@ def choose_model(
     `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make models for names
     such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address of an own server that speaks
     the OpenAI protocol. `"a > b"` names several, each asked when the one before it fails or its answer will not do: see
-    `EscalatingModel`; `"route:FILE"` one for each kind of work: see `read_routes`. Raises `UsageError` that says what to do where no such model can be used.
+    `EscalatingModel`; `"route:FILE"` one for each kind of work: see `read_routes`; `"provider/name+web"` one that searches
+    the web itself; `"none"` stands for no model. Raises `UsageError` that says what to do where no such model can be used.
     """
     if isinstance(spec, Model):
         return spec
@@ -73,11 +76,11 @@ def choose_model(
     if spec is not None and BETWEEN.strip() in spec.split():
         return _several(spec, again)
     word, colon, rest = (spec or "").partition(":")
-    if colon and word == ROUTE:
-        return read_routes(rest, again)
-    if colon and factories and word in factories:
-        return factories[word](rest)
+    if colon and word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
+        return makers[word](rest)
     provider = provider or env.get("MODEL_PROVIDER") or None
+    if spec is not None and (spec == NONE or spec.endswith(WEB)):
+        return NoModel() if spec == NONE else _searching(spec.removesuffix(WEB), provider, api_base, env)
     if _is_local(spec or "", provider):
         return _local()
     if not spec and not provider and not api_base:
@@ -206,7 +209,22 @@ def _ollama(name: str, ollama: Ollama) -> Model:
     return model if tools else TextToolModel(model)
 
 
+def _searching(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str]) -> Model:
+    if _is_local(spec, provider) or spec in {"", NONE}:
+        msg = f"{spec + WEB!r}: name a hosted model that searches the web, provider/name{WEB}"
+        raise UsageError(msg)
+    prefix, name = _resolved(spec, provider, api_base, env, known=[])
+    if prefix in _OLLAMA:
+        msg = f"{spec + WEB!r}: models of Ollama have no web search of their own; leave {WEB} out"
+        raise UsageError(msg)
+    return with_retries(grounded(_litellm_model(prefix, name, api_base, env)))
+
+
 def _hosted(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]) -> Model:
+    return with_retries(_litellm_model(prefix, name, api_base, env))
+
+
+def _litellm_model(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]) -> LiteLLMModel:
     if prefix == "openai":
         api_base = api_base or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or None
     provider = provider_of(prefix)
@@ -214,4 +232,4 @@ def _hosted(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]
     if provider and key is None and api_base is None:
         msg = f"the model {prefix}/{name} needs a key: set {provider.keys[0]}, or choose another model (kestrel models)"
         raise UsageError(msg)
-    return with_retries(LiteLLMModel(f"{prefix}/{name}", api_base=api_base, api_key=key))
+    return LiteLLMModel(f"{prefix}/{name}", api_base=api_base, api_key=key)

@@ -20,6 +20,7 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.models.litellm_errors import model_error
+from kestrel_lab.models.sources import Source, sources_of
 from kestrel_lab.models.wire import CallPieces, from_wire, messages_to_wire, response_format, tools_to_wire
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class LiteLLMModel:
             usage=self._usage(litellm, request, heard),
             model=heard.model or self.name,
             finish=heard.finish,
+            sources=heard.sources,
         )
 
     @property
@@ -141,6 +143,7 @@ class _Heard:
         self.finish = "stop"
         self.model = ""
         self.usage: Any = None
+        self.sources: tuple[Source, ...] = ()
         self._on_delta = on_delta
         self._pieces: list[str] = []
         self._last: Any = None
@@ -162,6 +165,7 @@ class _Heard:
     def take(self, answer: Any) -> None:
         """Take an answer that came whole."""
         self.model = answer.model or self.model
+        self.sources = sources_of(answer)
         self._count(getattr(answer, "usage", None))
         for choice in answer.choices[:1]:
             self.finish = choice.finish_reason or self.finish
@@ -192,6 +196,16 @@ class _Heard:
 def litellm_providers() -> frozenset[str]:
     """Prefixes of all providers that litellm knows; loads litellm."""
     return frozenset(str(getattr(provider, "value", provider)) for provider in _litellm().provider_list)
+
+
+def searches_web(name: str) -> bool:
+    """Whether litellm's table says that the model `name` searches the web itself, and litellm passes the wish on; loads litellm.
+
+    For some models of the table the option is left out of the request: such a model would answer from memory.
+    """
+    litellm = _litellm()
+    passed = litellm.get_supported_openai_params(model=name) or ()
+    return bool(litellm.supports_web_search(model=name)) and "web_search_options" in passed
 
 
 def _settings(request: ModelRequest, temperature: float | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from kestrel_lab.tools.registry import Toolbox
 from kestrel_lab.tools.search import glob, grep, tree
 from kestrel_lab.tools.shell import bash
 from kestrel_lab.tools.trash import delete_file, restore_file
+from kestrel_lab.tools.web.evidence import evidence_tools
 from kestrel_lab.tools.web.github import github_tools
 from kestrel_lab.tools.web.http import http_tools, page_tools
 from kestrel_lab.tools.web.jira import jira_tools
@@ -30,4 +31,5 @@ def web_tools(reach: Reach | None = None) -> Toolbox:
     Tools for Brave, GitHub and Jira are among them where the environment of `reach` has their keys.
     """
     reach = reach or Reach()
-    return Toolbox([*search_tools(reach), *page_tools(reach), *http_tools(reach), *github_tools(reach), *jira_tools(reach)])
+    asking = [*search_tools(reach), *page_tools(reach), *http_tools(reach), *evidence_tools(reach)]
+    return Toolbox([*asking, *github_tools(reach), *jira_tools(reach)])

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from kestrel_lab.cli.main import main
+
 SUITE = """\
 name: demo
 epochs: 2
 configs: [{name: script, model: "scripted:script.yaml"}]
 scenarios:
   - {id: a, family: talk, goal: talk, checks: [{answer_contains: bye}]}
-  - {id: b, family: find, goal: find, tools: [grep], workspace: {files: {a.py: "def one(): pass"}}, checks: [{recall_at: [a.py, b.py]}]}
+  - {id: b, family: find, tags: [slow], goal: find, tools: [grep], workspace: {files: {a.py: "def one(): pass"}}, checks: [{recall_at: [a.py, b.py]}]}
 """
 SCRIPT = """\
 rules:
@@ -60,6 +62,44 @@ def test_summary_is_by_family(folder: Path) -> None:
     assert "50 % (" in done.stdout
     assert (folder / "f.png").read_bytes().startswith(b"\x89PNG")
     assert "recall@10_low" in (folder / "f.csv").read_text().splitlines()[0]
+
+
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """The same command in this process, which is quicker; exit code, output and errors."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as end:
+        main(["eval", *words])
+    return (int(end.value.code or 0), *capsys.readouterr())
+
+
+def test_parts_are_chosen_with_the_words_of_run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`summary` and `rescore` take --family, --tag and --scenario as `run` does, and leave the other trials alone."""
+    _, out, _ = here(folder, monkeypatch, capsys, "summary", "suite.yaml", "--by", "scenario", "--tag", "slow")
+    assert [line.split()[2:4] for line in out.splitlines()[2:]] == [["b", "2"]]
+    (folder / "part.yaml").write_text(SUITE.replace("bye", "hello"))
+    _, out, _ = here(folder, monkeypatch, capsys, "rescore", "part.yaml", "--family", "talk")
+    assert "2 trials judged again" in out
+    assert "no such scenario" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("summary", "suite.yaml", "--family", "tlk"), "no family 'tlk'; did you mean 'talk'?"),
+        (("compare", "suite.yaml", "a", "b", "--suite", "suite.yaml"), "the suite is named twice"),
+        (("compare", "main"), "name the suite file first, or with --suite"),
+        (("compare", "suite.yaml", "a", "b", "c"), "two commits are compared, not 3"),
+        (("compare", "suite.yaml", "a", "b"), "is not in a git repository"),
+        (("compare", "a", "b", "-s", "suite.yaml"), "is not in a git repository"),
+    ],
+)
+def test_wrong_parts_are_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    """What fits nothing, a suite named twice or not at all, and too many commits; both places of the suite are understood."""
+    code, out, told = here(folder, monkeypatch, capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in told
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,14 @@ def test_equal_commits_are_no_regression(repo, lab):
     assert wide.verdict == "stable"
 
 
+def test_scenarios_are_chosen_as_for_a_run(repo, lab):
+    """Only those that are named are made and compared, and a name that fits nothing is told before anything is made."""
+    found = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", scenarios=["s1", "s2"]))
+    assert [row.scenario for row in (*found.base.rows, *found.head.rows)] == ["s1", "s2", "s1", "s2"]
+    with pytest.raises(UsageError, match="no family"):
+        asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", families=["nope"]))
+
+
 def test_the_users_checkout_is_not_touched(repo, lab):
     """Files, index, HEAD, branches, stash and list of worktrees are as before, also with uncommitted work; no hook of the user is run."""
     hook = repo / ".git" / "hooks" / "post-checkout"

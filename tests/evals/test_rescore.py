@@ -195,6 +195,23 @@ def test_stored_trials_are_added_up_without_running(lab):
             summarise_stored(lab, suite(FILE), **wrong)
 
 
+def test_a_part_is_judged_under_the_name_of_the_whole(lab):
+    """Scenarios are chosen by id, family and tag; the new scores stand where those of the whole suite do, the rest is not mentioned."""
+    (row,) = lab.store.eval_runs()
+    lab.store.add_eval_run(replace(row, id="other", scenario="t", created_at=row.created_at + 1, key=""))
+    lab.store.flush()
+    right = suite(AnswerContains(texts=("hello",)), FILE, family="f")
+    both = replace(right, scenarios=(*right.scenarios, replace(right.scenarios[0], id="t", family="g", tags=("slow",))))
+    whole = asyncio.run(rescore(lab, both))
+    for part in ({"scenarios": ["s*"]}, {"families": ["f"]}):
+        found = asyncio.run(rescore(lab, both, **part))
+        assert ([one.scenario for one in found.result.rows], dict(found.left_out), found.suite_hash) == (["s"], {}, whole.suite_hash)
+    for part, name in (({"tags": ["slow"]}, "t"), ({"families": ["f"]}, "s"), ({"scenarios": ["t"]}, "t")):
+        assert [one["scenario"] for one in summarise_stored(lab, both, by="scenario", **part).records] == [name]
+    with pytest.raises(UsageError, match="no family 'h'"):
+        summarise_stored(lab, both, families=["h"])
+
+
 def test_searches_are_left_out_and_the_suites_order_kept(lab):
     """Trials of a search for a bad commit are no part of a summary or a re-scoring; configurations come in the suite's order."""
     (row,) = lab.store.eval_runs()

@@ -136,7 +136,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel runs --limit 0", "--limit"),
         ('%kestrel "count the files"', 'a goal is %kestrel run "…"'),
         ("%kestrel eval run a.yaml --junit", "%kestrel eval run --help"),
-        ("%kestrel compare HEAD", "%kestrel compare --help"),
+        ("%kestrel compare HEAD", "name the suite file first"),
         ("%kestrel show @nobody", "@nobody"),
         ("%kestrel tools extra", "extra"),
         ("%kestrel eval rn", "eval --help"),
@@ -353,7 +353,7 @@ def test_a_workflow_in_a_cell(shell: InteractiveShell, tmp_path: Path) -> None:
     assert [step.goal for step in plan.steps] == ["Write a letter: to Ann"]
     made = run(shell, '%kestrel run "to Ann" --plan flow.yaml --input what=@word --approve auto')
     assert (made.status, made.plan) == ("COMPLETE", plan)
-    assert list(run(shell, "%kestrel plans").index) == ["pev", "react", "standard", "tree_of_thoughts"]
+    assert list(run(shell, "%kestrel plans").index) == ["learning", "pev", "react", "standard", "tree_of_thoughts", "websearch"]
 
 
 def test_macros_are_looked_at_and_accepted_in_a_cell(shell: InteractiveShell) -> None:

@@ -62,6 +62,8 @@ def test_danger_and_effect_of_the_tools() -> None:
         "http_post": ("HIGH", "opaque", "web"),
         "http_put": ("HIGH", "idempotent", "web"),
         "http_delete": ("HIGH", "idempotent", "web"),
+        "web_results": ("LOW", "idempotent", "evidence"),
+        "web_page": ("MEDIUM", "idempotent", "evidence"),
         "github_search": ("LOW", "idempotent", "github"),
         "github_issue": ("LOW", "idempotent", "github"),
         "github_file": ("LOW", "idempotent", "github"),
@@ -243,7 +245,7 @@ def test_a_run_is_offered_the_web_only_if_it_is_named(tmp_path: Path) -> None:
     default = lab.resolve_tools(None).names
     assert default == native_tools().names
     assert lab.resolve_tools(["default", "web_fetch"]).names == (*default, "web_fetch")
-    web = web_tools(Reach(env={})).names
+    web = tuple(made.name for made in web_tools(Reach(env={})) if made.group == "web")
     assert lab.resolve_tools(["web", "http_get", "read_file"]).names == (*web, "read_file")
     for name, message in (
         ("wbe", "did you mean 'web'"),

@@ -66,7 +66,7 @@ def page_tools(reach: Reach) -> list[Tool]:
             offset: Character of the text to begin with.
 
         """
-        answer = _succeeded(await ask(reach, "GET", url))
+        answer = succeeded(await ask(reach, "GET", url))
         text = decoded(answer)
         if is_html(answer):
             text = await asyncio.to_thread(readable, text, str(answer.url))
@@ -84,7 +84,7 @@ def page_tools(reach: Reach) -> list[Tool]:
             url: Address with https:// or http://; only the public internet can be reached.
 
         """
-        answer = _succeeded(await ask(reach, "GET", url))
+        answer = succeeded(await ask(reach, "GET", url))
         found = await asyncio.to_thread(links, decoded(answer), answer.url)
         lines = [f"{' '.join(text.split())[:200]} {target}".strip() for target, text in found[:_MOST_LINKS]]
         more = f"\n[{len(found) - _MOST_LINKS} more]" if len(found) > _MOST_LINKS else ""
@@ -128,7 +128,7 @@ def _told(answer: Answer) -> dict[str, Json]:
     return told
 
 
-def _succeeded(answer: Answer) -> Answer:
+def succeeded(answer: Answer) -> Answer:
     """An answer that has a page; raises `ValueError` for any other."""
     if not 200 <= answer.status < 300:
         msg = f"{answer.url} answered {answer.said}"

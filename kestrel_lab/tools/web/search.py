@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from kestrel_lab.core.calls import Danger
@@ -33,8 +33,7 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     Without the key `engine` is asked: by default the search engines that the library ddgs (extra `web`) knows.
     What is looked for is told to a search engine and to nobody else, so the danger is LOW.
     """
-    key = reach.env.get("BRAVE_API_KEY", "") or reach.env.get("BRAVE_SEARCH_API_KEY", "")
-    brave = _brave(reach, key) if key else None
+    brave, find = _brave(reach), finder(reach, engine)
 
     async def web_search(query: str, count: int = 8) -> str:
         """Search the web: titles, addresses and extracts. Read what looks right with web_fetch.
@@ -44,13 +43,26 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
             count: Number of results, at most 20.
 
         """
-        wanted = _count(query, count)
-        if brave is not None:
-            return _listed(query, await _ask_brave(brave, query, wanted, ""))
-        return _listed(query, await asyncio.to_thread(engine or _engines(reach), query, wanted))
+        return _listed(query, await find(query, count))
 
     found = [offered(web_search, Danger.LOW, "idempotent")]
     return found if brave is None else [*found, _brave_search(brave)]
+
+
+def finder(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], Awaitable[list[Found]]]:
+    """Who looks for a query and gives so many results: Brave where its key is set, else `engine`; see `search_tools`.
+
+    It raises `ValueError` for an empty query or a number that is not from 1 to 20, `ConnectionError` when nobody answers.
+    """
+    brave = _brave(reach)
+
+    async def find(query: str, count: int) -> list[Found]:
+        wanted = _count(query, count)
+        if brave is not None:
+            return await _ask_brave(brave, query, wanted, "")
+        return await asyncio.to_thread(engine or _engines(reach), query, wanted)
+
+    return find
 
 
 def _brave_search(brave: Service) -> Tool:
@@ -68,7 +80,11 @@ def _brave_search(brave: Service) -> Tool:
     return offered(brave_search, Danger.LOW, "idempotent")
 
 
-def _brave(reach: Reach, key: str) -> Service:
+def _brave(reach: Reach) -> Service | None:
+    """Brave, where its key is set."""
+    key = reach.env.get("BRAVE_API_KEY", "") or reach.env.get("BRAVE_SEARCH_API_KEY", "")
+    if not key:
+        return None
     headers = {"X-Subscription-Token": key, "Accept": "application/json"}
     return service("Brave", _BRAVE, reach.env.get("BRAVE_API_URL", ""), reach, headers)
 

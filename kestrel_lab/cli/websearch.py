@@ -1,0 +1,55 @@
+"""`kestrel websearch`: facts from the web with the words they rest on, and the evidence of searches made before."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kestrel_lab.agents import SearchAgent
+from kestrel_lab.cli.face import Face, Following
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Approver
+from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.websearching import evidence_of, search_model
+from kestrel_lab.lab import Lab
+
+searching = typer.Typer()
+
+
+@searching.command(epilog='Example: kestrel websearch "When was Python 3.13 released?" --approve auto:medium')
+def websearch(
+    ctx: typer.Context,
+    question: Annotated[list[str] | None, typer.Argument(help="What to find out.")] = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option(help="Model by name; one that ends with +web searches itself; none for results without facts.")
+    ] = None,
+    approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. Searching is low, reading a page medium.")] = None,
+    queries: Annotated[int, typer.Option(min=1, max=8, help="Most queries to the search engine.")] = 3,
+    results: Annotated[int, typer.Option(min=1, max=20, help="Most results of each.")] = 8,
+    pages: Annotated[int, typer.Option(min=0, max=12, help="Most pages to read.")] = 4,
+    grounded: Annotated[bool, typer.Option("--grounded", help="Let the model's own web search find the pages, if it has one.")] = False,
+    show: Annotated[str, typer.Option(metavar="RUN", help="Show the evidence of a search made before instead.")] = "",
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
+    background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
+    approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --show the evidence as JSON; else, in a terminal, the run.")] = False,
+) -> Any:
+    """Search the web for what answers a question: facts, each with quotes that were found in their pages."""
+    face: Face = ctx.find_root().obj
+    text = " ".join(question or ()).strip()
+    if bool(text) == bool(show):
+        msg = "give a question, or --show RUN for the evidence of a search made before, not both"
+        raise UsageError(msg)
+    if show:
+        found = evidence_of(face.lab().get(show))
+        return found.to_json() if as_json else found
+    agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
+
+    def begin(lab: Lab, who: Approver | None) -> Run:
+        chosen = search_model(lab, model, grounded=grounded)
+        return lab.start(text, model=chosen, approve=approve, approver=who, plan=agent)
+
+    how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json)
+    return face.follow(begin, how)
