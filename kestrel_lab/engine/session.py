@@ -42,6 +42,7 @@ from kestrel_lab.engine.setup import Setup
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.toolset import known_tools
+from kestrel_lab.engine.wholeness import check_whole, records_to_fork
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -251,13 +252,15 @@ class Session(Archive, Equipment):
         on, of this process or another, is taken from it only with `take_over`: nothing the other one does is written any
         more, and it ends with `Fenced` when it notices, at the latest before its next tool call with an effect. Only of a
         call that it is in the middle of the effect may still come, which is why that call is asked about. Raises `UsageError`
-        when there is no such run, when another session works on it, or when its model or tools cannot be had again.
+        when there is no such run, when another session works on it, or when its model or tools cannot be had again; `Damaged`
+        when its events are not those that were written.
         """
         self.store.flush()
         row = self.store.run(run_id)
         known = self._runs.get(run_id)
         if known is not None and known.working:
             return known
+        check_whole(self.store, run_id)
         state = self.store.state(run_id)
         given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver}
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(self.store.records(run_id))) is not None:
@@ -403,6 +406,7 @@ class Session(Archive, Equipment):
         Raises:
             UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
                 a model or tools that cannot be had again.
+            Damaged: An event up to `at` is not what was written.
         """
         return self._begin_fork(run_id, at, options, answer=answer, result=result)
 
@@ -419,7 +423,7 @@ class Session(Archive, Equipment):
     ) -> Run:
         self.store.flush()
         self.store.run(run_id)
-        branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
+        branch = branch_of(run_id, records_to_fork(self.store, run_id, at), at, answer=answer, result=result)
         state = branch.state
         setup = self._again(branch.began, state, options, limits)
         source, policy = self.store.origin(run_id, branch.at), setup.policy.text
