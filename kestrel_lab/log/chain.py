@@ -84,30 +84,28 @@ def damage_of(read: Read, lineage: Sequence[tuple[str, int]]) -> Damage | None:
             counted = read(_COUNTED, (run_id,))
         except StoreError as error:
             return Damage(run_id=run_id, seq=seq + 1, what=f"it cannot be read ({error})")
-        hashed = before != START
         for row in _rows(read, run_id, seq, last):
-            number, eid, at, kind, ref, body, epoch, digest, plain = row
-            wrong = _wrong(row, seq + 1, hashed=hashed)
-            if not wrong and digest is not None and digest != link(before, run_id, number, eid, at, kind, ref, body, epoch):
-                wrong = "it is not what was written, or does not follow the one before"
-            if wrong:
+            if wrong := _wrong(row, run_id, seq + 1, before):
                 return Damage(run_id=run_id, seq=seq + 1, what=wrong)
-            hashed, before, seq = digest is not None, digest or START, number
+            seq, before = row[0], row[-2] or START
         due = min(last, int(counted[0][0]) if counted and isinstance(counted[0][0], int) else last)
         if seq < due:
             return Damage(run_id=run_id, seq=seq + 1, what="it is missing")
     return None
 
 
-def _wrong(row: tuple[Any, ...], due: int, *, hashed: bool) -> str:
-    """What can be seen of an event without its hash: that it cannot be read, has another number, or lost its hash."""
+def _wrong(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> str:
+    """What is wrong with the event that should have the number `due` and follow one with the hash `before`; empty if nothing is."""
     if len(row) == 1:
         return f"it cannot be read ({row[0]})"
-    if row[0] != due:
+    *columns, digest, plain = row
+    if columns[0] != due:
         return "it is missing"
-    if row[-1] != 1:
+    if not plain:
         return "it is not what was written"
-    return "its hash is gone" if hashed and row[-2] is None else ""
+    if digest is None:
+        return "its hash is gone" if before != START else ""
+    return "" if digest == link(before, run_id, *columns) else "it is not what was written, or does not follow the one before"
 
 
 def _rows(read: Read, run_id: str, after: int, last: int) -> Iterator[tuple[Any, ...]]:
