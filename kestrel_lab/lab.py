@@ -70,6 +70,7 @@ class Lab(Session):
             api_base=self.settings["api_base"],
             sandbox=sandbox if sandbox is not None else self.settings["sandbox"],
             network=self.settings["network"],
+            network_home=self.settings["network_home"],
             env=env,
             mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
         )

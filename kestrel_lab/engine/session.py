@@ -84,6 +84,7 @@ class Session(Archive, Equipment):
         api_base: str | None = None,
         sandbox: str = AUTO,
         network: bool = False,
+        network_home: bool = False,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
     ) -> None:
@@ -107,6 +108,7 @@ class Session(Archive, Equipment):
             sandbox: How commands that tools start are held in: `S3`, `S2`, `S1`, `S0` (not at all), or `auto` for the
                 best that works here; where none does, each call is CRITICAL. See `kestrel doctor`.
             network: Whether commands in a sandbox may use the network.
+            network_home: Whether `home` may lie on a network file system, where a log may be damaged.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
         """
@@ -127,7 +129,7 @@ class Session(Archive, Equipment):
         self.supervisor = RuntimeSupervisor()
         self.mcp = McpServers(mcp or {}, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
-        self.store = SessionStore(self.home / "kestrel.db")
+        self.store = SessionStore(self.home / "kestrel.db", network=network_home)
         self.ports = Ports(memory=NoteMemory(self.store))
         """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})

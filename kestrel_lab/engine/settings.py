@@ -89,6 +89,7 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "approve": ("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny"),
     "sandbox": (AUTO, _sandbox, "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here"),
     "network": (False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
+    "network_home": (False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),

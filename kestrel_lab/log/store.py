@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from kestrel_lab.core.events import (
     from_json,
     to_json,
 )
+from kestrel_lab.core.filesystem import check_local, kind_of_filesystem
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.log.chain import Damage, damage_of, tip
@@ -94,8 +95,21 @@ class SessionStore:
     first is refused with `Fenced`, decisions by `decide` excepted, which anybody may record.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, network: bool = False, filesystem: Callable[[Path], str] = kind_of_filesystem) -> None:
+        """Open the file, which is made if need be.
+
+        Args:
+            path: Where it is.
+            network: Whether it may lie on a network file system.
+            filesystem: Says on which kind a path lies.
+
+        Raises:
+            UsageError: It lies on a network file system.
+            StoreError: It is no log, was written by a newer version, or cannot be opened.
+        """
         self.path = Path(path)
+        if not network:
+            check_local(self.path, filesystem(self.path))
         self._reader = connect(self.path)
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect(self.path))
@@ -213,7 +227,7 @@ class SessionStore:
         sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
         lineage = self._lineage(run_id)
         rows = (row for ancestor, last in lineage for row in self._read(sql, (ancestor, after, min(last, until))))
-        return [_record(run_id, row) for row in rows if after < row[0] <= until]  # a damaged file may give rows that were not asked for
+        return [_record(run_id, row) for row in rows if isinstance(row[0], int) and after < row[0] <= until]  # a damaged file may give rows that were not asked for
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.
