@@ -11,7 +11,8 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "davfs", "sshfs", "ncpfs"})
 _LOCAL_FUSE = frozenset(
-    {f"fuse.{name}" for name in ("fuse-overlayfs", "overlayfs", "bindfs", "gocryptfs", "encfs", "cryfs", "ntfs-3g", "mergerfs")} | {"fuseblk"}
+    {f"fuse.{name}" for name in ("fuse-overlayfs", "overlayfs", "bindfs", "gocryptfs", "encfs", "cryfs", "ntfs-3g", "mergerfs")}
+    | {"fuseblk"}
 )
 """File systems in user space whose files lie on a disk of this machine: containers without root, encrypted folders, other disks."""
 _DOUBTFUL = frozenset({"9p", "virtiofs", "vboxsf", "prl_fs"}) | _LOCAL_FUSE

@@ -18,6 +18,7 @@ from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
+from kestrel_lab.engine.allowance import Allowance, Dearest
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.ports import Ports
 from kestrel_lab.engine.secrecy import without_secrets
@@ -62,6 +63,9 @@ class RunContext:
     """Health of what runs of the session depend on."""
     checkpoint_every: int | None = None
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
+    dearest: Dearest = field(default_factory=dict)
+    """What calls of models used at most."""
+    allowance: Allowance = field(init=False)
     clock: WorkClock = field(init=False)
     _turns_kept: int = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
@@ -71,6 +75,7 @@ class RunContext:
     def __post_init__(self) -> None:
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
+        self.allowance = Allowance(limits, state, self.dearest)
         self._turns_kept = self.state.usage.model_calls
         self._specs[None] = tuple(self.toolbox.specs())
 
@@ -90,6 +95,8 @@ class RunContext:
             self._last = self.store.append(self.run_id, event, at=at, urgent=urgent)
             self._last.add_done_callback(self._note)
             self.state.apply(event, at)
+            if isinstance(event, ModelAnswered):
+                self.allowance.note(event)
         last = self._last
         self.tell(event if shown is None else shown)
         if isinstance(event, ModelAnswered) and self._due():
@@ -185,7 +192,8 @@ class RunContext:
             msg = f"step {step.id!r} has used its {step.turns} model turns without an answer"
             raise RunError(msg)
         limits, usage = self.limits, self.state.usage
-        if limits.cycles is not None and sum(talk.cycles for talk in self.state.conversations.values()) >= limits.cycles:
+        turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
+        if limits.cycles is not None and turns >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message
         if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
             raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")  # noqa: EM101  # the limit and the message

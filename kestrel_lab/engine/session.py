@@ -21,6 +21,7 @@ from kestrel_lab.core.shapes import foreseen
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine import owner
+from kestrel_lab.engine.allowance import Dearest
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.archive import Archive
 from kestrel_lab.engine.blocking import run_blocking
@@ -134,6 +135,7 @@ class Session(Archive, Equipment):
         """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
+        self._dearest: Dearest = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
@@ -358,6 +360,7 @@ class Session(Archive, Equipment):
             middleware=self.middleware,
             ports=setup.ports,
             supervisor=self.supervisor,
+            dearest=self._dearest,
             checkpoint_every=self.checkpoint_every,
         )
         run = Run(self.store, run_id, state)

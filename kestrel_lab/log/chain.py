@@ -52,7 +52,15 @@ class Damage:
 
 
 def link(
-    before: bytes, run_id: str, seq: int, eid: str | bytes, at: float, kind: str | bytes, ref: str | bytes | None, body: str | bytes, epoch: int | None
+    before: bytes,
+    run_id: str,
+    seq: int,
+    eid: str | bytes,
+    at: float,
+    kind: str | bytes,
+    ref: str | bytes | None,
+    body: str | bytes,
+    epoch: int | None,
 ) -> bytes:
     """The hash of an event that follows one with the hash `before`: of all its columns, each with its length."""
     parts = (before, run_id, str(seq), eid, repr(float(at) + 0.0), kind, ref, body, None if epoch is None else str(epoch))

@@ -122,12 +122,18 @@ def test_without_the_chain_flipped_bits_pass(sound: tuple[bytes, dict[str, list[
 
 CHANGED = "it is not what was written, or does not follow the one before"
 EDITS: dict[str, tuple[str, Damage]] = {
-    "text": ("UPDATE events SET body = replace(body, 'turn 3', 'turn 4') WHERE run_id = 'r' AND seq = 8", Damage(run_id="r", seq=8, what=CHANGED)),
+    "text": (
+        "UPDATE events SET body = replace(body, 'turn 3', 'turn 4') WHERE run_id = 'r' AND seq = 8",
+        Damage(run_id="r", seq=8, what=CHANGED),
+    ),
     "time": ("UPDATE events SET at = at + 1 WHERE run_id = 'r' AND seq = 2", Damage(run_id="r", seq=2, what=CHANGED)),
     "decision": ("UPDATE events SET body = replace(body, 'true', 'false') WHERE ref = 'q'", Damage(run_id="r", seq=4, what=CHANGED)),
     "epoch": ("UPDATE events SET epoch = NULL WHERE run_id = 'r' AND seq = 9", Damage(run_id="r", seq=9, what=CHANGED)),
     "question": ("UPDATE events SET ref = NULL WHERE run_id = 'r' AND seq = 3", Damage(run_id="r", seq=3, what=CHANGED)),
-    "blob": ("UPDATE events SET type = CAST(type AS BLOB) WHERE run_id = 'r' AND seq = 9", Damage(run_id="r", seq=9, what="it is not what was written")),
+    "blob": (
+        "UPDATE events SET type = CAST(type AS BLOB) WHERE run_id = 'r' AND seq = 9",
+        Damage(run_id="r", seq=9, what="it is not what was written"),
+    ),
     "no text": ("UPDATE events SET eid = CAST(x'ff' AS TEXT) WHERE run_id = 'r' AND seq = 9", Damage(run_id="r", seq=9, what=CHANGED)),
     "deleted": ("DELETE FROM events WHERE run_id = 'r' AND seq = 12", Damage(run_id="r", seq=12, what="it is missing")),
     "first": ("DELETE FROM events WHERE run_id = 'r' AND seq = 1", Damage(run_id="r", seq=1, what="it is missing")),
@@ -176,7 +182,9 @@ def test_what_cannot_be_found_needs_the_hash_of_the_last_event(sound: tuple[byte
     head = store.head("r")
     assert len(head) == 64
     store.close()
-    cut = edited(tmp_path / "b.db", sound[0], "DELETE FROM events WHERE run_id = 'r' AND seq > 20", "UPDATE runs SET last_seq = 20 WHERE id = 'r'")
+    cut = edited(
+        tmp_path / "b.db", sound[0], "DELETE FROM events WHERE run_id = 'r' AND seq > 20", "UPDATE runs SET last_seq = 20 WHERE id = 'r'"
+    )
     assert (cut.damage("r"), cut.head("r") == head) == (None, False)
     cut.close()
     anew = edited(tmp_path / "c.db", sound[0], EDITS["text"][0])

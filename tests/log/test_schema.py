@@ -76,8 +76,10 @@ CHANGES = (
     EVENT + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"PLANNING","target":"EXECUTING"}')""",
     EVENT + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING"}')""",
     EVENT + "(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{}')",
-    EVENT + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","target":"COMPLETE"}')""",
-    EVENT + r"""(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","t\u0061rget":"COMPLETE"}')""",
+    EVENT
+    + """(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","target":"COMPLETE"}')""",
+    EVENT
+    + r"""(zeroblob(32), 0, 'live', 6, 'e', 0, 'state_transition', NULL, '{"source":"EXECUTING","target":"FAILED","t\u0061rget":"COMPLETE"}')""",
     # numbers have no gap
     "UPDATE runs SET last_seq = 99",
     "UPDATE runs SET last_seq = 4 WHERE id = 'live'",
