@@ -167,7 +167,8 @@ class Run:
         """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        body = f"{self._damage_html()}{run_html(self.view(), limit=None)}<p><small>hash of the last event: <code>{self.head}</code></small></p>"
+        head = f"<p><small>hash of the last event: <code>{self.head}</code></small></p>" if self.damage is None else ""
+        body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{head}"
         target.write_text(page(f"Run {self.id}: {one_line(self.goal, 60)}", body), encoding="utf-8")
         return target
 

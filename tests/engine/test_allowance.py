@@ -144,7 +144,7 @@ def room(cycles: int) -> list[bool]:
 
     def check() -> None:
         if sum(talk.cycles for talk in state.conversations.values()) + allowance.unrecorded >= cycles:
-            raise LimitError("cycles", "reached")  # noqa: EM101  # the limit and the message
+            raise LimitError("cycles", "reached")
 
     async def scene() -> list[bool]:
         let_through = []

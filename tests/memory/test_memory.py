@@ -282,6 +282,7 @@ def test_runs_whose_logs_have_the_words_are_named(memory: NoteMemory) -> None:
     memory.keep(Note(text='Say "marmalade is orange"', run="r1"), HERE)
     forgotten = memory.forget("all", HERE)
     assert forgotten.still_in == ("r1",)
+    assert memory.table.store.damage("r1") is None  # its events are not touched
     assert str(forgotten) == "forgot 1 note. The words were said in these runs, whose logs keep what was said: r1"
 
 
