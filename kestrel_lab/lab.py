@@ -89,6 +89,7 @@ class Lab(Session):
             network=self.settings["network"],
             containment=self.settings["containment"],
             verify=self.settings["verify"],
+            network_home=self.settings["network_home"],
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
             expansion=expansion_of(self.settings),

@@ -32,8 +32,20 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "log/test_schema.py::test_our_connection_refuses_every_hostile_statement",
         "log/test_schema.py::test_without_any_one_rule_something_escapes",
     ),
-    # a log on a network disk: told by the doctor
+    # a log with flipped bits or an edited event
+    6: (
+        "log/test_chain.py::test_no_flipped_bit_changes_an_event_unnoticed",
+        "log/test_chain.py::test_without_the_chain_flipped_bits_pass",
+        "log/test_chain.py::test_an_edit_is_found_and_named",
+        "log/test_chain.py::test_what_cannot_be_found_needs_the_hash_of_the_last_event",
+        "engine/test_damaged.py::test_a_damaged_run_is_never_gone_on_with",
+        "engine/test_damaged.py::test_a_damaged_run_is_shown_up_to_there",
+        "engine/test_damaged.py::test_trusting_a_snapshot_is_caught",
+    ),
+    # a log on a network disk, or under a SQLite that damages it
     7: (
+        "cli/test_barriers.py::test_a_log_on_a_network_disk_is_refused",
+        "cli/test_barriers.py::test_a_sqlite_that_damages_logs_is_refused",
         "cli/test_barriers.py::test_a_barrier_that_does_not_hold_is_told",
         "cli/test_barriers.py::test_the_innermost_mount_says_what_a_place_is_on",
     ),
@@ -174,7 +186,14 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "engine/test_fencing.py::test_a_run_left_by_an_error_is_free_for_another_session_of_the_process",
     ),
     # loops and budgets
-    28: ("engine/test_life.py::test_a_limit_ends_the_run", "engine/test_plans.py::test_limits_are_those_of_the_whole_run"),
+    28: (
+        "engine/test_life.py::test_a_limit_ends_the_run",
+        "engine/test_plans.py::test_limits_are_those_of_the_whole_run",
+        "engine/test_allowance.py::test_turns_are_never_more_than_the_limit",
+        "engine/test_allowance.py::test_a_turn_counts_from_its_reservation_on",
+        "engine/test_allowance.py::test_money_passes_the_limit_by_one_call_at_most",
+        "engine/test_allowance.py::test_without_reservation_the_limits_are_passed",
+    ),
     # memory that an attacker wrote
     29: (
         "memory/test_memory.py::test_what_guides_is_never_tainted",
@@ -184,9 +203,7 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     30: ("engine/test_commands_in_runs.py::test_words_of_a_tool_or_a_model_approve_nothing",),
 }
 
-GAPS: dict[int, str] = {
-    6: "a log with an event that was edited is not told from one that was not: events are not chained by hashes",
-}
+GAPS: dict[int, str] = {}
 """Attacks without a test here, and of what they are."""
 
 OWASP: dict[str, tuple[int, ...]] = {

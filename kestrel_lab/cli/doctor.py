@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,6 +32,8 @@ from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.views.html import table_html
 from kestrel_lab.views.text import table_text
 
+_LOOK_S, _NAMED = 3.0, 5
+"""How long the log is looked through, and how many damaged runs are named."""
 _COLUMNS = ("", "what", "found", "what to do")
 
 
@@ -74,6 +77,7 @@ def examine(lab: Lab) -> Doctor:
         (
             _python(),
             _log(lab),
+            _events(lab),
             _model(lab),
             *_dependencies(lab),
             *_servers(lab),
@@ -99,6 +103,21 @@ def _python() -> Finding:
 def _log(lab: Lab) -> Finding:
     runs = len(lab.store.runs(limit=100_000))
     return Finding(ok=True, what="log", found=f"{lab.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
+
+
+def _events(lab: Lab) -> Finding:
+    """Whether runs are what was written, the newest first: as many as can be looked at in a few seconds."""
+    until, runs, damaged, looked = time.monotonic() + _LOOK_S, lab.store.runs(limit=100_000), [], 0
+    while looked < len(runs) and time.monotonic() < until:
+        run = runs[looked].id
+        looked += 1
+        if (found := lab.store.damage(run)) is not None:
+            damaged.append(f"{run} from event {found.seq} on ({found.what})")
+    if not damaged:
+        return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs looked at: as they were written")
+    more = f"; {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
+    advice = "look at one with: kestrel show RUN. It is not resumed, and can be forked at an event before the damage"
+    return Finding(ok=False, what="  events", found=f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice=advice, optional=True)
 
 
 def _model(lab: Lab) -> Finding:

@@ -6,6 +6,7 @@
     │   ├── IllegalTransition   a run cannot go from this state to that one
     │   ├── AlreadyDecided      the approval was answered before
     │   ├── Fenced              another session has taken the run over
+    │   ├── Damaged             events of the run are not those that were written
     │   └── StorageFull         the disk has no room; nothing acknowledged was lost
     ├── RunError                recorded on the run; never crashes its siblings
     │   ├── ModelError          a provider call failed
@@ -72,6 +73,16 @@ class AlreadyDecided(StoreError):
 
 class Fenced(StoreError):
     """Another session has taken the run over; nothing of this one is written any more."""
+
+
+class Damaged(StoreError):
+    """From some event on a run is not what was written; nobody goes on with it."""
+
+    def __init__(self, message: str, *, run_id: str, seq: int) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.seq = seq
+        """The first event that is wrong or missing; those before it are as they were written."""
 
 
 class StorageFull(StoreError):

@@ -14,6 +14,7 @@ from kestrel_lab.core.events import ModelDelta, Progress
 from kestrel_lab.core.idle import Idle
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Step
+from kestrel_lab.core.protocols import Model
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.guard import guarded
@@ -36,14 +37,15 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
             await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
             return _answer(talk)
-        ctx.check_limits(step)
-        await _think(step, talk, ctx)
+        cycle, model = talk.cycles + 1, ctx.model_of(step)
+        call = f"{step.id}.m{cycle}"
+        async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
+            await _think(call, cycle, model, step, talk, ctx)
 
 
-async def _think(step: Step, talk: Conversation, ctx: RunContext) -> None:
-    cycle, model = talk.cycles + 1, ctx.model_of(step)
+async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conversation, ctx: RunContext) -> None:
     call = Call(
-        id=f"{step.id}.m{cycle}",
+        id=call_id,
         kind="model",
         target=model.name,
         request=ModelRequest(

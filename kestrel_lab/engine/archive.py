@@ -11,6 +11,8 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.diff import RunDiff, diff_runs
 from kestrel_lab.engine.frames import checkpoints_frame, runs_frame
 from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.wholeness import damaged
+from kestrel_lab.log.fold import fold
 from kestrel_lab.log.store import SessionStore
 
 if TYPE_CHECKING:
@@ -27,13 +29,19 @@ class Archive:
     """Those that a session here works on."""
 
     def get(self, run_id: str) -> Run:
-        """A run of this log by its id; raises `UsageError` with the nearest id when there is none."""
+        """A run of this log by its id; raises `UsageError` with the nearest id when there is none.
+
+        Of a damaged one, see `Run.damage`, what came before the damage.
+        """
         live_run = self._runs.get(run_id)
         if live_run is not None and live_run.working:
             return live_run
         self.store.flush()
         self.store.run(run_id)
-        return Run(self.store, run_id)
+        damage = self.store.damage(run_id)
+        if damage is None:
+            return Run(self.store, run_id)
+        return Run(self.store, run_id, fold(self.store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
 
     def decide(
         self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()

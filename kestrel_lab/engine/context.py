@@ -19,6 +19,7 @@ from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.step import Step
+from kestrel_lab.engine.allowance import Allowance, Dearest
 from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.clock import WorkClock
 from kestrel_lab.engine.containment import Containment
@@ -75,8 +76,11 @@ class RunContext:
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     containment: Containment = "on"
     """Whether what others wrote may lead to effects without a person: see `engine.containment`."""
+    dearest: Dearest = field(default_factory=dict)
+    """What calls of models used at most."""
     flow: TaintLog = field(init=False)
     """Whose words its models have read."""
+    allowance: Allowance = field(init=False)
     clock: WorkClock = field(init=False)
     _turns_kept: int = field(init=False)
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
@@ -87,6 +91,7 @@ class RunContext:
     def __post_init__(self) -> None:
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
+        self.allowance = Allowance(limits, state, self.dearest)
         self._turns_kept = self.state.usage.model_calls
         self.flow = TaintLog(partial(self._earlier, state.events), Taint(known=self._flow_of, strict=self.containment == "strict"))
         self._specs[None] = tuple(self.toolbox.specs())
@@ -110,6 +115,8 @@ class RunContext:
             self._last.add_done_callback(self._note)
             self.state.apply(event, at)
             self.flow.take(event)
+            if isinstance(event, ModelAnswered):
+                self.allowance.note(event)
         last = self._last
         self.tell(event if shown is None else shown)
         if isinstance(event, ModelAnswered) and self._due():
@@ -228,7 +235,8 @@ class RunContext:
             msg = f"step {step.id!r} has used its {step.turns} model turns without an answer"
             raise RunError(msg)
         limits, usage = self.limits, self.state.usage
-        if limits.cycles is not None and sum(talk.cycles for talk in self.state.conversations.values()) >= limits.cycles:
+        turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
+        if limits.cycles is not None and turns >= limits.cycles:
             raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message
         if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
             raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")  # noqa: EM101  # the limit and the message

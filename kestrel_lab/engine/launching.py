@@ -15,6 +15,7 @@ from kestrel_lab.core.protocols import Middleware, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.engine import containment as contain
 from kestrel_lab.engine import owner
+from kestrel_lab.engine.allowance import Dearest
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.archive import Archive
 from kestrel_lab.engine.caching import ToolCaching
@@ -55,6 +56,7 @@ class Launching(Archive, Equipment):
     ports: Ports
     supervisor: RuntimeSupervisor
     _tasks: set[asyncio.Task[None]]
+    _dearest: Dearest
 
     def _again(self, began: RunStarted, state: RunState, given: ResumeOptions, limits: Limits | None) -> Setup:
         """What a run goes on with: what is given anew, else what it began with."""
@@ -120,6 +122,7 @@ class Launching(Archive, Equipment):
             containment=setup.containment,
             growth=setup.growth,
             supervisor=self.supervisor,
+            dearest=self._dearest,
             checkpoint_every=self.checkpoint_every,
         )
         run = Run(self.store, run_id, state)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import Damaged, UsageError
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, StageFinished, to_json
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.limits import Limits
@@ -44,8 +44,10 @@ _UNITS = {"at": "UTC", "timestamp": "UTC", "seconds": "s", "queued": "s", "waite
 class Run:
     """One run. Everything it says of itself comes from its events."""
 
-    def __init__(self, store: SessionStore, run_id: str, state: RunState | None = None) -> None:
+    def __init__(self, store: SessionStore, run_id: str, state: RunState | None = None, damage: Damaged | None = None) -> None:
         self.id = run_id
+        self.damage = damage
+        """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
         self._store = store
         self._state = state if state is not None else store.state(run_id)
         self._live: _Live | None = None
@@ -124,7 +126,13 @@ class Run:
     def records(self) -> list[Record]:
         """The run's events as the log keeps them, with number and time."""
         self._store.flush()
-        return self._store.records(self.id)
+        return self._store.records(self.id) if self.damage is None else self._store.records(self.id, until=self.damage.seq - 1)
+
+    @property
+    def head(self) -> str:
+        """The hash of its last event, which stands for all of them: who keeps it can tell whether any was changed or removed."""
+        self._store.flush()
+        return self._store.head(self.id)
 
     def events(self) -> list[Event]:
         """The run's events, in order."""
@@ -190,9 +198,9 @@ class Run:
         """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(
-            page(f"Run {self.id}: {one_line(self.goal, 60)}", run_html(self.view(), limit=None) + self._claims_html()), encoding="utf-8"
-        )
+        head = f"<p><small>hash of the last event: <code>{self.head}</code></small></p>" if self.damage is None else ""
+        body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{self._claims_html()}{head}"
+        target.write_text(page(f"Run {self.id}: {one_line(self.goal, 60)}", body), encoding="utf-8")
         return target
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -224,8 +232,10 @@ class Run:
         """Answer a waiting call; from any thread.
 
         Raises `UsageError` when no call of that name waits, or when edited arguments do not fit the tool. A
-        decision that no session here waits for is stored and used when the run is resumed.
+        decision that no session here waits for is stored and used when the run is resumed; of a damaged run it raises `Damaged`.
         """
+        if self.damage is not None:
+            raise self.damage
         question = given.question or given.call
         open_questions = {asked.question or asked.call: asked for asked in self.questions}
         if question not in open_questions:
@@ -262,11 +272,14 @@ class Run:
     def _events_so_far(self) -> list[Event]:
         return self.events() if self._state.events else []
 
+    def _damage_html(self) -> str:
+        return "" if self.damage is None else f'<p role="alert"><b>DAMAGED:</b> {html.escape(str(self.damage))}</p>'
+
     def __repr__(self) -> str:
-        return run_text(self.view())
+        return run_text(self.view()) + ("" if self.damage is None else f"\nDAMAGED: {self.damage}")
 
     def _repr_html_(self) -> str:
-        return run_html(self.view())
+        return self._damage_html() + run_html(self.view())
 
     def _repr_markdown_(self) -> None:
         """No Markdown form: it would be rendered with remote images."""

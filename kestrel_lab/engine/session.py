@@ -22,6 +22,7 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.version import __version__
 from kestrel_lab.engine import containment as contain
 from kestrel_lab.engine import owner
+from kestrel_lab.engine.allowance import Dearest
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.caching import ToolCaching
 from kestrel_lab.engine.continuation import continuation
@@ -45,6 +46,7 @@ from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.toolset import known_tools
 from kestrel_lab.engine.verified import parse_level, verified
+from kestrel_lab.engine.wholeness import check_whole, records_to_fork
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -87,6 +89,7 @@ class Session(Launching):
         cache_url: str | None = None,
         containment: str = "on",
         verify: str = "warn",
+        network_home: bool = False,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
         rules: GivenRules = None,
@@ -117,6 +120,7 @@ class Session(Launching):
             containment: Whether a person is asked, whatever the policy, when a model that has read what others wrote wants an
                 effect: `on`, `strict` (files of the workspace count as written by others) or `off`. See `engine.containment`.
             verify: What is done about the claims of answers, for runs that do not say it: see `engine.verified`.
+            network_home: Whether `home` may lie on a network file system, where a log may be damaged.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
             rules: Of every run: a file of rules, or tables as in one; see `kestrel_lab.tools.rules`.
@@ -147,11 +151,12 @@ class Session(Launching):
         servers = {**installed_servers(self.sources.root, mcp or (), Path.cwd()), **(mcp or {})}
         self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
-        self.store = SessionStore(self.home / "kestrel.db")
+        self.store = SessionStore(self.home / "kestrel.db", network=network_home)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()))
         """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
+        self._dearest: Dearest = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
@@ -289,13 +294,15 @@ class Session(Launching):
         on, of this process or another, is taken from it only with `take_over`: nothing the other one does is written any
         more, and it ends with `Fenced` when it notices, at the latest before its next tool call with an effect. Only of a
         call that it is in the middle of the effect may still come, which is why that call is asked about. Raises `UsageError`
-        when there is no such run, when another session works on it, or when its model or tools cannot be had again.
+        when there is no such run, when another session works on it, or when its model or tools cannot be had again; `Damaged`
+        when its events are not those that were written.
         """
         self.store.flush()
         row = self.store.run(run_id)
         known = self._runs.get(run_id)
         if known is not None and known.working:
             return known
+        check_whole(self.store, run_id)
         state = self.store.state(run_id)
         given: ResumeOptions = {"model": model, "tools": tools, "approve": approve, "approver": approver, "cache": cache}
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(self.store.records(run_id))) is not None:
@@ -349,6 +356,7 @@ class Session(Launching):
         Raises:
             UsageError: No such run or event, one after the end, one that an answer or a result cannot follow,
                 a model or tools that cannot be had again.
+            Damaged: An event up to `at` is not what was written.
         """
         return self._begin_fork(run_id, at, options, answer=answer, result=result)
 
@@ -365,7 +373,7 @@ class Session(Launching):
     ) -> Run:
         self.store.flush()
         self.store.run(run_id)
-        branch = branch_of(run_id, self.store.records(run_id), at, answer=answer, result=result)
+        branch = branch_of(run_id, records_to_fork(self.store, run_id, at), at, answer=answer, result=result)
         state = branch.state
         setup = self._again(branch.began, state, options, limits)
         source, policy = self.store.origin(run_id, branch.at), setup.policy.text

@@ -134,6 +134,7 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "mcp_catalogue": (None, _text, "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped"),
     "mcp_allow": ((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
     "verify": ("warn", _verify, "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too)"),
+    "network_home": (False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),

@@ -46,11 +46,15 @@ _NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
 """What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
 
 
-def connect(path: Path) -> apsw.Connection:
+def connect(path: Path, sqlite: str | None = None) -> apsw.Connection:
     """A guarded connection to the log at `path`, which is created and migrated as needed.
 
-    Raises `StoreError` when the file is no database of ours, was written by a newer version, or cannot be opened.
+    Raises `StoreError` when the file is no database of ours, was written by a newer version, or cannot be opened, or when
+    SQLite is of a version (`sqlite`, by default the one that runs here) that may damage it.
     """
+    if may_damage(sqlite := sqlite or apsw.sqlite_lib_version()):
+        msg = f"SQLite {sqlite} has a fault that can damage a log which several connections write: pip install --upgrade apsw"
+        raise StoreError(msg)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         ignore = path.parent / ".gitignore"
@@ -72,6 +76,12 @@ def connect(path: Path) -> apsw.Connection:
         raise
     connection.authorizer = _authorize
     return connection
+
+
+def may_damage(sqlite: str) -> bool:
+    """Whether this version of SQLite may lose pages when the write-ahead log is begun anew (sqlite.org/wal.html, "the WAL-reset bug")."""
+    version = tuple(int(part) for part in sqlite.split(".")[:3])
+    return version < (3, 51, 3) and not (version[:2] in {(3, 50), (3, 44)} and version >= {50: (3, 50, 7), 44: (3, 44, 6)}[version[1]])
 
 
 def _unusable(path: Path, error: Exception) -> StoreError:

@@ -5,7 +5,7 @@ The rules live in the database, so that no code path can break them: a run chang
 is appended to an ended run, no event and no trial is changed or deleted, a question about a call is
 decided once, a forked run begins behind an event of its parent, in the state the parent was in then, and
 only the session that claimed a run last adds to it: each claim raises the run's epoch by one, and each event
-carries the epoch it was written in. Decisions may come from anywhere; those of other sessions carry no epoch.
+carries the epoch it was written in, and a hash of itself and the one before. Decisions may come from anywhere; those of other sessions carry no epoch.
 `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert. Notes are the exception:
 they live beside the log, which names them by id only, so that they can be changed and forgotten.
 """
@@ -247,5 +247,13 @@ INSERT INTO notes_text(rowid, text, names, before, after) SELECT number, text, k
 """
 """Notes that earlier versions kept in the log, words and all, are taken over; who is not known to have said them is not trusted."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = """
+ALTER TABLE events ADD COLUMN hash BLOB;
+CREATE TRIGGER events_hash BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_HASH: each event carries the hash of its chain') WHERE typeof(NEW.hash) IS NOT 'blob' OR length(NEW.hash) IS NOT 32;
+END;
+"""
+"""Events of earlier versions keep none: see `kestrel_lab.log.chain`."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

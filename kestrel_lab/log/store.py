@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,15 +28,17 @@ from kestrel_lab.core.events import (
     from_json,
     to_json,
 )
+from kestrel_lab.core.filesystem import check_local, kind_of_filesystem
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.states import RunStatus
+from kestrel_lab.log.chain import Damage, damage_of, tip
 from kestrel_lab.log.checkpoints import KEPT, SAVE, Checkpoint, newest_state, stored
 from kestrel_lab.log.connection import connect, translate
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.owner import Owner
 from kestrel_lab.log.results import ResultStore
 from kestrel_lab.log.snapshot import form, snapshot
-from kestrel_lab.log.writer import Append, Execute, Writer
+from kestrel_lab.log.writer import Append, Execute, Line, Writer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +96,21 @@ class SessionStore:
     first is refused with `Fenced`, decisions by `decide` excepted, which anybody may record.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, network: bool = False, filesystem: Callable[[Path], str] = kind_of_filesystem) -> None:
+        """Open the file, which is made if need be.
+
+        Args:
+            path: Where it is.
+            network: Whether it may lie on a network file system.
+            filesystem: Says on which kind a path lies.
+
+        Raises:
+            UsageError: It lies on a network file system.
+            StoreError: It is no log, was written by a newer version, or cannot be opened.
+        """
         self.path = Path(path)
+        if not network:
+            check_local(self.path, filesystem(self.path))
         self._reader = connect(self.path)
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect(self.path))
@@ -115,13 +130,9 @@ class SessionStore:
         now = time.time() if at is None else at
         columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
         row = (run_id, *map(_encodable, columns), self._owner, now)
-        event = (run_id, self._new_eid(), now, started.type, dumps(to_json(started)))
-        sql = (
-            "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?);"
-            "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES (?,1,?,?,?,?,0)"
-        )
+        sql = "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?)"
         self._epochs[run_id] = 0
-        self._writer.put(Execute(sql, row + event, f"run {run_id}", Future()), urgent=False)
+        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._line(run_id, started, 0, now),)), urgent=False)
         return now
 
     def fork_run(self, run_id: str, forked: RunForked, status: RunStatus, given: Event | None = None) -> float:
@@ -132,20 +143,14 @@ class SessionStore:
         """
         now = time.time()
         model = _encodable(forked.model)
-        rows: tuple[object, ...] = (
-            *(run_id, model, forked.model_kind, status, status, forked.at, forked.at, self._owner, now, forked.parent),
-            *(run_id, forked.at + 1, self._new_eid(), now, forked.type, dumps(to_json(forked))),
-        )
+        row = (run_id, model, forked.model_kind, status, status, forked.at, forked.at, self._owner, now, forked.parent)
         sql = (
             "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, owner, created_at)"
-            " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?;"
-            "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES (?,?,?,?,?,?,0);"
+            " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?"
         )
-        if given is not None:
-            sql += "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES (?,?,?,?,?,?,0)"
-            rows += (run_id, forked.at + 2, self._new_eid(), now, given.type, dumps(to_json(given)))
+        lines = tuple(self._line(run_id, event, 0, now) for event in (forked, given) if event is not None)
         self._epochs[run_id] = 0
-        self._writer.put(Execute(sql, rows, f"run {run_id}", Future()), urgent=False)
+        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), lines), urgent=False)
         return now
 
     def origin(self, run_id: str, seq: int) -> str:
@@ -163,9 +168,12 @@ class SessionStore:
 
     def _append(self, run_id: str, event: Event, epoch: int | None, at: float, *, urgent: bool) -> Future[int]:
         done: Future[int] = Future()
-        ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
-        self._writer.put(Append(run_id, self._new_eid(), at, event.type, ref, dumps(to_json(event)), epoch, done), urgent=urgent)
+        self._writer.put(Append(self._line(run_id, event, epoch, at), done), urgent=urgent)
         return done
+
+    def _line(self, run_id: str, event: Event, epoch: int | None, at: float) -> Line:
+        ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
+        return Line(run_id, self._new_eid(), at, event.type, ref, dumps(to_json(event)), epoch)
 
     def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
         """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""
@@ -213,14 +221,18 @@ class SessionStore:
         )
         return _record(run_id, rows[0]) if rows else None
 
-    def records(self, run_id: str, *, after: int = 0) -> list[Record]:
-        """The events of a run in order, from the one after number `after` on; what is still queued is not among them.
+    def records(self, run_id: str, *, after: int = 0, until: int = _LAST) -> list[Record]:
+        """The events of a run in order, those behind number `after` up to `until`; what is still queued is not among them.
 
         Those that a forked run shares with its parent come first, as records of this run: with its id, and
         with the `eid` they have in the parent.
         """
         sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
-        return [_record(run_id, row) for ancestor, last in self._lineage(run_id) for row in self._read(sql, (ancestor, after, last))]
+        lineage = self._lineage(run_id)
+        rows = (row for ancestor, last in lineage for row in self._read(sql, (ancestor, after, min(last, until))))
+        return [
+            _record(run_id, row) for row in rows if isinstance(row[0], int) and after < row[0] <= until
+        ]  # a damaged file may give rows that were not asked for
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.
@@ -245,6 +257,17 @@ class SessionStore:
         row = (run_id, state.events, reason, form(), content, time.time())
         self._writer.put(Execute(SAVE, (*row, run_id, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False)
         return CheckpointSaved(seq=state.events, reason=reason, bytes=len(content))
+
+    def damage(self, run_id: str) -> Damage | None:
+        """Where the events on disk that make the run stop being those that were written; `None` when they do not.
+
+        Reads and hashes them all, about a hundred thousand a second.
+        """
+        return damage_of(self._read, self._lineage(run_id))
+
+    def head(self, run_id: str) -> str:
+        """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken from the end."""
+        return tip(self._read, run_id)[1].hex()
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """The snapshots that the run can be taken up from, newest first."""
@@ -360,7 +383,7 @@ class SessionStore:
             except apsw.ConnectionClosedError as error:
                 msg = f"the log {self.path} is closed"
                 raise StoreError(msg) from error
-            except apsw.Error as error:
+            except (apsw.Error, UnicodeDecodeError) as error:
                 raise translate(error, "a query") from error
 
 
@@ -371,7 +394,11 @@ def _encodable(text: str) -> str:
 
 def _record(run_id: str, row: tuple[Any, ...]) -> Record:
     seq, eid, at, kind, body = row
-    return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, json.loads(body)))
+    try:
+        return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, json.loads(body)))
+    except ValueError as error:
+        msg = f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor"
+        raise StoreError(msg) from error
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:

@@ -20,6 +20,7 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.errors import StoreError
+from kestrel_lab.log.chain import link, tip
 from kestrel_lab.log.connection import translate
 
 _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.CorruptError, apsw.ReadOnlyError)
@@ -29,8 +30,8 @@ LINGER_S = 0.004
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """One event on its way into the log."""
+class Line:
+    """One event on its way into the log; its number and its hash are known when it gets there."""
 
     run_id: str
     eid: str
@@ -40,18 +41,26 @@ class Append:
     body: str
     epoch: int | None
     """Of the run, when its session claimed it; `None` for a decision of another session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """An event that is to be acknowledged."""
+
+    line: Line
     done: Future[int]
     """Resolves to the event's number after the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Execute:
-    """One other statement on its way."""
+    """One other statement on its way, with the events that go in together with it."""
 
     sql: str
     bindings: tuple[Any, ...]
     what: str
     done: Future[None]
+    lines: tuple[Line, ...] = ()
 
 
 class Writer:
@@ -136,37 +145,33 @@ class Writer:
             job.done.set_result(number)  # type: ignore[arg-type]  # an Append gets its number, an Execute None
 
     def _follows_missing(self, job: Append | Execute) -> bool:
-        error = self._missing.get((job.run_id, job.epoch)) if isinstance(job, Append) and job.epoch is not None else None
+        error = self._missing.get((job.line.run_id, job.line.epoch)) if isinstance(job, Append) and job.line.epoch is not None else None
         if error is not None:
             self._refuse(job, error)
         return error is not None
 
     def _refuse(self, job: Append | Execute, error: Exception) -> None:
         if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
-            self._missing[job.run_id, job.epoch] = error
-        what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
+            self._missing[job.line.run_id, job.line.epoch] = error
+        what = f"event {job.line.type!r} of run {job.line.run_id}" if isinstance(job, Append) else job.what
         job.done.set_exception(translate(error, what))
 
 
 def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> list[int | None]:
     numbers: list[int | None] = []
-    last: dict[str, int] = {}
     connection.execute("BEGIN IMMEDIATE")
     try:
-        rows: list[tuple[Any, ...]] = []
+        pages = _Pages(connection)
         for job in batch:
             if isinstance(job, Append):
-                if job.run_id not in last:
-                    last[job.run_id] = _last_number(connection, job.run_id)
-                last[job.run_id] += 1
-                numbers.append(last[job.run_id])
-                rows.append((job.run_id, last[job.run_id], job.eid, job.at, job.type, job.ref, job.body, job.epoch))
+                numbers.append(pages.add(job.line))
                 continue
-            _insert(connection, rows)
-            rows = []
+            pages.insert()
             connection.execute(job.sql, job.bindings)
             numbers.append(None)
-        _insert(connection, rows)
+            for line in job.lines:
+                pages.add(line)
+        pages.insert()
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
@@ -174,11 +179,29 @@ def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> lis
     return numbers
 
 
-def _insert(connection: apsw.Connection, rows: list[tuple[Any, ...]]) -> None:
-    if rows:
-        connection.executemany("INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch) VALUES (?,?,?,?,?,?,?,?)", rows)
+class _Pages:
+    """The events of one transaction, numbered and chained: nobody else writes meanwhile."""
 
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._rows: list[tuple[Any, ...]] = []
+        self._tips: dict[str, tuple[int, bytes]] = {}
 
-def _last_number(connection: apsw.Connection, run_id: str) -> int:
-    row = connection.execute("SELECT last_seq FROM runs WHERE id = ?", (run_id,)).fetchone()
-    return int(row[0]) if row else 0
+    def add(self, line: Line) -> int:
+        """Put `line` behind the last event of its run; returns its number."""
+        run_id = line.run_id
+        if run_id not in self._tips:
+            self._tips[run_id] = tip(lambda sql, bindings: self._connection.execute(sql, tuple(bindings)).fetchall(), run_id)
+        last, before = self._tips[run_id]
+        columns = (run_id, last + 1, line.eid, line.at, line.type, line.ref, line.body, line.epoch)
+        digest = link(before, *columns)
+        self._tips[run_id] = (last + 1, digest)
+        self._rows.append((*columns, digest))
+        return last + 1
+
+    def insert(self) -> None:
+        """Hand what was added to the database."""
+        if self._rows:
+            sql = "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES (?,?,?,?,?,?,?,?,?)"
+            self._connection.executemany(sql, self._rows)
+            self._rows = []

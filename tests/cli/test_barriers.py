@@ -6,9 +6,12 @@ import pytest
 
 from kestrel_lab.cli import barriers as trying
 from kestrel_lab.cli.barriers import barriers, log_place, secrets_hidden, web_closed
+from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.lab import Lab
+from kestrel_lab.log.connection import connect
+from kestrel_lab.log.store import SessionStore
 
 
 def test_every_barrier_holds_here(tmp_path: Path) -> None:
@@ -52,3 +55,42 @@ def test_the_innermost_mount_says_what_a_place_is_on(tmp_path: Path) -> None:
         "",
         [False, True, True, False],
     )
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "fuse.drive", "fuse", "davfs"])
+def test_a_log_on_a_network_disk_is_refused(kind: str, tmp_path: Path) -> None:
+    """Before anything is written there, with the file, its file system and what to do; one who says so takes the risk."""
+    place = tmp_path / "share" / "k.db"
+    with pytest.raises(UsageError, match=rf"k\.db lies on a network file system \({kind}\).*set KESTREL_HOME.*KESTREL_NETWORK_HOME=true"):
+        SessionStore(place, filesystem=lambda path: kind)
+    assert not place.parent.exists()
+    SessionStore(place, network=True, filesystem=lambda path: kind).close()
+    assert place.exists()
+
+
+@pytest.mark.parametrize("kind", ["ext4", "overlay", "tmpfs", "", "fuse.fuse-overlayfs", "fuseblk", "9p"])
+def test_a_log_on_a_local_disk_is_opened(kind: str, tmp_path: Path) -> None:
+    """Containers, encrypted folders and disks that cannot be told are no network; the doctor warns of what is doubtful."""
+    SessionStore(tmp_path / "k.db", filesystem=lambda path: kind).close()
+
+
+def test_the_home_of_a_lab_may_be_allowed_on_a_network(tmp_path: Path) -> None:
+    """The setting reaches the log, from the environment too."""
+    lab = Lab(tmp_path / "home", env={"KESTREL_NETWORK_HOME": "true"})
+    assert lab.settings["network_home"] is True
+    lab.close()
+
+
+@pytest.mark.parametrize(
+    ("sqlite", "refused"),
+    [("3.40.1", True), ("3.44.5", True), ("3.44.6", False), ("3.45.0", True), ("3.50.6", True), ("3.50.7", False), ("3.51.2", True)]
+    + [("3.51.3", False), ("3.54.1", False), ("4.0.0", False)],
+)
+def test_a_sqlite_that_damages_logs_is_refused(sqlite: str, refused: bool, tmp_path: Path) -> None:
+    """Versions with the fault are not let near a log, and none is made; the one here is let through."""
+    if not refused:
+        connect(tmp_path / "k.db", sqlite).close()
+        return
+    with pytest.raises(StoreError, match=f"SQLite {sqlite} has a fault.*upgrade apsw"):
+        connect(tmp_path / "k.db", sqlite)
+    assert list(tmp_path.iterdir()) == []

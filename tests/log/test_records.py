@@ -121,7 +121,9 @@ def test_a_log_with_an_unknown_event_is_refused_when_read(tmp_path: Path) -> Non
     for run_id in ("old", "new"):
         store.create_run(run_id, RunStarted(goal="g", workspace="/w", model="m"))
     store.flush()
-    newer = "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES ('new', 2, 'e', 0, 'teleported', '{}', 0)"
+    newer = (
+        "INSERT INTO events(run_id, seq, eid, at, type, body, epoch, hash) VALUES ('new', 2, 'e', 0, 'teleported', '{}', 0, zeroblob(32))"
+    )
     connect(tmp_path / "k.db").execute(newer)
     with pytest.raises(StoreError, match="teleported"):
         store.records("new")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events import MemoryStored, RunStarted
+from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.core.notes import SHORT_TTL_S, Note
 from kestrel_lab.log import connection as connection_module
 from kestrel_lab.log.schema import MIGRATIONS
@@ -281,6 +282,7 @@ def test_runs_whose_logs_have_the_words_are_named(memory: NoteMemory) -> None:
     memory.keep(Note(text='Say "marmalade is orange"', run="r1"), HERE)
     forgotten = memory.forget("all", HERE)
     assert forgotten.still_in == ("r1",)
+    assert memory.table.store.damage("r1") is None  # its events are not touched
     assert str(forgotten) == "forgot 1 note. The words were said in these runs, whose logs keep what was said: r1"
 
 
@@ -306,12 +308,16 @@ OLD = (
 def test_notes_of_older_logs_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that kept notes in its events has them in the memory after the update, those trusted that its user said; events stay readable."""
     monkeypatch.setattr(connection_module, "MIGRATIONS", MIGRATIONS[:2])
-    store = SessionStore(tmp_path / "kestrel.db")
+    old = connection_module.connect(tmp_path / "kestrel.db")
     for run in ("r1", "r2"):
-        store.create_run(run, RunStarted(goal="I run Tests with make.", workspace=HERE, model="m"))
+        row = (run, "I run Tests with make.", HERE)
+        old.execute("INSERT INTO runs(id, goal, workspace, model, model_kind, created_at) VALUES (?, ?, ?, 'm', 'real', 0)", row)
     for at, (run, note) in enumerate(OLD):
-        store.append(run, MemoryStored(step="s", note={**note, "run": run, "at": float(at)}), at=float(at))
-    store.close()
+        body = dumps({"step": "s", "note": {**note, "run": run, "at": float(at)}})
+        number = sum(other == run for other, _ in OLD[: at + 1])
+        insert = "INSERT INTO events(run_id, seq, eid, at, type, body, epoch) VALUES (?, ?, ?, ?, 'memory_stored', ?, 0)"
+        old.execute(insert, (run, number, f"e{at}", float(at), body))
+    old.close()
     monkeypatch.undo()
     store = SessionStore(tmp_path / "kestrel.db")
     memory = NoteMemory(store, embedder=lambda: None)
