@@ -163,9 +163,9 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     ),
     # other web pages that talk to the control server
     25: (
-        "control/test_attacks.py::test_attacks_are_refused",
-        "control/test_attacks.py::test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not",
-        "control/test_attacks.py::test_a_decision_is_on_exactly_what_was_asked",
+        "control/test_http_attacks.py::test_attacks_are_refused",
+        "control/test_http_attacks.py::test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not",
+        "control/test_http_attacks.py::test_a_decision_is_on_exactly_what_was_asked",
     ),
     # secrets in what tools say
     26: (

@@ -24,7 +24,7 @@ SECRET = "swordfish-8231/x"
 @pytest.fixture
 def lab(tmp_path: Path) -> Any:
     """A session with a secret in its environment; where a sandbox is does not matter here."""
-    opened = Session(tmp_path / "home", env={"THE_API_KEY": SECRET}, sandbox="S0", approve="auto")
+    opened = Session(tmp_path / "home", env={"THE_API_KEY": SECRET}, sandbox="S0", approve="auto", containment="off")
     yield opened
     opened.close()
 
@@ -57,13 +57,13 @@ def test_a_fork_has_a_folder_of_its_own(lab: Session, tmp_path: Path, workspace:
 def test_an_interrupted_run_goes_on_in_its_folder(tmp_path: Path, workspace: Path) -> None:
     """Another session, which knows nothing but the log, begins the next command where the last one ended."""
     model = ScriptedModel([sh("mkdir deep; cd deep"), sh("basename $PWD"), "done"])
-    with closing(Session(tmp_path / "home", env={}, sandbox="S0")) as first:
+    with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off")) as first:
         with pytest.raises(ApprovalRequired) as waits:
             first.run_sync("go", model=model, workspace=workspace)
         first.decide(waits.value.run_id, granted=True, by="ann", how="command")
         with pytest.raises(ApprovalRequired):
             asyncio.run(first.resume(waits.value.run_id, model=model))
-    with closing(Session(tmp_path / "home", env={}, sandbox="S0")) as second:
+    with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off")) as second:
         run = asyncio.run(second.resume(waits.value.run_id, model=model, approve="auto"))
         assert (run.status, texts(run)) == (RunStatus.COMPLETE, ["", "deep\n"])
 

@@ -220,7 +220,7 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
 
 def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
-    assert completions("%kestrel r") == ["resume", "run", "runs"]
+    assert completions("%kestrel r") == ["resume", "rules", "run", "runs"]
     assert completions("%kestrel eval c") == ["compare"]
     assert completions("%kestrel macros a") == ["accept"]
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
@@ -245,14 +245,14 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
 
     assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [ids] * 3
     assert found(f"%kestrel show {ids[0]}") == [ids[0]]
-    assert found("%kestrel show x --") == ["--help", "--html"]
+    assert found("%kestrel show x --") == ["--call", "--help", "--html"]
     assert found("%kestrel run --approve auto:m") == ["auto:medium"]
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
     assert found("%kestrel run --tools bash,read") == ["bash,read_file"]
     assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == ["openai/gpt-6.1-sol"]
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []
-    assert found("%kestrel help ru") == ["run", "runs"]
+    assert found("%kestrel help ru") == ["rules", "run", "runs"]
     note = lab.memory.remember("Tests are run with make.", tags=["tests"])
     assert [found(f"%kestrel memory {verb} ") for verb in ("show", "edit")] == [[note.id]] * 2
     assert found("%kestrel memory forget ta") == ["tag:tests", "tainted"]
@@ -270,8 +270,8 @@ def tab(shell: InteractiveShell, text: str) -> list[str]:
 
 def test_the_shell_completes_words(shell: InteractiveShell) -> None:
     """Tab after `%kestrel` offers our words and no others, also behind `r =`, a colon or a comma; elsewhere nothing of ours."""
-    assert tab(shell, "%kestrel ru") == ["%kestrel run", "%kestrel runs"]
-    assert tab(shell, "x = 5\nr = %kestrel ru") == ["r = %kestrel run", "r = %kestrel runs"]
+    assert tab(shell, "%kestrel ru") == ["%kestrel rules", "%kestrel run", "%kestrel runs"]
+    assert tab(shell, "x = 5\nr = %kestrel ru") == ["r = %kestrel rules", "r = %kestrel run", "r = %kestrel runs"]
     assert tab(shell, "%kestrel run --m") == ["%kestrel run --model"]
     assert tab(shell, "%kestrel run --approve auto:m") == ["%kestrel run --approve auto:medium"]
     assert tab(shell, "%kestrel run --tools bash,read") == ["%kestrel run --tools bash,read_file"]

@@ -18,7 +18,7 @@ os.environ["XDG_CONFIG_HOME"] = {config!r}
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
 model = ScriptedModel([[("h:echo", {{"text": "x"}})], "done"])
-lab = Lab(model=model, approve="auto", mcp={{"h": {{"command": {python!r}, "args": ["-S", {server!r}, {ids!r}]}}}})"""
+lab = Lab(model=model, approve="auto", mcp={{"h": {{"command": {python!r}, "args": ["-S", {server!r}, {ids!r}], "sandbox": "S0"}}}})"""
 
 
 def test_cells_await_block_and_leave_nothing_behind(tmp_path: Path) -> None:

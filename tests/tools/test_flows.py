@@ -1,33 +1,44 @@
 """What goes in and out by tools: what is declared, what is suggested where nothing is, and what a command without a sandbox adds."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.retrieval.indexes import Indexes
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.flows import UNKNOWN, Flow
 from kestrel_lab.tools.native import native_tools, web_tools
+from kestrel_lab.tools.noting import memory_tools
+from kestrel_lab.tools.read_result import read_result
+from kestrel_lab.tools.retrieval import retrieval_tools
 from kestrel_lab.tools.tasks import task_tools
 from kestrel_lab.tools.web.reach import Reach
 
 KEYS = {"GITHUB_TOKEN": "t", "JIRA_URL": "https://j.example", "JIRA_API_TOKEN": "t", "BRAVE_API_KEY": "k"}
 
 
-def test_every_tool_of_the_package_says_what_goes_in_and_out() -> None:
+def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> None:
     """No tool is left to a suggestion, so that a new one has to say it; what each says is here."""
-    tools = [*native_tools(), *task_tools(), *web_tools(Reach(env=KEYS))]
+    indexes = Indexes(tmp_path)
+    tools = [*native_tools(), *task_tools(), *memory_tools(), *retrieval_tools(indexes), *web_tools(Reach(env=KEYS)), read_result]
     assert [made.name for made in tools if made.reads is None or made.reaches is None] == []
     told: dict[tuple[str, ...], set[str]] = {}
     for made in tools:
         told.setdefault((*sorted(made.flow.reads), "→", made.flow.reaches), set()).add(made.name)
     assert told == {
-        ("workspace", "→", "nothing"): {"read_file", "batch_read", "list_directory", "file_exists", "glob", "grep", "tree"},
+        ("workspace", "→", "nothing"): {
+            *("read_file", "batch_read", "list_directory", "file_exists", "glob", "grep", "tree"),
+            *("search_code", "find_definition", "find_references"),
+        },
         ("workspace", "→", "workspace"): {"write_file", "edit_file", "multi_edit", "delete_file", "restore_file", "bash"},
         ("→", "nothing"): {"parse_relative", "time_arithmetic", "normalize_timezone", "ask_user"},
-        ("run", "→", "nothing"): {"create_tasks", "update_task", "list_tasks"},
-        ("untrusted", "→", "nothing"): {"web_search", "brave_search"},
-        ("untrusted", "→", "address"): {"web_fetch", "extract_links", "http_get"},
+        ("run", "→", "nothing"): {"create_tasks", "update_task", "list_tasks", "read_result", "remember"},
+        ("run", "→", "others"): {"forget"},
+        ("private", "→", "nothing"): {"recall"},
+        ("untrusted", "→", "nothing"): {"web_search", "brave_search", "web_results"},
+        ("untrusted", "→", "address"): {"web_fetch", "extract_links", "http_get", "web_page"},
         ("untrusted", "→", "others"): {"http_post", "http_put", "http_delete"},
         ("private", "untrusted", "→", "nothing"): {"github_search", "github_issue", "github_file", "jira_search", "jira_issue"},
         ("private", "untrusted", "→", "others"): {"github_comment", "jira_comment"},

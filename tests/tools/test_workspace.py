@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -347,7 +348,7 @@ def test_listing_and_walking(place: Path) -> None:
     """Entries are sorted, symlinks named but not entered, and skipped directories left out."""
     workspace = Workspace(place)
     (place / "node_modules" / "x").mkdir(parents=True)
-    assert workspace.listdir("sub") == [Entry(path="b.txt", kind="file", size=1)]
+    assert [replace(entry, stamp=()) for entry in workspace.listdir("sub")] == [Entry(path="b.txt", kind="file", size=1)]
     assert [(entry.path, entry.kind) for entry in workspace.walk()] == [
         ("a.txt", "file"),
         ("abs", "symlink"),

@@ -16,5 +16,5 @@ def offered(function: Callable[..., Any], danger: Danger, effect: Effect, *, nam
     made = tool(name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM)(function)
     # A service at a fixed address tells nobody else what it is asked; a page's address is read by whoever wrote the page.
     reaches = "nothing" if danger <= Danger.LOW else "address" if danger <= Danger.MEDIUM else "others"
-    reads = ("untrusted",) if group == "web" else ("private", "untrusted")  # a key opens what is private too
+    reads = ("untrusted",) if group in {"web", "evidence"} else ("private", "untrusted")  # a key opens what is private too
     return replace(made, untrusted=True, reads=reads, reaches=reaches, group=group)
