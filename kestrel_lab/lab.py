@@ -85,6 +85,7 @@ class Lab(Session):
             network=self.settings["network"],
             containment=self.settings["containment"],
             verify=self.settings["verify"],
+            form=self.settings["form"],
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
             expansion=expansion_of(self.settings),

@@ -8,6 +8,7 @@ from kestrel_lab.engine.bootstrap import bootstrap
 from kestrel_lab.engine.conversing import converse
 from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.graph import graph
+from kestrel_lab.engine.intake import intake
 from kestrel_lab.engine.loop import loop
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
@@ -20,6 +21,7 @@ from kestrel_lab.engine.verifying import verify
 OPERATIONS: Mapping[str, Operation] = {
     "bootstrap": bootstrap,
     "gather": gather,
+    "intake": intake,
     "plan": plan,
     "verify": verify,
     "quality": quality,
