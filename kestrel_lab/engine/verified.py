@@ -89,9 +89,10 @@ def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan
 
 def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step:
     """The step that verifies `artifact` as far as the level says, and its form; what does not pass is repaired."""
-    args: dict[str, Json] = {"answer": f"{{{{{artifact}}}}}", "criteria": [_CRITERION], "rounds": ROUNDS, "judge": level == "judge"}
+    args: dict[str, Json] = {"answer": f"{{{{{artifact}}}}}"}
     if form != NONE:
-        args |= {"rounds": FORM_ROUNDS, "form": form, "facts": level in ("repair", "judge")}
+        args |= {"form": form, "facts": level in ("repair", "judge")}
+    args |= {"criteria": [_CRITERION], "rounds": ROUNDS if form == NONE else FORM_ROUNDS, "judge": level == "judge"}
     return Step(id=step, operation="verify", args=args, consumes=(artifact,), after_failure=False)
 
 
