@@ -1,19 +1,24 @@
 """Forms of answers: a contract that is told, looked at and repaired, and the form that fits what a goal asks for."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kestrel_lab.answers.contracts import CONTRACTS, Contract
+from kestrel_lab.answers.intent import Guess, settle
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import ModelAnswered, ModelCalled, RunStarted, StepStarted, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.protocols import Claim
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.verified import verified
+from kestrel_lab.engine.verifiers import Formed
 from kestrel_lab.testing import ScriptedModel, Turn
 
 LONG = "It stands there, as anybody can see who looks at it with care. " * 20
@@ -181,3 +186,24 @@ def test_without_a_form_nothing_changes(tmp_path: Path, workspace: Path) -> None
     assert [event.call for event in run.events() if isinstance(event, ModelCalled)] == ["answer.m1"]
     assert steps(carry_out(session, workspace, "where", says(LONG, BRIEF), plan=Plan.single("where"))) == ["answer"]
     session.close()
+
+
+def test_a_contract_that_passes_everything_would_be_seen(workspace: Path) -> None:
+    """The deliberate bug: a check that finds nothing passes an answer that the real one refuses."""
+    real = CONTRACTS["brief"]
+    mutant = replace(real, check=lambda *_: iter(()))
+
+    def passes(contract: Contract) -> bool:
+        return asyncio.run(Formed(contract, workspace)(Claim(goal="g", answer=LONG, criteria=("c",)))).passed
+
+    assert (passes(mutant), passes(real)) == (True, False)
+
+
+def test_an_intake_that_ignores_the_second_opinion_would_be_seen() -> None:
+    """The deliberate bug: rules alone take an unsure goal for something else than the opinion that decides."""
+
+    async def second(_: str) -> str:
+        return "Explanation."
+
+    assert asyncio.run(settle(UNSURE)).intent == "question"
+    assert asyncio.run(settle(UNSURE, second)) == Guess(intent="explanation", share=0.0, by="model")
