@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final, Literal, cast
 
-from kestrel_lab.core.confidence import short, stated
+from kestrel_lab.core.confidence import Basis, short, stated
 from kestrel_lab.core.events import Event, RunFinished, VerifierFinished
 from kestrel_lab.core.text import AS_TEXT, plain
 
@@ -23,8 +23,13 @@ class Badge:
     value: float | None
     """From 0 to 1; `None` where nothing says it."""
     word: Word
-    """`high` from .8, `medium` from .5, `low`, or `unknown`; of the calibrated share where there is one."""
+    """`high` from .8, `medium` from .5, `low`, or `unknown`; of the calibrated share where there is one.
+
+    Of support alone, not calibrated, it is `medium` at most and `unknown` below that: to be told in the words of what
+    was read speaks for an answer, to be told in other words does not speak against it.
+    """
     why: str
+    basis: Basis | None = None
     calibrated: float | None = None
     """The share of answers stated this sure that were right in trials of the same model; `None` where none were kept."""
     trials: int = 0
@@ -34,7 +39,8 @@ class Badge:
         if self.value is None:
             return f"confidence: {self.word}"
         if self.calibrated is None:
-            return f"confidence: {self.word} ({short(self.value)}, not calibrated)"
+            alone = " by support alone" if self.basis == "support" else ""
+            return f"confidence: {self.word} ({short(self.value)}{alone}, not calibrated)"
         right = f"of answers this sure, {self.calibrated:.0%} were right".replace("%", " %")
         return f"confidence: {self.word} ({short(self.value)}; {right}: {self.trials} trials of suite {plain(self.suite)})"
 
@@ -56,9 +62,16 @@ def badge_of(events: Iterable[Event]) -> Badge:
     sure = found.value if share is None else float(share)
     return Badge(
         value=found.value,
-        word="high" if sure >= HIGH else "medium" if sure >= MEDIUM else "low",
+        word=_word(sure, alone=share is None and found.basis == "support"),
         why=found.why,
+        basis=found.basis,
         calibrated=None if share is None else float(share),
         trials=int(known.get("trials", 0)),
         suite=str(known.get("suite", "")),
     )
+
+
+def _word(sure: float, *, alone: bool) -> Word:
+    if alone:
+        return "medium" if sure >= MEDIUM else "unknown"
+    return "high" if sure >= HIGH else "medium" if sure >= MEDIUM else "low"
