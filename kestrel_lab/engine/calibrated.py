@@ -12,6 +12,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.jsontypes import Json, dumps, loads
 
 FILE: Final = "calibration.json"
+_NEAR: Final = 0.05
+"""How far from all that was seen a confidence may be and still be judged by it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,10 +24,14 @@ class Kept:
     config: str
     trials: int
     steps: tuple[tuple[float, float], ...]
-    """From which confidence on which share was right, rising in both."""
+    """From which confidence on which share was right, rising in both; the first is the least that was stated."""
+    most: float
+    """The greatest confidence that was stated."""
 
-    def share(self, confidence: float) -> float:
-        """The share of trials about this sure that were right."""
+    def share(self, confidence: float) -> float | None:
+        """The share of trials about this sure that were right; `None` where none was about this sure."""
+        if not self.steps[0][0] - _NEAR <= confidence <= self.most + _NEAR:
+            return None
         found = self.steps[0][1]
         for at, value in self.steps:
             if at > confidence:
@@ -58,8 +64,11 @@ def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
     try:
         table = cast("dict[str, Any]", entry)  # as it should be; what is otherwise raises below
         steps = tuple((float(at), float(share)) for at, share in table["steps"])
-        kept = Kept(suite=str(table["suite"]), config=str(table["config"]), trials=int(table["trials"]), steps=steps)
-        return {"share": kept.share(said.value), "trials": kept.trials, "suite": kept.suite}
+        kept = Kept(
+            suite=str(table["suite"]), config=str(table["config"]), trials=int(table["trials"]), steps=steps, most=float(table["most"])
+        )
+        share = kept.share(said.value)
+        return {} if share is None else {"share": share, "trials": kept.trials, "suite": kept.suite}
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UsageError(_damaged(path)) from error
 

@@ -80,7 +80,8 @@ def keep_calibrations(session: Session, found: Reliability) -> list[str]:
     told = []
     for (model, basis), (config, judged) in best.items():
         made = calibration(judged, config)
-        path = keep(session.home, model, basis, Kept(suite=found.suite, config=config, trials=made.trials, steps=made.steps))
+        most = max(each.confidence for each in judged)
+        path = keep(session.home, model, basis, Kept(suite=found.suite, config=config, trials=made.trials, steps=made.steps, most=most))
         told.append(f"kept in {path}: answers of {model} whose confidence rests on {basis}, {made.trials} trials of {config}")
     return told or [f"nothing is kept: no model has {FEWEST} trials whose confidence rests on the same"]
 

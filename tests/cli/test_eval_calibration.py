@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kestrel_lab.core.confidence import Stated
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.engine.calibrated import FILE
+from kestrel_lab.engine.calibrated import FILE, calibrated
 from kestrel_lab.engine.session import Session
 from kestrel_lab.evals.calibrating import Reliability, keep_calibrations, reliability
 from kestrel_lab.lab import Lab
@@ -70,6 +71,9 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     told = "confidence: medium (.90; of answers this sure, 50 % were right: 20 trials of suite work)"
     assert (str(badge), told in repr(run), told in run._repr_html_()) == (told, True, True)
 
+    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.3, basis="verdict", why="")) == {}
+    assert calibrated(folder / ".kestrel", "another", Stated(value=0.9, basis="verdict", why="")) == {}
+    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="support", why="")) == {}
     (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     assert (str(run.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
