@@ -68,9 +68,9 @@ def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
             suite=str(table["suite"]), config=str(table["config"]), trials=int(table["trials"]), steps=steps, most=float(table["most"])
         )
         share = kept.share(said.value)
-        return {} if share is None else {"share": share, "trials": kept.trials, "suite": kept.suite}
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UsageError(_damaged(path)) from error
+    return {} if share is None else {"share": share, "trials": kept.trials, "suite": kept.suite}
 
 
 def known_models(home: Path) -> frozenset[str]:
