@@ -90,6 +90,7 @@ class Lab(Session):
             containment=self.settings["containment"],
             verify=self.settings["verify"],
             network_home=self.settings["network_home"],
+            form=self.settings["form"],
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
             expansion=expansion_of(self.settings),

@@ -10,10 +10,11 @@ from typing import Final
 
 from kestrel_lab.answers.abstaining import abstains
 from kestrel_lab.answers.intent import Intent
-from kestrel_lab.answers.naming import file_names, there
 from kestrel_lab.answers.patches import patch_problem
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.text import one_line
+from kestrel_lab.verification.files import Files
+from kestrel_lab.verification.naming import file_names
 
 Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]
 """Given sections by heading, the whole answer and the workspace: what is wrong, each written for whoever puts it right."""
@@ -133,11 +134,12 @@ def _research(sections: Mapping[str, str], _: str, __: Path) -> Iterator[str]:
 
 def _missing(text: str, workspace: Path) -> Iterator[str]:
     """Files that are named as if they were there; a line that says that they are new is believed."""
+    files = Files(workspace)
     for line in _prose(text).splitlines():
         if _NEW.search(line):
             continue
         for name in file_names(line):
-            if not there(name, workspace):
+            if not files.exists(name) and files.whole:
                 yield f"there is no file {name!r} in the workspace; say `(new)` in its line if it is to be made"
 
 
@@ -193,9 +195,9 @@ FOR_INTENT: Final[Mapping[Intent, str]] = {"question": "brief", "edit": "patch",
 """Which contract fits what a goal asks for."""
 
 
-def contract_named(name: str) -> Contract:
-    """The contract of that name; raises `UsageError` with the nearest one."""
+def contract_named(name: str, *others: str) -> Contract:
+    """The contract of that name; raises `UsageError` with the nearest one, or the nearest of the `others` that may stand in its place."""
     if (found := CONTRACTS.get(name)) is None:
-        msg = f"there is no form of answers {name!r}; {nearest(name, [*CONTRACTS, 'auto'])}"
+        msg = f"there is no form of answers {name!r}; {nearest(name, [*CONTRACTS, *others])}"
         raise UsageError(msg)
     return found

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import glob
 import re
 import shlex
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import Final, Literal
 
 from kestrel_lab.answers.contracts import fences
-from kestrel_lab.answers.naming import file_names, there
 from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.verification.files import Files
+from kestrel_lab.verification.naming import file_names
 
 MOST: Final = 8
 _SHELLS: Final = ("sh", "bash", "shell", "console", "zsh")
 _INLINE: Final = re.compile(r"`([a-z][\w.+-]*(?: [^`\n]{1,200})+)`")
 _PROMPT: Final = re.compile(r"^\s*(?:\$|>|%)\s+")
 _MOST_TESTS: Final = 3
-_LEFT_OUT: Final = frozenset({".git", "node_modules", ".venv"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,19 +34,23 @@ class NextAction:
     why: str
 
 
-def next_actions(answer: str, workspace: Path, *, changed: Collection[str] = (), ran: Collection[str] = ()) -> tuple[NextAction, ...]:
+def next_actions(
+    answer: str, workspace: Path, *, changed: Collection[str] = (), ran: Collection[str] = (), seconds: float | None = None
+) -> tuple[NextAction, ...]:
     """At most `MOST` actions for whoever reads `answer`: tests first, then commands, then files; nothing is run.
 
     `changed` are files that the run wrote, `ran` the commands that it has run already, which are not proposed again. A
     command is proposed only if its program is on PATH or in the workspace, a file only if it is there, a test only if it
-    is there and bears the name of a file that was changed or named.
+    is there and bears the name of a file that was changed or named. What of the workspace cannot be looked through in
+    `seconds` is left out.
     """
     root = workspace.resolve()
-    named = [path.relative_to(root).as_posix() for name in file_names(answer) if (path := there(name, root)) is not None]
-    written = [name for name in dict.fromkeys(changed) if (root / name).is_file()]
+    files = Files(root, seconds)
+    named = [path for name in file_names(answer) for path in files.named(name)[:1]]
+    written = [path for name in dict.fromkeys(changed) for path in files.named(name)[:1]]
     about = list(dict.fromkeys([*written, *named]))
     unique: dict[tuple[str, str], NextAction] = {}
-    for each in (*_tests(about, written, root), *_commands(answer, root, ran), *_files(about, written)):
+    for each in (*_tests(about, written, files), *_commands(answer, root, ran), *_files(about, written)):
         unique.setdefault((each.kind, each.text), each)
     return tuple(unique.values())[:MOST]
 
@@ -81,28 +86,27 @@ def _runnable(line: str, root: Path) -> bool:
     return shutil.which(program) is not None
 
 
-def _tests(about: list[str], written: list[str], root: Path) -> Iterator[NextAction]:
+def _tests(about: list[str], written: list[str], files: Files) -> Iterator[NextAction]:
     number = 0
     for name in about:
-        for test in _tests_of(name, root):
+        for test in _tests_of(name, files):
             number += 1
             if number > _MOST_TESTS:
                 return
             how = "changed by this run" if name in written else "named in the answer"
             yield NextAction(kind="test", text=test, why=f"tests {name}, {how}" if test != name else f"a test, {how}")
-            if test.endswith(".py") and _has_pytest(root):
+            if test.endswith(".py") and _has_pytest(files.root):
                 yield NextAction(kind="command", text=f"python -m pytest {shlex.quote(test)}", why=f"runs {test}")
 
 
-def _tests_of(name: str, root: Path) -> list[str]:
+def _tests_of(name: str, files: Files) -> list[str]:
     """Test files that bear the name of a file; itself, if it is one."""
     stem = Path(name).stem
     if stem.startswith("test_") or stem.endswith("_test"):
         return [name]
-    kind = glob.escape(stem)
-    found = [path for pattern in (f"test_{kind}.py", f"{kind}_test.*", f"{kind}.test.*", f"{kind}.spec.*") for path in root.rglob(pattern)]
-    inside = [path.relative_to(root) for path in found if path.is_file()]
-    return sorted(path.as_posix() for path in inside if not _LEFT_OUT & set(path.parts))
+    kind = escape(stem)
+    patterns = (f"test_{kind}.py", f"{kind}_test.*", f"{kind}.test.*", f"{kind}.spec.*")
+    return [path for path in files.paths if any(fnmatchcase(path.rpartition("/")[2], pattern) for pattern in patterns)]
 
 
 def _has_pytest(root: Path) -> bool:

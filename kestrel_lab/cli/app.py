@@ -97,6 +97,9 @@ def run(
     verify: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="What is done about the answer's claims: off, warn, repair, judge.")
     ] = None,
+    form: Annotated[
+        str | None, typer.Option(metavar="FORM", help="What the answer has to look like: brief, plan, patch, explanation, research, auto.")
+    ] = None,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
     background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
     approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
@@ -116,8 +119,8 @@ def run(
         if text:
             msg = "give a goal or --resume, not both"
             raise UsageError(msg)
-        if plan is not None or inputs or verify is not None:
-            msg = "a run that is resumed keeps its plan: leave --plan, --input and --verify out"
+        if plan is not None or inputs or verify is not None or form is not None:
+            msg = "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
             raise UsageError(msg)
         if rules is not None:
             msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
@@ -143,6 +146,7 @@ def run(
             cache=cache,
             expand=expand,
             verify=verify,
+            form=form,
         )
 
     return _face(ctx).follow(begin, how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -331,6 +332,28 @@ def summarise_trials(
         plot.parent.mkdir(parents=True, exist_ok=True)
         found.plot(*(metric or [])[:1]).savefig(plot)
     return found
+
+
+@evals.command("calibration", epilog="Example: kestrel eval calibration evals/work.yaml --out out/reliability.png --keep")
+def show_calibration(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    commit: Commit = None,
+    config: Configs = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram to this PNG or SVG file; one per configuration.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Say beside answers of later runs of the same model what it was worth.")] = False,
+) -> Any:
+    """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
+    from kestrel_lab.evals.calibrating import keep_calibrations, reliability
+
+    lab = ctx.find_root().obj.lab()
+    found = reliability(lab, suite, commit=commit, configs=config)
+    written = [f"written: {path}" for path in found.write(out)] if out is not None else []
+    kept = keep_calibrations(lab, found) if keep else []
+    return replace(found, notes=(*found.notes, *written, *kept))
 
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")

@@ -155,3 +155,9 @@ class RunFinished:
     """Which limit was reached, when `outcome` is `limit`."""
     concerns: list[dict[str, Json]] = field(default_factory=list)
     """What a look at the answer found questionable: `severity`, `place`, `what`, `fix`, `check` each."""
+    support: float | None = None
+    """The mean support of the answer's claims in what the run saw, from 0 to 1, where it was looked for and there is something to compare with."""
+    calibrated: dict[str, Json] = field(default_factory=dict)
+    """What confidences like this answer's were worth in trials of the same model: `share` that was right, `trials`, `suite`."""
+    actions: list[dict[str, Json]] = field(default_factory=list)
+    """What can be done next, and could be done when the answer was given: `kind`, `text`, `why` each."""

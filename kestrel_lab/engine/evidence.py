@@ -1,8 +1,7 @@
-"""What a run has to show for its answer: the spans its tools gave, its claims, and a look at the answer before it is given."""
+"""What a run has to show for its answer: the spans its tools gave, its claims, and what the deterministic checks say of them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,23 +11,14 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.spans import Span, answered
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.verification.engine import VerifierEngine
-from kestrel_lab.verification.evidence import Backed, evidence_of, evidence_rows, summary, support_of
+from kestrel_lab.verification.evidence import Backed, evidence_of, evidence_rows, summary
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Ground, Made, Subject, subject_of
-from kestrel_lab.verification.support import ABSTAIN
 from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_text
 from kestrel_lab.views.frames import shown_frame
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from kestrel_lab.engine.context import RunContext
-
-
-LOOK_S = 2.0
-"""How long a workspace is looked into before an answer is given; a huge one is not known to the end, and nothing is said of what is not known."""
-MOST_CONCERNS = 20
-"""How many are kept with the answer."""
 
 
 class EvidenceTable:
@@ -87,6 +77,11 @@ def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but:
     return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), ground=Ground(root, seconds))
 
 
+def made_in(state: RunState) -> Iterator[tuple[str, Mapping[str, Json], str]]:
+    """The calls of tools that were answered so far: tool, arguments, answer; those within macros are left out."""
+    return ((tool, args, text) for _, tool, args, text in _answers(state, ""))
+
+
 def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str, Json], str]]:
     steps = {step.id: step for step in state.planned.steps}
     for name, talk in state.conversations.items():
@@ -99,25 +94,6 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
         if name in steps and steps[name].tool:
             for call, text in talk.answers.items():
                 yield call, steps[name].tool, steps[name].args, text
-
-
-async def concerns(ctx: RunContext, answer: str) -> list[dict[str, Json]]:
-    """What a look at the answer finds questionable, without a model and without changing anything; for whoever reads it."""
-    if not ctx.ports.look or not answer.strip():
-        return []
-    found = await asyncio.to_thread(_looked_at_well, ctx.state, Path(ctx.workspace.root), answer)
-    return [one.as_json() for one in found[:MOST_CONCERNS]]
-
-
-def _looked_at_well(state: RunState, root: Path, answer: str) -> tuple[Issue, ...]:
-    found = looked_at(state, root, answer, seconds=LOOK_S)
-    backed = evidence_of(subject_in(state, root, answer)) if any(talk.cycles > 1 for talk in state.conversations.values()) else ()
-    support = support_of(backed) if any(one.support.spans for one in backed) else None
-    if support is None or support >= ABSTAIN or len(backed) < 3:
-        return found
-    weak = sum(one.support.word == "weak" for one in backed)
-    what = f"little of what it says has support in what the run saw: {weak} of {len(backed)} claims are weak"
-    return (*found, issue("minor", "", what, "look at `run.evidence`", check="support"))
 
 
 def looked_at(

@@ -11,7 +11,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.context import RunContext
-from kestrel_lab.engine.evidence import concerns
+from kestrel_lab.engine.looking import finished
 from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.preflight import preflight
 from kestrel_lab.engine.scheduler import StepScheduler
@@ -31,7 +31,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     try:
         async with ctx.clock:
             answer = await _work(ctx, desk, plan)
-        found = await concerns(ctx, answer)  # no work of the run: a limit cannot take its answer away
+        end = await finished(ctx, answer)  # no work of the run: a limit cannot take its answer away
     except asyncio.CancelledError:
         end_cancelled(ctx)
         await asyncio.shield(ctx.on_disk())
@@ -59,7 +59,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         await _defect(ctx, error)
         raise
     else:
-        _end(ctx, RunStatus.COMPLETE, RunFinished(outcome="complete", answer=answer, concerns=found))
+        _end(ctx, RunStatus.COMPLETE, end)
     await ctx.on_disk()
 
 

@@ -9,6 +9,7 @@ from kestrel_lab.engine.conversing import converse
 from kestrel_lab.engine.filesearch import find_files
 from kestrel_lab.engine.gathering import gather
 from kestrel_lab.engine.graph import graph
+from kestrel_lab.engine.intake import intake
 from kestrel_lab.engine.loop import loop
 from kestrel_lab.engine.operation import Operation
 from kestrel_lab.engine.planning import plan
@@ -23,6 +24,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "bootstrap": bootstrap,
     "gather": gather,
     "find_files": find_files,
+    "intake": intake,
     "plan": plan,
     "verify": verify,
     "quality": quality,

@@ -61,3 +61,4 @@ class RunOptions(ResumeOptions, total=False):
     inputs: Mapping[str, Json] | None
     containment: str | None
     verify: str | None
+    form: str | None

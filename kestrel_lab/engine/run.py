@@ -22,10 +22,13 @@ from kestrel_lab.engine.checkpoints import STAGE_COLUMNS, stage_row
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.evidence import EvidenceTable, evidence_table, report_html
 from kestrel_lab.engine.keeping import Answers
+from kestrel_lab.engine.looking import proposed
 from kestrel_lab.engine.retrievals import RunRetrieval
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.verification.claims import Said, claims_of
+from kestrel_lab.views.actions import Actions
+from kestrel_lab.views.badge import Badge, badge_of
 from kestrel_lab.views.frames import shown_frame
 from kestrel_lab.views.html import run_html
 from kestrel_lab.views.page import page
@@ -193,6 +196,18 @@ class Run:
     def concerns(self) -> list[dict[str, Json]]:
         """What a look at the answer found questionable when it was given: `severity`, `place`, `what`, `fix`, `check` each."""
         return [] if self._state.finished is None else self._state.finished.concerns
+
+    @property
+    def confidence(self) -> Badge:
+        """How sure the run is of its answer, with the reason, and what such a confidence was worth in trials where that is known."""
+        return badge_of(self.events())
+
+    @property
+    def next_actions(self) -> Actions:
+        """What can be done next in the workspace as it is now: tests of what was changed, commands of the answer, files it names."""
+        workspace = Path("" if self._state.started is None else self._state.started.workspace)
+        found = proposed(self._state, workspace, self.answer) if workspace.is_absolute() and workspace.is_dir() else ()
+        return Actions(found)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""

@@ -45,7 +45,7 @@ from kestrel_lab.engine.sources import ExpansionSettings, installed_servers
 from kestrel_lab.engine.steps import check_steps
 from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.engine.toolset import known_tools
-from kestrel_lab.engine.verified import parse_level, verified
+from kestrel_lab.engine.verified import NONE, form_for, parse_form, parse_level, verified
 from kestrel_lab.engine.wholeness import check_whole, records_to_fork
 from kestrel_lab.log.connection import process_name
 from kestrel_lab.log.fold import RunState
@@ -90,6 +90,7 @@ class Session(Launching):
         containment: str = "on",
         verify: str = "warn",
         network_home: bool = False,
+        form: str = NONE,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, ServerConfig] | None = None,
         rules: GivenRules = None,
@@ -121,6 +122,8 @@ class Session(Launching):
                 effect: `on`, `strict` (files of the workspace count as written by others) or `off`. See `engine.containment`.
             verify: What is done about the claims of answers, for runs that do not say it: see `engine.verified`.
             network_home: Whether `home` may lie on a network file system, where a log may be damaged.
+            form: Which form answers have to have, for runs that do not say it: `none`, `auto` (as fits the goal, of runs
+                without a plan) or the name of a contract, see `answers.contracts`.
             env: Environment variables to read; the process's by default.
             mcp: Servers of tools by name; started when one of their tools is called.
             rules: Of every run: a file of rules, or tables as in one; see `kestrel_lab.tools.rules`.
@@ -132,6 +135,7 @@ class Session(Launching):
         self.model = model
         self.approve = approve
         self.verify = parse_level(verify)
+        self.form = parse_form(form)
         self.middleware = tuple(middleware)
         self.listeners = tuple(listeners)
         self.limits = limits or Limits()
@@ -176,6 +180,7 @@ class Session(Launching):
         plan: Plan | MakesPlan | str | Path | None = None,
         inputs: Mapping[str, Json] | None = None,
         verify: str | None = None,
+        form: str | None = None,
         resolve: Callable[[str], Model] | None = None,
         ports: Ports | None = None,
         cache: str | None = None,
@@ -204,6 +209,8 @@ class Session(Launching):
                 run's answer is what the steps answer that no other step waits for.
             inputs: Values for the inputs that a workflow declares.
             verify: What is done about the answer's claims: `off`, `warn`, `repair` or `judge`; the session's by default.
+            form: The form that the answer has to have: `brief`, `plan`, `patch`, `explanation`, `research`, `auto` (as fits what
+                the goal asks for; without a plan only) or `none`; the session's by default.
             resolve: Finds the models that single steps name; `resolve_model` by default.
             ports: Memory, search, clock and patience of this run; the session's by default.
             cache: How stored answers of tools are used, see `Session`; as the session does by default.
@@ -223,7 +230,8 @@ class Session(Launching):
         place = workspace if isinstance(workspace, Workspace) else Workspace(Path(workspace))
         policy = ruled(approve or self.approve, self.rules, own := rulebook(rules), place)
         level = parse_level(verify or self.verify)
-        planned = verified(plan_for(plan, goal, inputs), goal, level)
+        planned = plan_for(plan, goal, inputs)
+        planned = verified(planned, goal, level, form_for(form, self.form, planned))
         steps = () if planned is None else foreseen(planned.steps)
         toolbox, growth = self.grown(offer_macros(self.resolve_tools(tools, steps), self.store, place), place.root, expand)
         self._check_sandbox(toolbox, place)

@@ -14,6 +14,7 @@ from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.text import shown_path
 from kestrel_lab.engine.containment import read_mode
 from kestrel_lab.engine.sources import ExpansionSettings
+from kestrel_lab.engine.verified import forms, parse_form
 from kestrel_lab.engine.verified import parse_level as parse_verify
 from kestrel_lab.middleware.cache import cache_mode
 from kestrel_lab.middleware.policy import Policy
@@ -113,6 +114,10 @@ def _verify(value: Any) -> str:
     return parse_verify(_text(value))
 
 
+def _form(value: Any) -> str:
+    return parse_form(_text(value))
+
+
 _DEFAULTS = Limits()
 _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "home": (".kestrel", _text, "folder of the event log and of everything else that is kept"),
@@ -135,6 +140,7 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "mcp_allow": ((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
     "verify": ("warn", _verify, "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too)"),
     "network_home": (False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
+    "form": ("none", _form, f"form that answers have to have: {forms()}"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),
     "cost_usd": (_DEFAULTS.cost_usd, _number, "most US dollars of a run"),
     "seconds": (_DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count"),

@@ -1,13 +1,16 @@
-"""How much is done about what an answer claims, from nothing to a judge: a word that runs take, and the plan it makes."""
+"""How much is done about what an answer claims, and which form it has to have: words that runs take, and the plan they make."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
+from kestrel_lab.answers.contracts import CONTRACTS, Contract, contract_named
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
+from kestrel_lab.core.template import escape
 
 LEVELS: Final = {
     "off": "answers are given as they are",
@@ -18,6 +21,10 @@ LEVELS: Final = {
 ANSWER: Final = "answer_to_verify"
 """The artifact that is verified."""
 ROUNDS: Final = 1
+FORM_ROUNDS: Final = 2
+"""Repairs of an answer that must have a form."""
+NONE, AUTO = "none", "auto"
+"""Forms: answers are as they come; what the goal asks for decides."""
 _CRITERION: Final = "What it says is shown by the evidence, and nothing in it is made up."
 
 
@@ -30,13 +37,40 @@ def parse_level(text: str) -> str:
     return word
 
 
-def verified(plan: Plan | None, goal: str, level: str) -> Plan | None:
-    """`plan` with a step at its end that verifies the answer, where the level asks for it and no step does so already.
+def parse_form(text: str) -> str:
+    """`text` as a form of answers: `none`, `auto` or the name of a contract; raises `UsageError` with the nearest one."""
+    word = text.strip().lower()
+    return word if word in (NONE, AUTO) else contract_named(word, NONE, AUTO).name
 
-    Raises `UsageError` for a plan with several ends: what its answer is then, is not for this to say.
+
+def form_for(given: str | None, default: str, plan: Plan | None) -> str:
+    """The form `given` for a run, or else the `default`; that may be `auto` without being meant for a plan."""
+    if given:
+        return parse_form(given)
+    return NONE if default == AUTO and plan is not None else default
+
+
+def forms() -> str:
+    """Every word that says which form answers have, for help texts."""
+    return ", ".join((*CONTRACTS, AUTO, NONE))
+
+
+def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:
+    """`plan` with a step at its end that verifies the answer, where the level or the form asks for it.
+
+    A plan that verifies already is left as it is, but for the form that its last verification then also asks for. With
+    `auto` and no plan it is one that finds out first what the goal asks for. Raises `UsageError` for `auto` beside a
+    plan, and for a plan with several ends: what its answer is then, is not for this to say.
     """
     level = parse_level(level)
-    if level not in ("repair", "judge") or (plan is not None and any(step.operation == "verify" for step in plan.steps)):
+    if form == AUTO:
+        if plan is not None:
+            msg = f"the form 'auto' is for runs without a plan of their own; name the form instead: {', '.join(CONTRACTS)}"
+            raise UsageError(msg)
+        return Plan(steps=(Step(id="intake", operation="intake", args={"goal": escape(goal), "verify": level}),))
+    contract = None if form == NONE else contract_named(form)
+    verifies = plan is not None and any(step.operation == "verify" for step in plan.steps)
+    if contract is None and (level not in ("repair", "judge") or verifies):
         return plan
     known = plan or Plan.single(goal)
     ends = known.ends()
@@ -45,16 +79,38 @@ def verified(plan: Plan | None, goal: str, level: str) -> Plan | None:
         msg = f"the plan ends in several steps ({names}): let one step wait for them, or add a step with `operation: verify`"
         raise UsageError(msg)
     last = ends[0]
+    if last.operation == "verify" and contract is not None:
+        return _formed(known, last, contract)
     name = last.produces[0] if last.produces else ANSWER
-    made = last if last.produces else replace(last, produces=(name,))
-    check = Step(
-        id=_free("verify", {step.id for step in known.steps}),
-        operation="verify",
-        args={"answer": f"{{{{{name}}}}}", "criteria": [_CRITERION], "rounds": ROUNDS, "judge": level == "judge"},
-        consumes=(name,),
-        after_failure=False,
-    )
+    made = _told(last if last.produces else replace(last, produces=(name,)), contract)
+    check = verification(_free("verify", {step.id for step in known.steps}), name, level, form)
     return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
+
+
+def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step:
+    """The step that verifies `artifact` as far as the level says, and its form; what does not pass is repaired."""
+    args: dict[str, Json] = {"answer": f"{{{{{artifact}}}}}"}
+    if form != NONE:
+        args |= {"form": form, "facts": level in ("repair", "judge")}
+    args |= {"criteria": [_CRITERION], "rounds": ROUNDS if form == NONE else FORM_ROUNDS, "judge": level == "judge"}
+    return Step(id=step, operation="verify", args=args, consumes=(artifact,), after_failure=False)
+
+
+def _formed(plan: Plan, last: Step, contract: Contract) -> Plan:
+    """A plan whose own verification at the end also asks for the form, unless it asks for one already."""
+    if last.args.get("form"):
+        return plan
+    asks = replace(last, args={**last.args, "form": contract.name})
+    makers = {step.id for step in plan.steps if set(step.produces) & last.references}
+    steps = (asks if step.id == last.id else _told(step, contract) if step.id in makers else step for step in plan.steps)
+    return replace(plan, steps=tuple(steps))
+
+
+def _told(step: Step, contract: Contract | None) -> Step:
+    """An agent's step with the instructions of the contract."""
+    if contract is None or not step.goal:
+        return step
+    return replace(step, instructions="\n\n".join(text for text in (step.instructions.strip(), contract.instructions) if text))
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from kestrel_lab.answers.contracts import Contract
 from kestrel_lab.core.errors import ModelError, RunError, UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.protocols import Claim, Verification, Verifier
@@ -134,6 +135,20 @@ class Grounded:
         found = await asyncio.to_thread(looked_at, self.state, self.root, claim.answer, goal=claim.goal, but=self.but)
         wrong = tuple(str(one) for one in found if one.refuses)
         return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """The answer keeps a contract for answers of its kind; without a model, see `answers.contracts`."""
+
+    contract: Contract
+    root: Path
+    name: str = "form"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge the form; whether what is said is so is not looked at, but files that it names as there must be."""
+        wrong = await asyncio.to_thread(self.contract.issues, claim.answer, self.root)
+        return Verification(passed=not wrong, issues=tuple(f"form {self.contract.name!r}: {one}" for one in wrong))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from kestrel_lab.answers.abstaining import abstains
+from kestrel_lab.answers.contracts import contract_named
 from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
 from kestrel_lab.core.jsontypes import Json
@@ -21,7 +22,7 @@ from kestrel_lab.engine.artifacts import as_text
 from kestrel_lab.engine.dialogue import Dialogue
 from kestrel_lab.engine.evidence import as_cited, subject_in
 from kestrel_lab.engine.operation import Done, Operation, Scope
-from kestrel_lab.engine.verifiers import VERDICT, Grounded, ModelVerifier, Vote
+from kestrel_lab.engine.verifiers import VERDICT, Formed, Grounded, ModelVerifier, Vote
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.verification.evidence import evidence_of, support_of
 
@@ -46,7 +47,9 @@ def verifying(judges: Judges) -> Operation:
 
     Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
     run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
-    repair (the last of them for all that follow); `judge`, whether a model is asked beside the deterministic checks (yes);
+    repair (the last of them for all that follow); `form`, the name of a contract that the answer has to keep (see
+    `answers.contracts`), which is looked at first; `facts`, whether what it names is looked up in workspace and log (yes);
+    `judge`, whether a model is asked beside the deterministic checks (yes);
     `judges`, models of which most must pass it; `support`, from 0 to 1, the mean support that its claims must have in what
     the run saw, unless it says that it does not know. The plan's own acceptance criteria, and those that an operation
     `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
@@ -61,7 +64,7 @@ def verifying(judges: Judges) -> Operation:
         issues = list(order.failed)
         if not answer:
             issues.append("there is no answer")
-        for judge in judges(scope) if answer else ():
+        for judge in (*order.formed(), *judges(scope)) if answer else ():
             claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
             issues += await _judged(judge, claim, scope)
         issues += await _unsupported(scope, order, answer)
@@ -96,7 +99,9 @@ class _Order:
         self.goal = as_text(args.get("goal")).strip() or (scope.ctx.state.started.goal if scope.ctx.state.started else "")
         self.rounds = _number(args.get("rounds", ROUNDS), "rounds", least=0)
         self.round = _number(args.get("round", 1), "round", least=1)
-        self.judge = _yes(args.get("judge", True))
+        self.judge = _yes(args.get("judge", True), "judge")
+        self.facts = _yes(args.get("facts", True), "facts")
+        self.contract = contract_named(form) if (form := as_text(args.get("form")).strip()) else None
         self.support = _share(args.get("support", 0))
         self.judges = _texts(args.get("judges", []), "judges")
         for model in self.judges:
@@ -114,6 +119,10 @@ class _Order:
         )
         """What went wrong with the steps it waits for."""
 
+    def formed(self) -> tuple[Verifier, ...]:
+        """Who looks at the form, where one is asked for."""
+        return () if self.contract is None else (Formed(self.contract, Path(self._scope.ctx.workspace.root)),)
+
     def growth(self, answer: str, issues: Sequence[str]) -> tuple[Step, ...]:
         """The repair, and the round after it."""
         step = self._scope.step
@@ -124,6 +133,7 @@ class _Order:
             given={"answer so far": answer, "what is wrong": list(issues), "criteria": list(self.criteria)},
             produces=(self.artifact,),
             model=self._model(self.round),
+            instructions="" if self.contract is None else self.contract.instructions,
             stage="repair" if step.stage else "",
         )
         if repair.model != (before := self._model(self.round - 1)):
@@ -146,6 +156,8 @@ class _Order:
                 "judge": self.judge,
                 "support": self.support,
                 "judges": escape(cast("Json", list(self.judges))),
+                "form": "" if self.contract is None else self.contract.name,
+                "facts": self.facts,
             },
         )
         return repair, again
@@ -200,10 +212,10 @@ def _share(value: Json) -> float:
     raise UsageError(msg)
 
 
-def _yes(value: Json) -> bool:
+def _yes(value: Json, name: str) -> bool:
     if isinstance(value, bool):
         return value
-    msg = f"judge of the operation 'verify' must be true or false, not {value!r}"
+    msg = f"{name} of the operation 'verify' must be true or false, not {value!r}"
     raise UsageError(msg)
 
 
@@ -240,12 +252,15 @@ async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...
 
 def _judges(scope: Scope) -> Sequence[Verifier]:
     """What the answer names, then models; no chance in what they say unless the step asks for it."""
-    facts = Grounded(scope.ctx.state, Path(scope.ctx.workspace.root), scope.step.id)
     order = _Order(scope)
+    if not (order.facts or order.judge or order.contract or order.support):
+        msg = "the operation 'verify' has nothing to verify by: facts and judge are off, and neither form nor support is asked for"
+        raise UsageError(msg)
+    facts = (Grounded(scope.ctx.state, Path(scope.ctx.workspace.root), scope.step.id),) if order.facts else ()
     if not order.judge:
-        return (facts,)
+        return facts
     judges = tuple(_model_judge(scope, number, model) for number, model in enumerate(order.judges or ("",), 1))
-    return (facts, judges[0] if len(judges) == 1 else Vote(judges))
+    return (*facts, judges[0] if len(judges) == 1 else Vote(judges))
 
 
 def _model_judge(scope: Scope, number: int, model: str) -> Verifier:

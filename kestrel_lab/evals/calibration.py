@@ -136,7 +136,7 @@ def calibration(judged: Iterable[Judged], config: str = "confidence", *, seed: i
 
     trials = list(judged)
     if len(trials) < FEWEST:
-        msg = f"{config}: {len(trials)} trials say how sure they are; calibration needs {FEWEST} at least, from verified answers (--verify)"
+        msg = f"{config}: {len(trials)} trials say how sure they are; calibration needs {FEWEST} at least, from verified answers (`verify: judge` of a configuration)"
         raise UsageError(msg)
     if wrong := [each.confidence for each in trials if not 0 <= each.confidence <= 1]:
         msg = f"{config}: a confidence is from 0 to 1, not {wrong[0]!r}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from kestrel_lab.core.confidence import stated
 from kestrel_lab.core.durations import waiting_time, wall_time, working_time
 from kestrel_lab.core.events import (
     CacheHit,
@@ -133,11 +134,9 @@ def verifier_pass_rate(records: Records) -> float:
 
 
 def confidence(records: Records) -> float:
-    """How sure verifiers were of the answer: of what each said last, the least; `nan` where none said it."""
-    last = {
-        r.event.verifier: r.event.confidence for r in records if isinstance(r.event, VerifierFinished) and r.event.confidence is not None
-    }
-    return min(last.values(), default=math.nan)
+    """How sure the run was of its answer, see `core.confidence`; `nan` where nothing says it."""
+    found = stated(record.event for record in records)
+    return math.nan if found is None else found.value
 
 
 def escalations(records: Records) -> float:

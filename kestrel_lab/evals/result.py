@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -137,9 +138,9 @@ class EvalResult:
         """
         judged: dict[str, list[Judged]] = {}
         for row in self.rows:
-            sure = trial_record(row, self.suite.count_errors).get("confidence")
-            if sure is not None and row.result["outcome"] != "error":
-                trial = Judged(confidence=float(sure), passed=row.result["outcome"] == "pass", scenario=row.scenario)
+            sure = float(trial_record(row, self.suite.count_errors).get("confidence", math.nan))
+            if not math.isnan(sure) and row.result["outcome"] != "error":
+                trial = Judged(confidence=sure, passed=row.result["outcome"] == "pass", scenario=row.scenario)
                 judged.setdefault(row.config, []).append(trial)
         enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
         return {config: calibration(trials, config) for config, trials in (enough or judged or {self.suite.name: []}).items()}

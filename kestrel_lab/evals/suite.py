@@ -143,6 +143,8 @@ class Config:
     """Tools in place of those of the scenarios."""
     verify: str = ""
     """What is done about the claims of answers, as for any run: `repair`, `judge` …; nothing where empty, trials are judged by checks."""
+    form: str = ""
+    """The form that answers have to have, as for any run; none where empty."""
     learning: bool = False
     """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an empty memory of its own."""
 
@@ -161,6 +163,7 @@ class Config:
             ("tools", tools),
             ("learning", self.learning),
             ("verify", self.verify),
+            ("form", self.form),
         )
 
 

@@ -128,6 +128,7 @@ class ConfigEntry(_OrText):
     routes: dict[str, Any] = Field(default_factory=dict)
     tools: list[str] | None = None
     verify: Literal["", "off", "warn", "repair", "judge"] = ""
+    form: Literal["", "none", "auto", "brief", "plan", "patch", "explanation", "research"] = ""
     learning: bool = False
 
     @model_validator(mode="before")

@@ -326,6 +326,10 @@ def _made(written: dict[str, Any]) -> ConfigEntry:
 def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list[str]) -> Config:
     if entry.model and entry.routes:
         problems.append(f"{document.place(where)}: the configuration {entry.name!r} has both model and routes: leave one of them out")
+    if entry.plan and entry.form == "auto":
+        problems.append(
+            f"{document.place(where)}: the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form"
+        )
     return Config(
         name=entry.name,
         model=entry.model,
@@ -338,6 +342,7 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
         routes=entry.routes,
         tools=_tools(entry.tools),
         verify=entry.verify,
+        form=entry.form,
         learning=entry.learning,
     )
 

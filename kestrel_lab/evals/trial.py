@@ -125,6 +125,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
                 approver=None if environment is None else environment.approver,
                 containment=scenario.containment or None,
                 verify=config.verify or "off",
+                form=config.form or "none",
                 instructions=ready.told(scenario),
                 config=config.name,
                 scenario=scenario.id,

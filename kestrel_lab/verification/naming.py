@@ -62,6 +62,11 @@ def files_in(said: Said) -> Iterator[Name]:
             yield Name(name, match.start(), match.end())
 
 
+def file_names(text: str) -> list[str]:
+    """The files that a piece of prose names, each once, in order."""
+    return list(dict.fromkeys(name.text for name in files_in(Said(text=text, at=0))))
+
+
 def names_in(said: Said) -> Iterator[Name]:
     """The names of code that a sentence names."""
     if said.kind == "code":

@@ -36,7 +36,8 @@ _TONES = {
     "warn": ("WAITING_APPROVAL", "MEDIUM", "waiting", "CANCELLED", "stopped", "retrying", "warning"),
     "error": ("FAILED", "HIGH", "CRITICAL", "error", "denied", "failed", "bad"),
 }
-_VERDICTS = {"good", "bad"}
+_PLAIN = {"good", "bad", ""}
+"""Levels of notices that need no word before them."""
 _TONE = {word: tone for tone, words in _TONES.items() for word in words}
 
 
@@ -159,7 +160,7 @@ def _row(view: RunView, row: Row) -> str:
             return f'<div style="margin:6px 0">{title}{text}{cites}{note}</div>'
         case NoticeRow():
             items = "".join(f'<div style="{_WRAP};margin-left:1em">{_safe(item)}</div>' for item in row.items)
-            said = f"<b>{_safe(row.text)}</b>" if row.level in _VERDICTS else f"<b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}"
+            said = f"<b>{_safe(row.text)}</b>" if row.level in _PLAIN else f"<b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}"
             return f'<div style="margin:4px 0">{_joined(step, said)}{items}</div>'
         case StageRow():
             again = f" · attempt {row.attempt}" if row.attempt > 1 else ""

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from kestrel_lab.core import events as e
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.views.badge import Badge
 from kestrel_lab.views.rows import NoticeRow
-from kestrel_lab.views.wording import count, shown
+from kestrel_lab.views.wording import action_line, count, shown
 
 _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
@@ -75,6 +76,17 @@ def concerns(event: e.RunFinished) -> NoticeRow | None:
     items = [f"{one.get('severity')}: {one.get('what')}" + (f" — {one['place']}" if one.get("place") else "") for one in event.concerns]
     level = "warning" if any(one.get("severity") != "minor" for one in event.concerns) else "info"
     return _row(level, f"a look at the answer found {count(len(items), 'thing')} to check", items)
+
+
+def confidence(badge: Badge) -> NoticeRow | None:
+    """The row beside an answer that says how sure it is; `None` where nothing says it."""
+    return None if badge.value is None else _row("", str(badge), [badge.why])
+
+
+def next_steps(event: e.RunFinished) -> NoticeRow | None:
+    """The row below an answer with what can be done next, a line each to be copied; `None` where there is nothing."""
+    lines = [action_line(str(one.get("text", "")), str(one.get("why", ""))) for one in event.actions if one.get("text")]
+    return _row("", "next, if you like:", lines) if lines else None
 
 
 def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:

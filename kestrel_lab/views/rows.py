@@ -176,7 +176,7 @@ class NoticeRow(Part):
     kind: str = "notice"
     step: str = ""
     level: str = "info"
-    """`info`, `good`, `warning` or `bad`."""
+    """`info`, `good`, `warning` or `bad`; empty for what needs no word before it."""
     state: str = "done"
     """`running` as long as the end of it is still to come, else `done` or `stopped`."""
     text: str = ""

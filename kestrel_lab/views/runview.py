@@ -15,10 +15,11 @@ from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import head_tail, one_line, plain
+from kestrel_lab.views.badge import badge_of
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
 from kestrel_lab.views.evidence import cites_of
-from kestrel_lab.views.notices import concerns, notice_of, prompt, verdict
+from kestrel_lab.views.notices import concerns, confidence, next_steps, notice_of, prompt, verdict
 from kestrel_lab.views.planview import PlanView
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.viewrows import added_row, call_row, notice_row, task_row, text_id, text_row
@@ -66,6 +67,9 @@ class RunView:
     """Macros that were called, by call."""
     seen: list[e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
     """What tools were asked and answered, for what the answer cites."""
+
+    verdicts: list[e.VerifierFinished] = field(default_factory=list)
+    """What verifiers said, for how sure the answer is."""
 
     @property
     def steps(self) -> dict[str, StepPart]:
@@ -244,6 +248,7 @@ def _verified(view: RunView, event: e.VerifierStarted | e.VerifierFinished) -> l
     if not rows or rows[-1].state != "running":
         rows.append(NoticeRow(id=f"v:{event.step}#{len(rows)}", step=event.step))
         view.rows[rows[-1].id] = rows[-1]
+    view.verdicts += [event] if isinstance(event, e.VerifierFinished) else []
     return [verdict(rows[-1], event).whole()]
 
 
@@ -413,8 +418,8 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
                 id="answer", role="answer", state="done", text=answer, cites=cites_of(event.answer, view.seen)
             )
             changes.append(row.whole())
-    if (told := concerns(event)) is not None:
-        changes.append(added_row(view, told))
+    sure = confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
+    changes += [added_row(view, told) for told in (sure, concerns(event), next_steps(event)) if told is not None]
     reason = shown(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
 

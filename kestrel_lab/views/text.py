@@ -106,7 +106,7 @@ def _row(row: Row, step: str) -> list[str]:
             label = "answer" if row.role == "answer" else f"{step}text"
             return [f"{label}:{'' if row.state == 'done' else f' ({row.state})'}", indent(head_tail(row.text, _TEXT_CHARS)[0], "  ")]
         case NoticeRow():
-            return [f"{row.level}: {step}{row.text}", *(indent(item, "    ") for item in row.items)]
+            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(item, "    ") for item in row.items)]
         case StageRow():
             return [f"stage {row.stage}: {row.state}{f', attempt {row.attempt}' if row.attempt > 1 else ''}"]
         case CallRow():

@@ -156,3 +156,8 @@ def _reads_as_json(text: str) -> bool:
     except ValueError:
         return not text
     return True
+
+
+def action_line(text: str, why: str) -> str:
+    """The line of an action; what follows the command is a comment to a shell."""
+    return f"{plain(text)}  # {one_line(plain(why), 200)}"

@@ -31,6 +31,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "mcp_allow": (),
         "verify": "warn",
         "network_home": False,
+        "form": "none",
         "cycles": 20,
         "cost_usd": 1.0,
         "seconds": 300.0,

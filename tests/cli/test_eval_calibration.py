@@ -1,0 +1,82 @@
+"""`kestrel eval calibration`: from stored trials to the badge of a later run."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.core.confidence import Stated
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.engine.calibrated import FILE, calibrated
+from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.calibrating import Reliability, keep_calibrations, reliability
+from kestrel_lab.lab import Lab
+
+SUITE = """\
+name: work
+epochs: 10
+configs: [{name: sure, model: "scripted:script.yaml", verify: judge}, {name: mute, model: "scripted:script.yaml"}]
+scenarios:
+  - {id: right, goal: talk, checks: [{answer_contains: hello}]}
+  - {id: wrong, goal: talk too, checks: [{answer_contains: bye}]}
+"""
+SCRIPT = """\
+rules:
+  - when: Judge an answer
+    turns: ['{"criteria": [{"criterion": 1, "met": true, "why": "so", "evidence": []}], "confidence": 0.9}']
+  - {when: talk, turns: [hello]}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A suite that was run once: of answers that are 90 % sure every second is right."""
+    place = tmp_path_factory.mktemp("suite")
+    (place / "suite.yaml").write_text(SUITE)
+    (place / "script.yaml").write_text(SCRIPT)
+    return place
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Reliability:
+    """What its trials say."""
+    lab = Lab(home=folder / ".kestrel", env={})
+    try:
+        asyncio.run(lab.eval(folder / "suite.yaml"))
+        return reliability(lab, folder / "suite.yaml")
+    finally:
+        lab.close()
+
+
+def test_it_is_shown_and_drawn(found: Reliability, tmp_path: Path) -> None:
+    """One table for each configuration that says how sure it is; others are named; the diagram is a picture."""
+    (only,) = found.configs.values()
+    assert (only.config, only.trials, round(only.error, 3)) == ("sure", 20, 0.4)
+    assert "90%" in repr(found)
+    assert found.notes == ("left out, fewer than 20 of their trials say how sure they are: mute",)
+    assert [path.read_bytes()[:4] for path in found.write(tmp_path / "out" / "r.png")] == [b"\x89PNG"]
+    with pytest.raises(UsageError, match="cannot be drawn"):
+        found.write(tmp_path / "r.banana")
+
+
+def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) -> None:
+    """Kept, it stands beside answers whose confidence rests on the same; other models and other confidences are not calibrated by it."""
+    lab = Session(folder / ".kestrel", f"scripted:{folder / 'script.yaml'}", env={})
+    (line,) = keep_calibrations(lab, found)
+    assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
+    run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
+    badge = run.confidence
+    assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "medium")
+    told = "confidence: medium (.90; of answers this sure, 50 % were right: 20 trials of suite work)"
+    assert (str(badge), told in repr(run), told in run._repr_html_()) == (told, True, True)
+
+    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.3, basis="verdict", why="")) == {}
+    assert calibrated(folder / ".kestrel", "another", Stated(value=0.9, basis="verdict", why="")) == {}
+    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="support", why="")) == {}
+    (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
+    run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
+    assert (str(run.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
+    assert "is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.concerns[0]["what"]  # type: ignore[operator]
+    (folder / ".kestrel" / FILE).unlink()
+    lab.close()
