@@ -28,6 +28,12 @@ async def look(name: str) -> str:
     return f"{name} looks fine"
 
 
+@tool(danger_level="safe", effect="opaque")
+async def touch(name: str) -> str:
+    """Look by hand: what came before is on disk when it begins."""
+    return f"{name} feels fine"
+
+
 @tool(danger_level="high")
 async def launch() -> str:
     """Launch it."""
@@ -39,9 +45,9 @@ def saved(run: Run) -> list[tuple[int, str]]:
     return [(event.seq, event.reason) for event in run.events() if isinstance(event, CheckpointSaved)]
 
 
-def looking(turns: int) -> list[Turn]:
+def looking(turns: int, by: str = "look") -> list[Turn]:
     """So many turns with a call each."""
-    return [[("look", {"name": str(number)})] for number in range(turns)]
+    return [[(by, {"name": str(number)})] for number in range(turns)]
 
 
 def at_leisure(turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
@@ -56,7 +62,7 @@ def at_leisure(turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
 
 def go(home: Path, turns: list[Turn] | Callable[[ModelRequest], Turn], **options: Any) -> tuple[Session, Run]:
     """A run of these turns, in a session of its own."""
-    session = Session(home, env={}, tools=[look, launch], checkpoint_every=options.pop("every", 10), limits=Limits(cycles=60))
+    session = Session(home, env={}, tools=[look, touch, launch], checkpoint_every=options.pop("every", 10), limits=Limits(cycles=60))
     return session, asyncio.run(session.run("go", model=ScriptedModel(turns), workspace=home, **options))
 
 
@@ -84,7 +90,7 @@ def test_a_snapshot_every_few_turns(tmp_path: Path) -> None:
 
 def test_a_long_run_is_kept_less_often(tmp_path: Path) -> None:
     """Past twenty times the number of turns, snapshots come after a twentieth more turns: their cost grows as the run does, not as its square."""
-    session, run = go(tmp_path, [*looking(200), "done"], every=2, limits=Limits(cycles=300))
+    session, run = go(tmp_path, [*looking(200, by="touch"), "done"], every=2, limits=Limits(cycles=300))
     turns, kept = 0, [0]
     for event in run.events():
         turns += isinstance(event, ModelAnswered)

@@ -221,7 +221,7 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
 def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
     assert completions("%kestrel r") == ["resume", "rules", "run", "runs"]
-    assert completions("%kestrel eval c") == ["compare"]
+    assert completions("%kestrel eval c") == ["calibration", "compare"]
     assert completions("%kestrel macros a") == ["accept"]
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
     assert "--workspace" in completions("%%kestrel ")
