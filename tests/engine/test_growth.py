@@ -119,7 +119,12 @@ def expected(work: Growing) -> tuple[dict[str, str], bool]:
         if ends == before:
             break
     reach = {name: _reached(plan, name) for name, end in ends.items() if end == "failed"}
-    return ends, any(not any(ends[handler] == "ok" for handler in handlers) for handlers in reach.values())
+    return ends, any(not _settled(name, ends, reach) for name in reach)
+
+
+def _settled(failed: str, ends: dict[str, str], reach: dict[str, set[str]]) -> bool:
+    """Whether a step that came after dealt with it: one that ended well, or one whose own failure was dealt with."""
+    return any(ends[handler] == "ok" or (ends[handler] == "failed" and _settled(handler, ends, reach)) for handler in reach[failed])
 
 
 def _before(plan: Plan, name: str) -> set[str]:
@@ -183,6 +188,15 @@ def test_two_failures_before_one_repair() -> None:
         "c": (False, True),
         "repair": (True, False),
     }
+
+
+def test_a_repair_that_fails_and_is_repaired() -> None:
+    """A failure is dealt with when the step that took it up failed too, and that failure was dealt with."""
+    steps = (Step(id="a", goal="x"), *(Step(id=name, goal="x", depends_on=(need,), after_failure=True) for name, need in ("ba", "cb")))
+    work = Growing(plan=Plan(steps=steps), grows={}, fails=frozenset({"a", "b"}), ticks={})
+    assert expected(replace(work)) == ({"a": "failed", "b": "failed", "c": "ok"}, False)
+    asyncio.run(StepScheduler(work.plan, work, emit=work.hear).run_parallel(1))
+    assert {name: event.ok for name, event in work.told.items()} == {"a": False, "b": False, "c": True}
 
 
 def test_a_scheduler_that_does_not_wait_for_what_grew_is_caught() -> None:
