@@ -67,6 +67,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors, for a third of the time tests wait for kernels, browsers and servers."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     """An empty folder for runs to work in."""

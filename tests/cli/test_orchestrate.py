@@ -85,4 +85,4 @@ def test_a_failed_session_is_resumed_in_a_new_run(kestrel: Kestrel, tmp_path: Pa
 def test_a_resumed_run_follows_its_own_plan(kestrel: Kestrel) -> None:
     """A plan or an input beside --resume is refused."""
     code, _, err = kestrel("run", "--resume", "r1", "--plan", "standard")
-    assert (code, "a run that is resumed keeps its plan: leave --plan, --input and --verify out" in err) == (2, True)
+    assert (code, "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out" in err) == (2, True)

@@ -31,7 +31,7 @@ from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.events import ApprovalGiven, Event, to_json
 from kestrel_lab.core.jsontypes import dumps
-from kestrel_lab.engine import session as session_module
+from kestrel_lab.engine import launching as launching_module
 from kestrel_lab.engine.approvals import ApprovalDesk
 from kestrel_lab.engine.session import Session
 from kestrel_lab.log.connection import connect
@@ -151,7 +151,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
         return effects.exists() and line in effects.read_text().splitlines()
 
     if mutant == "repeat":
-        vars(session_module)["ApprovalDesk"] = RepeatingDesk
+        vars(launching_module)["ApprovalDesk"] = RepeatingDesk
     session = Session(folder / "home", env={}, tools=reference.tools(effect), checkpoint_every=2)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)

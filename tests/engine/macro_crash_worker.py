@@ -10,7 +10,7 @@ from crash_worker import NotingStore, Points, RepeatingDesk, note
 from reference import HonestPerson
 from test_macro_runs import TURNS, with_deploy
 
-from kestrel_lab.engine import session as session_module
+from kestrel_lab.engine import launching as launching_module
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -28,7 +28,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
         return effects.exists() and line in effects.read_text().splitlines()
 
     if mutant == "repeat":
-        vars(session_module)["ApprovalDesk"] = RepeatingDesk
+        vars(launching_module)["ApprovalDesk"] = RepeatingDesk
     session = with_deploy(folder / "home", folder, effect)
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)

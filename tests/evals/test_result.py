@@ -84,7 +84,8 @@ def test_the_report_is_one_safe_file(result, tmp_path):
     path = result.report(tmp_path / "out" / "report.html")
     text = path.read_text(encoding="utf-8")
     assert text.count('<details id="run-') == 40
-    assert text.index("What did not pass") < text.index("idea") < text.index("What passed")
+    words = re.sub(r"base64,[^\"]*", "", text)  # a picture may spell anything
+    assert words.index("What did not pass") < words.index("idea") < words.index("What passed")
     assert "No real model answered for" in text
     assert "data:image/png;base64," in text
     assert EVIL not in text
