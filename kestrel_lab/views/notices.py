@@ -79,8 +79,8 @@ def concerns(event: e.RunFinished) -> NoticeRow | None:
 
 
 def confidence(badge: Badge) -> NoticeRow | None:
-    """The row beside an answer that says how sure it is; `None` where nothing says it."""
-    return None if badge.value is None else _row("", str(badge), [badge.why])
+    """The row beside an answer that says how sure it is; `None` where nothing speaks for any word: `run.confidence` still has the number."""
+    return None if badge.word == "unknown" else _row("", str(badge), [badge.why])
 
 
 def next_steps(event: e.RunFinished) -> NoticeRow | None:
