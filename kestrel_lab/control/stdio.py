@@ -7,6 +7,7 @@ behind at the end, since a read of standard input cannot be called off.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import sys
 import threading
@@ -115,7 +116,7 @@ class LineTransport:
         work = self._link.refuse(what) if isinstance(what, Refused) else self._link.send(what)
         try:
             asyncio.run_coroutine_threadsafe(work, self._loop).result()
-        except (RuntimeError, asyncio.CancelledError):  # it is over
+        except (RuntimeError, asyncio.CancelledError, concurrent.futures.CancelledError):  # it is over
             work.close()
 
     def _soon(self, function: Callable[..., object], *args: object) -> None:
