@@ -68,8 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors, for a third of the time tests wait for kernels, browsers and servers."""
-    return (os.cpu_count() or 1) + 1
+    """Two for each processor: a good part of the time tests wait, for kernels, browsers, servers and disks."""
+    return 2 * (os.cpu_count() or 1)
 
 
 @pytest.fixture
