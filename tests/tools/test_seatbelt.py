@@ -13,7 +13,7 @@ from kestrel_lab.tools.sandbox.seatbelt import can_seatbelt, profile, seatbelt_l
 
 def text(**options: object) -> str:
     """A profile for one workspace."""
-    given = {"read": [Path("/data/in")], "write": [Path("/work/space")], "private": Path("/private/tmp/own"), "sandbox": Sandbox()}
+    given = {"read": [Path("/data/in")], "write": [Path("/srv/space")], "private": Path("/private/tmp/own"), "sandbox": Sandbox()}
     return profile(**{**given, **options})  # type: ignore[arg-type]
 
 
@@ -22,7 +22,7 @@ def test_everything_is_refused_but_what_is_named() -> None:
     lines = text().splitlines()
     assert lines[:2] == ["(version 1)", "(deny default)"]
     body = text().replace("\n", " ")
-    assert '(allow file-write*   (subpath "/work/space")   (subpath "/private/tmp/own"))' in body
+    assert '(allow file-write*   (subpath "/srv/space")   (subpath "/private/tmp/own"))' in body
     assert body.count("(allow file-write") == 2
     assert '(subpath "/data/in")' in body
     assert not any(word in body for word in ('(subpath "/")', "(allow default)", "(allow network", "system-socket", "(allow file-read*)"))
@@ -30,13 +30,13 @@ def test_everything_is_refused_but_what_is_named() -> None:
 
 def test_the_last_rule_holds_so_what_is_guarded_comes_last() -> None:
     """Keys, hooks and settings of git, and the lab's own folder are denied behind all that is allowed; so is what the lab hides."""
-    body = text(sandbox=Sandbox(hidden=(Path("/work/space/secret"),)))
+    body = text(sandbox=Sandbox(hidden=(Path("/srv/space/secret"),)))
     last_allowed = max(body.rindex("(allow file-read*"), body.rindex("(allow file-write*"), body.rindex("(allow file-write-data"))
     for place in (
-        "/work/space/.git/hooks",
-        "/work/space/.git/config",
-        "/work/space/.kestrel",
-        "/work/space/secret",
+        "/srv/space/.git/hooks",
+        "/srv/space/.git/config",
+        "/srv/space/.kestrel",
+        "/srv/space/secret",
         *map(str, secret_places()[:5]),
     ):
         assert body.index(f'"{Path(place).resolve()}"', body.index("(deny file-read*")) > last_allowed
