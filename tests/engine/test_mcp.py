@@ -63,6 +63,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield open_session
     for session in opened:
         session.close()
+    until = time.monotonic() + 5  # a process that was killed is seen a moment longer
+    while programs() - before and time.monotonic() < until:
+        time.sleep(0.05)
     assert programs() - before == set()
 
 
