@@ -68,8 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each processor: a good part of the time tests wait, for kernels, browsers, servers and disks."""
-    return 2 * (os.cpu_count() or 1)
+    """One more than there are processors: a good part of the time tests wait, for kernels, browsers, servers and disks."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture

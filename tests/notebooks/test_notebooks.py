@@ -31,6 +31,7 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # a model on this machine shares it with other tests
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_headless(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every notebook runs to its end with nobody there and leaves output that needs no kernel."""
