@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kestrel_lab.core.errors import KestrelError, RunError, boundary
 from kestrel_lab.core.events import Record
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.spans import Span, answered
@@ -96,16 +97,18 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
                 yield call, steps[name].tool, steps[name].args, text
 
 
-def looked_at(
-    state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "", seconds: float | None = None
-) -> tuple[Issue, ...]:
-    """What the deterministic checks find wrong with an answer; a check that fails is itself told of, never hidden."""
-    try:
+def checked(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "", seconds: float | None = None) -> tuple[Issue, ...]:
+    """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
+    with boundary(RunError, "the look at what the answer names"):
         return VerifierEngine()(subject_in(state, root, answer, goal=goal, but=but, seconds=seconds))
-    except Exception as error:  # noqa: BLE001  # an answer is not lost to a defect of what looks at it
-        return (
-            issue("minor", "", f"the answer could not be checked: {type(error).__name__}: {error}", "please report it", check="checks"),
-        )
+
+
+def looked_at(state: RunState, root: Path, answer: str, *, seconds: float | None = None) -> tuple[Issue, ...]:
+    """`checked`, to be told beside an answer and to decide nothing: that a check broke is told too."""
+    try:
+        return checked(state, root, answer, seconds=seconds)
+    except KestrelError as error:  # an answer is not lost to a defect of what looks at it
+        return (issue("minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"),)
 
 
 def _root(workspace: str) -> Path | None:

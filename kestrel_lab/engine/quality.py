@@ -15,7 +15,7 @@ from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.template import escape
 from kestrel_lab.engine.artifacts import as_text, told
 from kestrel_lab.engine.dialogue import Dialogue, read_json
-from kestrel_lab.engine.evidence import looked_at, subject_in
+from kestrel_lab.engine.evidence import checked, subject_in
 from kestrel_lab.engine.operation import Done, Scope
 from kestrel_lab.verification.evidence import Backed, evidence_of
 from kestrel_lab.verification.issues import issue
@@ -79,7 +79,7 @@ async def quality(scope: Scope) -> Done:
     goal = as_text(args.get("goal")).strip() or (ctx.state.started.goal if ctx.state.started else "")
     root = Path(ctx.workspace.root)
     found: list[dict[str, Json]] = [
-        {**one.as_json(), "step": ""} for one in await asyncio.to_thread(looked_at, ctx.state, root, answer, goal=goal, but=scope.step.id)
+        {**one.as_json(), "step": ""} for one in await asyncio.to_thread(checked, ctx.state, root, answer, goal=goal, but=scope.step.id)
     ]
     if not answer:
         found.append({**issue("critical", "", "there is no answer", "answer the goal", check="answer").as_json(), "step": ""})

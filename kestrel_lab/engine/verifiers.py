@@ -16,7 +16,7 @@ from kestrel_lab.core.protocols import Claim, Verification, Verifier
 from kestrel_lab.core.text import head_tail, one_line
 from kestrel_lab.engine.artifacts import told
 from kestrel_lab.engine.dialogue import Dialogue, read_json
-from kestrel_lab.engine.evidence import looked_at
+from kestrel_lab.engine.evidence import checked
 from kestrel_lab.log.fold import RunState
 
 MAX_EVIDENCE = 24_000
@@ -132,7 +132,7 @@ class Grounded:
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge; what is only questionable is not held against the answer."""
-        found = await asyncio.to_thread(looked_at, self.state, self.root, claim.answer, goal=claim.goal, but=self.but)
+        found = await asyncio.to_thread(checked, self.state, self.root, claim.answer, goal=claim.goal, but=self.but)
         wrong = tuple(str(one) for one in found if one.refuses)
         return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=wrong)
 

@@ -7,9 +7,11 @@ import pytest
 
 from kestrel_lab.core.events import RunFinished
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.verification.engine import VerifierEngine
 
 ANSWER = "The constant MAX in `limits.py` is 30 now.\n\n```sh\npython limits.py\npython -m compileall .\n```"
 NEXT = [
@@ -82,3 +84,20 @@ def test_hostile_answers_bring_no_markup(session: Session, workspace: Path) -> N
     assert [one.text for one in run.next_actions] == ["git <img src=x onerror=alert(1)>"]
     for page in (run._repr_html_(), run.next_actions._repr_html_()):
         assert ("<img" in page, "&lt;img" in page) == (False, True)
+
+
+@pytest.mark.parametrize(("level", "status"), [("warn", RunStatus.COMPLETE), ("repair", RunStatus.FAILED)])
+def test_a_check_that_breaks_passes_nothing(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch, level: str, status: RunStatus
+) -> None:
+    """Beside an answer it is told that nobody looked; where the answer has to pass, it does not."""
+
+    def broken(*_: object) -> tuple[()]:
+        msg = "a defect"
+        raise ZeroDivisionError(msg)
+
+    monkeypatch.setattr(VerifierEngine, "__call__", broken)
+    run = session.run_sync("go", model=ScriptedModel(lambda _: "It is in `gone.py`."), workspace=workspace, verify=level)
+    assert run.status is status
+    told = run.reason if status is RunStatus.FAILED else str(run.concerns)
+    assert "the look at what the answer names failed: ZeroDivisionError: a defect" in told
