@@ -23,6 +23,7 @@ from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.evidence import EvidenceTable, evidence_table, report_html
 from kestrel_lab.engine.keeping import Answers
 from kestrel_lab.engine.looking import proposed
+from kestrel_lab.engine.qualityreport import Quality, quality_of
 from kestrel_lab.engine.retrievals import RunRetrieval
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
@@ -196,6 +197,11 @@ class Run:
     def concerns(self) -> list[dict[str, Json]]:
         """What a look at the answer found questionable when it was given: `severity`, `place`, `what`, `fix`, `check` each."""
         return [] if self._state.finished is None else self._state.finished.concerns
+
+    @property
+    def quality(self) -> Quality:
+        """The last report on the quality of its answer, as a table; without a step that reports it says how to get one."""
+        return quality_of(self._state)
 
     @property
     def confidence(self) -> Badge:

@@ -208,7 +208,7 @@ class Session(Launching):
                 such as an `LLMAgent`. Without it one agent works on the goal. All steps share the limits. The
                 run's answer is what the steps answer that no other step waits for.
             inputs: Values for the inputs that a workflow declares.
-            verify: What is done about the answer's claims: `off`, `warn`, `repair` or `judge`; the session's by default.
+            verify: What is done about the answer's claims: `off`, `warn`, `repair`, `judge` or `quality`; the session's by default.
             form: The form that the answer has to have: `brief`, `plan`, `patch`, `explanation`, `research`, `auto` (as fits what
                 the goal asks for; without a plan only) or `none`; the session's by default.
             resolve: Finds the models that single steps name; `resolve_model` by default.

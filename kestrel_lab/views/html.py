@@ -161,7 +161,8 @@ def _row(view: RunView, row: Row) -> str:
         case NoticeRow():
             items = "".join(f'<div style="{_WRAP};margin-left:1em">{_safe(item)}</div>' for item in row.items)
             said = f"<b>{_safe(row.text)}</b>" if row.level in _PLAIN else f"<b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}"
-            return f'<div style="margin:4px 0">{_joined(step, said)}{items}</div>'
+            table = f'<div style="overflow-x:auto">{table_html(row.table[0], row.table[1:])}</div>' if row.table else ""
+            return f'<div style="margin:4px 0">{_joined(step, said)}{items}{table}</div>'
         case StageRow():
             again = f" · attempt {row.attempt}" if row.attempt > 1 else ""
             return f'<div style="margin:8px 0 2px"><b>Stage {_safe(row.stage)}</b>{again} {_badge(row.state)}</div>'

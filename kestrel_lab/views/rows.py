@@ -182,6 +182,8 @@ class NoticeRow(Part):
     text: str = ""
     items: list[str] = field(default_factory=list)
     """What belongs to it, a line or more each."""
+    table: list[list[str]] = field(default_factory=list)
+    """What belongs to it and has columns: their headings, then row by row."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
 from kestrel_lab.views.evidence import cites_of
 from kestrel_lab.views.notices import concerns, confidence, next_steps, notice_of, prompt, verdict
 from kestrel_lab.views.planview import PlanView
+from kestrel_lab.views.quality import quality_row
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.viewrows import added_row, call_row, notice_row, task_row, text_id, text_row
 from kestrel_lab.views.wording import (
@@ -125,8 +126,11 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return view.plan.proposed(event)
         case e.PlanExtended():
             return view.plan.extended(event)
-        case e.StepStarted() | e.StepFinished():
+        case e.StepStarted():
             return view.plan.stepped(event)
+        case e.StepFinished():
+            report = quality_row(event, view.plan.operation(event.step))
+            return [*view.plan.stepped(event), *([] if report is None else [added_row(view, report)])]
         case e.StageStarted() | e.StageFinished():
             return _staged(view, event)
         case e.ModelCalled():

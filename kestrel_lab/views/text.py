@@ -55,6 +55,11 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
+def table_lines(table: Sequence[Sequence[str]]) -> list[str]:
+    """A table with headings where there is no room for columns: a line per row, without what is empty."""
+    return [" · ".join(cell for cell in row if cell) for row in table[1:]]
+
+
 def in_order(view: RunView) -> list[tuple[StepPart, int]]:
     """The steps as written, each followed by what it grew; with each, how many steps up it comes from."""
     children: dict[str, list[StepPart]] = {}
@@ -106,7 +111,8 @@ def _row(row: Row, step: str) -> list[str]:
             label = "answer" if row.role == "answer" else f"{step}text"
             return [f"{label}:{'' if row.state == 'done' else f' ({row.state})'}", indent(head_tail(row.text, _TEXT_CHARS)[0], "  ")]
         case NoticeRow():
-            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(item, "    ") for item in row.items)]
+            lines = (*row.items, *table_lines(row.table))
+            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(line, "    ") for line in lines)]
         case StageRow():
             return [f"stage {row.stage}: {row.state}{f', attempt {row.attempt}' if row.attempt > 1 else ''}"]
         case CallRow():
