@@ -102,9 +102,9 @@ function textRow() {
       if (c.role !== undefined) root.dataset.role = c.role;
       if (c.text !== undefined) put(body, c.text);
       if (c.note !== undefined) put(note, c.note);
-      if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text]) => {
+      if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text, since]) => {
         const cite = make("details"), title = make("summary");
-        title.append(make("code", "", name));
+        title.append(make("code", "", name), ...(since ? [" ", make("span", "kst-badge", since)] : []));
         cite.append(title, block(text));
         return cite;
       }));

@@ -109,7 +109,12 @@ def _row(row: Row, step: str) -> list[str]:
             return []
         case TextRow():
             label = "answer" if row.role == "answer" else f"{step}text"
-            return [f"{label}:{'' if row.state == 'done' else f' ({row.state})'}", indent(head_tail(row.text, _TEXT_CHARS)[0], "  ")]
+            changed = [f"  cites {name}: {since}" for name, _, since in row.cites if since]
+            return [
+                f"{label}:{'' if row.state == 'done' else f' ({row.state})'}",
+                indent(head_tail(row.text, _TEXT_CHARS)[0], "  "),
+                *changed,
+            ]
         case NoticeRow():
             lines = (*row.items, *table_lines(row.table))
             return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(line, "    ") for line in lines)]

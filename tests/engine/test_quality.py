@@ -236,7 +236,11 @@ def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: P
     entry = {"severity": "major", "place": "is red", "what": "<b>which</b> red?", "fix": "say which"}
     said = json.dumps({"issues": [entry], "missing_evidence": ["Nobody saw it."]})
     run = carry_out(tmp_path, workspace, answers("The roof is red.", said), verify="quality")
-    assert (run.status, run.answer, [step.operation for step in run.plan.steps]) == (RunStatus.COMPLETE, "The roof is red.", ["", "quality"])
+    assert (run.status, run.answer, [step.operation for step in run.plan.steps]) == (
+        RunStatus.COMPLETE,
+        "The roof is red.",
+        ["", "quality"],
+    )
     assert run.quality.frame[["severity", "place", "fix", "step"]].to_numpy().tolist() == [
         ["major", "is red", "say which", "answer"],
         ["no evidence", "Nobody saw it.", "show where it is from, or say that it is not known", ""],
