@@ -52,7 +52,7 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     found = await asyncio.to_thread(_look, ctx.state, Path(ctx.workspace.root), answer)
     told = [one.as_json() for one in found.concerns]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
-    end = replace(end, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
+    end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
     try:
         return await _calibrated(ctx, end)
     except UsageError as error:  # the answer is not lost to a file that somebody edited

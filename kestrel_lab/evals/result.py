@@ -15,6 +15,7 @@ from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.bycheck import check_rates
 from kestrel_lab.evals.calibration import FEWEST, Calibration, Judged, calibration
+from kestrel_lab.evals.concerns import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.frontier import Frontier, frontier
 from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
@@ -130,6 +131,15 @@ class EvalResult:
         that broke are in none. Missing where there are no such trials.
         """
         return shown_frame(abstentions(self.suite, self.rows)).set_index("config")
+
+    def concerns(self) -> pd.DataFrame:
+        """One row per configuration and kind: the `share` of its trials in whose answers a look found something of that kind, `low`, `high`.
+
+        Kinds: `files`, `names`, `numbers`, … as `evals.concerns` says. Raises `UsageError` where no answer was looked at:
+        that is done with `verify: warn` of a configuration, or more.
+        """
+        rates = concern_rates(self.rows, reduced(self.rows, self.suite.count_errors).grouped("config"))
+        return shown_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
 
     def calibration(self) -> dict[str, Calibration]:
         """By configuration, how well the `confidence` of its verified answers tells whether they pass; each has `.plot()`.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.concerns import PREFIX
 from kestrel_lab.evals.gate import SUCCESS, shown
 from kestrel_lab.evals.plots import families_figure
 from kestrel_lab.evals.reducer import Group, reduced
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_estimate")
-"""Metrics that are shown when none are named; `recall@k` beside them where it is known."""
+"""Metrics that are shown when none are named; beside them `recall@k` and `concerns` where they are known, and `concerns:KIND` of kinds that were found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -54,7 +55,7 @@ class StoredSummary:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings, and a row of texts per configuration and group."""
-        metrics = self.metrics or (*SHOWN, *(name for name in self.known if name.startswith("recall@")))
+        metrics = self.metrics or (*SHOWN, *filter(self._tells, self.known))
         headings = [
             "configuration",
             *([self.by] if self.by != "config" else []),
@@ -80,6 +81,11 @@ class StoredSummary:
 
     def _repr_html_(self) -> str:
         return f"{headline_html(self.headline)}{table_html(*self.table())}"
+
+    def _tells(self, name: str) -> bool:
+        """Whether a metric that is not known of all trials has something to tell: what answers were held against, and what was found."""
+        values = [record[name] for record in self.records if not math.isnan(record[name])]
+        return bool(values) and (name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values)))
 
     @property
     def known(self) -> list[str]:

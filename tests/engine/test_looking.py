@@ -70,9 +70,11 @@ def test_it_is_said_in_every_view(session: Session, workspace: Path) -> None:
 
 @pytest.mark.parametrize(("answer", "verify"), [("It is 30.", "warn"), (ANSWER, "off")])
 def test_where_there_is_nothing_nothing_is_said(session: Session, workspace: Path, answer: str, verify: str) -> None:
-    """An answer without tools and files, and one that nobody looks at, as in trials: the log and the views are as they always were."""
+    """An answer without tools and files, and one that nobody looks at, as in trials: no view differs, and the log only tells whether somebody looked."""
     run = carry_out(session, workspace, ScriptedModel([answer]), verify=verify)
-    assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(outcome="complete", answer=answer)
+    assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(
+        outcome="complete", answer=answer, looked=verify != "off"
+    )
     assert (run.confidence.value, run.confidence.word, str(run.confidence)) == (None, "unknown", "confidence: unknown")
     assert ("confidence" in repr(run), "next, if you like" in repr(run)) == (False, False)
 
