@@ -110,6 +110,14 @@ def _allowed(value: Any) -> tuple[str, ...]:
     return tuple(checked_pattern(word.strip()) for word in words if word.strip())
 
 
+def _share(value: Any) -> float | None:
+    number = _number(value)
+    if number is not None and number > 1:
+        msg = "must be a share from 0 to 1, or none"
+        raise ValueError(msg)
+    return number
+
+
 def _verify(value: Any) -> str:
     return parse_verify(_text(value))
 
@@ -142,6 +150,11 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         "warn",
         _verify,
         "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too), quality (a report on them)",
+    ),
+    "abstain": (
+        None,
+        _share,
+        "confidence that an answer has to state, else its run fails and says so; see `kestrel eval calibration --risk`",
     ),
     "network_home": (False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
     "form": ("none", _form, f"form that answers have to have: {forms()}"),

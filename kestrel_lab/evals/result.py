@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.bycheck import check_rates
-from kestrel_lab.evals.calibration import FEWEST, Calibration, Judged, calibration
+from kestrel_lab.evals.calibration import FEWEST, Calibration, calibration
 from kestrel_lab.evals.concerns import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.frontier import Frontier, frontier
 from kestrel_lab.evals.gating import GateReport, decide
@@ -23,6 +22,7 @@ from kestrel_lab.evals.plots import configs_figure, families_figure
 from kestrel_lab.evals.pullrequest import result_markdown
 from kestrel_lab.evals.reducer import Group, reduced
 from kestrel_lab.evals.report import report_page
+from kestrel_lab.evals.riskcoverage import CURVE_COLUMNS, judged_of
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import (
     COLUMNS,
@@ -146,14 +146,19 @@ class EvalResult:
 
         Raises `UsageError` where no configuration has enough trials with a confidence; others are left out.
         """
-        judged: dict[str, list[Judged]] = {}
-        for row in self.rows:
-            sure = float(trial_record(row, self.suite.count_errors).get("confidence", math.nan))
-            if not math.isnan(sure) and row.result["outcome"] != "error":
-                trial = Judged(confidence=sure, passed=row.result["outcome"] == "pass", scenario=row.scenario)
-                judged.setdefault(row.config, []).append(trial)
+        judged = judged_of(self.rows)
         enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
         return {config: calibration(trials, config) for config, trials in (enough or judged or {self.suite.name: []}).items()}
+
+    def risk_coverage(self) -> pd.DataFrame:
+        """One row per configuration and `threshold` of confidence, the surest first: what answering only from there on would give.
+
+        `coverage`, the share of trials that is kept, `risk`, the share of these that failed, with its 95 % interval `low`
+        and `high`, clustered by scenario, and `trials`, how many these are. Drawn beside the reliability diagram by
+        `calibration()[CONFIG].plot()`, where `.curve.choose(risk)` also finds a threshold. Raises `UsageError` like `calibration`.
+        """
+        rows = [row for found in self.calibration().values() for row in found.curve.rows()]
+        return shown_frame(rows, columns=list(CURVE_COLUMNS))
 
     def by_check(self) -> pd.DataFrame:
         """One row per configuration and check: how often it passed in the trials that were judged, `success_rate` with `low` and `high`."""

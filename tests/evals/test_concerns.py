@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from pathlib import Path
 
 import pytest
 

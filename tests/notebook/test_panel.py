@@ -86,7 +86,14 @@ def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
         shown.view.apply(record)
     shown._run, shown._handle, shown._open = run, place, False  # type: ignore[assignment]
     said = []
-    for text in ("The roof is red.\n", "The roof is blue.\n", "The roof is blue.\n", "Look:\nThe roof is red.\n", None, "The roof is red.\n"):
+    for text in (
+        "The roof is red.\n",
+        "The roof is blue.\n",
+        "The roof is blue.\n",
+        "Look:\nThe roof is red.\n",
+        None,
+        "The roof is red.\n",
+    ):
         file.unlink(missing_ok=True)
         if text is not None:
             file.write_text(text)
