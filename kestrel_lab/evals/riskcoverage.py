@@ -26,7 +26,7 @@ CURVE_COLUMNS: Final = ("config", "threshold", "coverage", "risk", "low", "high"
 MOST_POINTS: Final = 100
 _TRIED: Final = 10
 """Thresholds that are tried for a stated risk at most."""
-_FIRST: Final = 1 / 8
+_FIRST: Final = 1 / 4
 """The share of trials that the first of them keeps, where that is enough: with fewer one failure would end the search."""
 
 
