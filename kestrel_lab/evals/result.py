@@ -20,6 +20,7 @@ from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.plots import configs_figure, families_figure
 from kestrel_lab.evals.pullrequest import result_markdown
+from kestrel_lab.evals.recalls import RECALL_COLUMNS, recall_rows
 from kestrel_lab.evals.reducer import Group, reduced
 from kestrel_lab.evals.report import report_page
 from kestrel_lab.evals.riskcoverage import CURVE_COLUMNS, judged_of
@@ -131,6 +132,15 @@ class EvalResult:
         that broke are in none. Missing where there are no such trials.
         """
         return shown_frame(abstentions(self.suite, self.rows)).set_index("config")
+
+    def recall(self) -> pd.DataFrame:
+        """One row per trial and item that a check `recall_at` wants: what was found, and where the rest was lost.
+
+        `found`, `place` among the results that the agent was shown, `state` (`found`, `behind`, `dropped`, `chosen`, `unmatched` or
+        `not looked for`), the `step` of the search that dropped it last, and `why`, as the trial's log has it. The means
+        are `recall@k` of `by("family")` and `by("scenario")`, with intervals. Empty for suites without such checks.
+        """
+        return shown_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
 
     def concerns(self) -> pd.DataFrame:
         """One row per configuration and kind: the `share` of its trials in whose answers a look found something of that kind, `low`, `high`.

@@ -116,8 +116,8 @@ def _row(row: Row, step: str) -> list[str]:
                 *changed,
             ]
         case NoticeRow():
-            lines = (*row.items, *table_lines(row.table))
-            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(line, "    ") for line in lines)]
+            below = (*row.items, *table_lines(row.table))
+            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(line, "    ") for line in below)]
         case StageRow():
             return [f"stage {row.stage}: {row.state}{f', attempt {row.attempt}' if row.attempt > 1 else ''}"]
         case CallRow():
