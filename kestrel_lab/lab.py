@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -89,6 +90,7 @@ class Lab(Session):
             network=self.settings["network"],
             containment=self.settings["containment"],
             verify=self.settings["verify"],
+            abstain=self.settings["abstain"],
             network_home=self.settings["network_home"],
             form=self.settings["form"],
             env=env,
@@ -109,6 +111,10 @@ class Lab(Session):
                 self.cache.mode = changed[key]
             case "model" | "approve" | "checkpoint_every":
                 setattr(self, key, changed[key])
+            case "verify" | "form":
+                setattr(self, key, changed[key])
+            case "abstain":
+                self.ports = replace(self.ports, abstain=changed[key])
             case "network" | "sandbox":
                 self.sandbox = Sandbox.parse(changed["sandbox"], network=changed["network"], hidden=[self.home.resolve()])
             case _ if key in LIMITS:

@@ -49,13 +49,18 @@ class RecallAt:
     async def __call__(self, trial: Trial) -> Score:
         """Pass when enough of the items are there."""
         shown = list(dict.fromkeys(results(trial.records, self.tool)))
-        missing = [item for item in self.items if not any(_names(result, item) for result in shown[: self.k])]
+        missing = [item for item in self.items if not any(self.names(result, item) for result in shown[: self.k])]
         value = 1 - len(missing) / len(self.items)
         # A share such as 2 / 3 is written as .67 in a file only by mistake; rounding errors are forgiven.
         passed = value >= self.at_least - 1e-9
         where = f"the first {self.k} of {len(shown)} results" if shown else "no results"
         reason = "" if passed else f"not in {where}: {one_line(', '.join(missing), 160)}"
         return Score(check=self.label, passed=passed, value=value, reason=reason)
+
+    @staticmethod
+    def names(text: str, item: str) -> bool:
+        """Whether a result names an item, letter by letter and not inside a longer name."""
+        return re.search(rf"(?<!\w){re.escape(item)}(?!\w)", text) is not None
 
 
 def results(records: Iterable[Record], tool: str) -> Iterator[str]:
@@ -75,7 +80,3 @@ def _elements(answer: ToolAnswered) -> Iterator[str]:
 
 def _text(value: Json) -> str:
     return value if isinstance(value, str) else dumps(value)
-
-
-def _names(text: str, item: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(item)}(?!\w)", text) is not None

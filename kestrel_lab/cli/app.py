@@ -95,7 +95,10 @@ def run(
         typer.Option("--expand/--no-expand", help="Let it look for MCP servers with tools that it lacks, and ask to install one."),
     ] = None,
     verify: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="What is done about the answer's claims: off, warn, repair, judge.")
+        str | None,
+        typer.Option(
+            metavar="LEVEL", help="What is done about the answer's claims: off, warn, repair, judge, quality (a report, nothing changed)."
+        ),
     ] = None,
     form: Annotated[
         str | None, typer.Option(metavar="FORM", help="What the answer has to look like: brief, plan, patch, explanation, research, auto.")

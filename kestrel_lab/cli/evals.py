@@ -342,18 +342,30 @@ def show_calibration(
     commit: Commit = None,
     config: Configs = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the reliability diagram to this PNG or SVG file; one per configuration.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw the reliability diagram, and risk and coverage, to this PNG or SVG file; one per configuration."
+        ),
+    ] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Find the confidence from which on at most this share of answers is wrong, e.g. 0.1."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Say beside answers of later runs of the same model what it was worth.")] = False,
 ) -> Any:
-    """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
-    from kestrel_lab.evals.calibrating import keep_calibrations, reliability
+    """Show whether stored trials of a suite were right as often as their confidence says; nothing is run.
+
+    Risk and coverage say what answering only when sure would give. With --risk 0.1 a threshold is chosen that keeps it,
+    with 95 % confidence, for goals like these; set it with: kestrel config abstain THRESHOLD
+    """
+    from kestrel_lab.evals.calibrating import keep_calibrations, reliability, thresholds
 
     lab = ctx.find_root().obj.lab()
     found = reliability(lab, suite, commit=commit, configs=config)
     written = [f"written: {path}" for path in found.write(out)] if out is not None else []
+    chosen = thresholds(found, risk) if risk is not None else []
     kept = keep_calibrations(lab, found) if keep else []
-    return replace(found, notes=(*found.notes, *written, *kept))
+    return replace(found, notes=(*found.notes, *chosen, *written, *kept))
 
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")

@@ -23,7 +23,7 @@ from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.runview import RunView
-from kestrel_lab.views.text import MARKS
+from kestrel_lab.views.text import MARKS, table_lines
 from kestrel_lab.views.wording import always_words, chosen, contained_words, duration, origin_pairs, sandbox_words, scope_of
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
@@ -110,7 +110,8 @@ def _settled(row: Row) -> Any:
     match row:
         case NoticeRow():
             line = Text(row.text, style=_LEVELS.get(row.level, "dim"))
-            return line.append("".join(f"\n    {one_line(item, 200)}" for item in row.items), style="dim")
+            lines = [*(one_line(item, 200) for item in row.items), *table_lines(row.table)]
+            return line.append("".join(f"\n    {each}" for each in lines), style="dim")
         case StageRow():
             return Text(f"stage {row.stage}" + (f", attempt {row.attempt}" if row.attempt > 1 else ""), style="bold")
         case TextRow():

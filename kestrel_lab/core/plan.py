@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.graph import Node
 from kestrel_lab.core.drawing.layout import arrange
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.figure import Figure
 
-__all__ = ["Plan", "Step"]
+__all__ = ["REPORTS", "Plan", "Step"]
+
+REPORTS: Final = frozenset({"quality"})
+"""Operations that report on an answer and never make one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,9 +118,15 @@ class Plan:
         return tuple(self.steps[place[name]] for name in nx.lexicographical_topological_sort(self.graph(), key=place.__getitem__))
 
     def ends(self, among: Collection[str] | None = None) -> tuple[Step, ...]:
-        """The steps that nothing waits for, of all or `among` some: of all, their answers are the run's."""
-        needed = {need for name, needs in self.needs().items() if among is None or name in among for need in needs}
-        return tuple(step for step in self.steps if step.id not in needed and (among is None or step.id in among))
+        """The steps that nothing waits for, of all or `among` some: of all, their answers are the run's.
+
+        A report on an answer is none: what only a report at the end waits for is an end, unless there are but reports.
+        """
+        needs = {name: needs for name, needs in self.needs().items() if among is None or name in among}
+        reports = {step.id for step in self.steps if step.operation in REPORTS} - {need for found in needs.values() for need in found}
+        needed = {need for name, found in needs.items() if name not in reports for need in found}
+        last = tuple(step for step in self.steps if step.id in needs and step.id not in needed)
+        return tuple(step for step in last if step.id not in reports) or last
 
     def _needs(self, producers: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         growth = self.growth()

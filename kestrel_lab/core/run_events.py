@@ -155,6 +155,8 @@ class RunFinished:
     """Which limit was reached, when `outcome` is `limit`."""
     concerns: list[dict[str, Json]] = field(default_factory=list)
     """What a look at the answer found questionable: `severity`, `place`, `what`, `fix`, `check` each."""
+    looked: bool = False
+    """Whether somebody looked: only then does it mean something that there are none."""
     support: float | None = None
     """The mean support of the answer's claims in what the run saw, from 0 to 1, where it was looked for and there is something to compare with."""
     calibrated: dict[str, Json] = field(default_factory=dict)

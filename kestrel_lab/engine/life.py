@@ -59,7 +59,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         await _defect(ctx, error)
         raise
     else:
-        _end(ctx, RunStatus.COMPLETE, end)
+        _end(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
     await ctx.on_disk()
 
 

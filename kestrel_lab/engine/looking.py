@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.answers.abstaining import abstains
 from kestrel_lab.answers.nextactions import NextAction, next_actions
-from kestrel_lab.core.confidence import stated
+from kestrel_lab.core.confidence import Stated, short, stated
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import RunFinished
 from kestrel_lab.core.jsontypes import Json
@@ -45,18 +45,40 @@ class Look:
 
 
 async def finished(ctx: RunContext, answer: str) -> RunFinished:
-    """The end of a run that reached it, with what a look at its answer found, where runs are looked at."""
+    """The end of a run that reached it, with what a look at its answer found, where runs are looked at.
+
+    It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is told all the same.
+    """
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
         return end
     found = await asyncio.to_thread(_look, ctx.state, Path(ctx.workspace.root), answer)
     told = [one.as_json() for one in found.concerns]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
-    end = replace(end, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
+    end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
+    end = await _held_back(ctx, end)
     try:
         return await _calibrated(ctx, end)
     except UsageError as error:  # the answer is not lost to a file that somebody edited
         return replace(end, concerns=[*end.concerns, issue("minor", "", str(error), "", check="calibration").as_json()])
+
+
+async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
+    """`end`, as not good enough where it is less sure than the session asks for; an answer that says it does not know claims nothing."""
+    if ctx.ports.abstain is None or abstains(end.answer):
+        return end
+    said = await _stated(ctx, end)
+    if said is None or said.value >= ctx.ports.abstain:
+        return end
+    reason = f"it abstains: its confidence is {short(said.value)}, {ctx.ports.abstain:.3g} is asked for (setting abstain); {said.why}"
+    return replace(end, outcome="unmet", reason=reason)
+
+
+async def _stated(ctx: RunContext, end: RunFinished) -> Stated | None:
+    """The confidence of a run that is about to end."""
+    await ctx.on_disk()
+    records = await asyncio.to_thread(ctx.store.records, ctx.run_id)
+    return stated([*(record.event for record in records), end])
 
 
 async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
@@ -64,9 +86,7 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
     home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
     if model not in await asyncio.to_thread(known_models, home):
         return end
-    await ctx.on_disk()
-    records = await asyncio.to_thread(ctx.store.records, ctx.run_id)
-    said = stated([*(record.event for record in records), end])
+    said = await _stated(ctx, end)
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
 
 

@@ -44,3 +44,5 @@ class Ports:
     """How long the steps of stages are tried."""
     look: bool = True
     """Whether an answer is looked at before it is given, for what files, names, numbers and commands it names."""
+    abstain: float | None = None
+    """The confidence, from 0 to 1, that an answer has to state where it is looked at; one that states less ends its run as not good enough."""

@@ -1,28 +1,33 @@
 """The operation `quality`: an answer is reported on, with places and fixes, and nothing new is made.
 
-It has no tools and grows no steps: what it finds is for others to act upon. Deterministic checks come first; a model is
-asked only where the step says so, and what it says has to point at what it was shown, or does not count.
+It has no tools, whatever its step names, and grows no steps: what it finds is for others to act upon, and is never the
+run's answer while there is another (`Plan.ends`). Deterministic checks come first; a model is asked only where the step
+says so. What it says has to point at what it was shown, or does not count, and stays short: a line for each thing.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.template import escape
+from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.artifacts import as_text, told
 from kestrel_lab.engine.dialogue import Dialogue, read_json
 from kestrel_lab.engine.evidence import checked, subject_in
 from kestrel_lab.engine.operation import Done, Scope
 from kestrel_lab.verification.evidence import Backed, evidence_of
-from kestrel_lab.verification.issues import issue
+from kestrel_lab.verification.issues import Issue, issue
 
 __all__ = ["REPORT", "quality"]
 
 SEVERITIES: Final = ("critical", "major", "minor")
+MOST: Final = 20
+"""Issues, and claims without evidence, that are taken from one model."""
 REPORT: Final[dict[str, Json]] = {
     "type": "object",
     "properties": {
@@ -65,8 +70,9 @@ async def quality(scope: Scope) -> Done:
     """The operation `quality`.
 
     Arguments of the step: `answer`, what is reported on; `goal`, the run's if not given; `model`, whether a model is asked
-    beside the checks (no). Its output: `{pass, issues: [{severity, place, what, fix, step, check}], fixes: {step: [text]},
-    missing_evidence: [text]}`. `pass` is false if any issue is critical or major, or the answer is empty.
+    beside the checks (no). Its output: `{pass, issues: [{severity, place, what, fix, check, step}], fixes: {step: [text]},
+    missing_evidence: [text]}`. `pass` is false if any issue is critical or major, or the answer is empty. A model that
+    cannot report, or only in another form, is an issue of the report: it takes nothing from the answer.
     """
     args, ctx = scope.args, scope.ctx
     if "answer" not in args:
@@ -77,28 +83,54 @@ async def quality(scope: Scope) -> Done:
         raise UsageError(msg)
     answer = as_text(args["answer"]).strip()
     goal = as_text(args.get("goal")).strip() or (ctx.state.started.goal if ctx.state.started else "")
-    root = Path(ctx.workspace.root)
-    found: list[dict[str, Json]] = [
-        {**one.as_json(), "step": ""} for one in await asyncio.to_thread(checked, ctx.state, root, answer, goal=goal, but=scope.step.id)
-    ]
+    root, maker = Path(ctx.workspace.root), _maker(scope)
+    issues = await asyncio.to_thread(checked, ctx.state, root, answer, goal=goal, but=scope.step.id)
+    found = [_entry(one, maker) for one in issues]
     if not answer:
-        found.append({**issue("critical", "", "there is no answer", "answer the goal", check="answer").as_json(), "step": ""})
+        found.append(_entry(issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker))
     subject = subject_in(ctx.state, root, answer, goal=goal, but=scope.step.id)
     backed = await asyncio.to_thread(evidence_of, subject) if answer else ()
     missing = [one.said.text for one in backed if not one.support.spans] if subject.spans else []
     if asked and answer:
-        more = await Dialogue(scope.step, ctx, scope.desk).ask(
-            _TEXT.format(goal=goal, artifacts=told(cast("dict[str, Json]", {"answer": answer, **_shown(backed)}))),
-            lambda text: _report(text, answer),
-        )
-        found += [{"step": "", **entry, "check": "model"} for entry in more["issues"]]
-        missing += [text for text in more["missing_evidence"] if text not in missing]
+        said, more = await _asked(scope, goal, answer, backed)
+        found += [{**entry, "step": entry["step"] or maker} for entry in said]
+        missing += [text for text in more if text not in missing]
     found.sort(key=lambda one: SEVERITIES.index(str(one["severity"])))
     fixes: dict[str, list[str]] = {}
     for one in found:
         fixes.setdefault(str(one["step"]) or "answer", []).append(str(one["fix"]))
     passed = not any(one["severity"] != "minor" for one in found)
     return Done(output=cast("Json", {"pass": passed, "issues": found, "fixes": fixes, "missing_evidence": missing}))
+
+
+async def _asked(scope: Scope, goal: str, answer: str, backed: tuple[Backed, ...]) -> tuple[list[dict[str, Json]], list[str]]:
+    """What the model has to report: its issues, and claims without evidence."""
+    step = scope.step
+    steps = {other.id: other.work for other in scope.plan.steps if other.id != step.id and not other.operation}
+    work = {"steps": "\n".join(f"{name}: {one_line(text, 200)}" for name, text in steps.items())} if len(steps) > 1 else {}
+    reporter = replace(step, tools=(), schema=REPORT, temperature=0.0 if step.temperature is None else step.temperature)
+    shown = cast("dict[str, Json]", {"answer": answer, **work, **_shown(backed)})
+    try:
+        said = await Dialogue(reporter, scope.ctx, scope.desk).ask(
+            _TEXT.format(goal=goal, artifacts=told(shown)), lambda text: _report(text, answer)
+        )
+    except ModelError as error:  # the answer is there, and what the checks found of it
+        return [_entry(issue("minor", "", f"no model reported on it: {error}", "report again, with another model", check="model"))], []
+    issues = (
+        (issue(entry["severity"], entry["place"], entry["what"], entry["fix"], check="model"), str(entry.get("step", "")))
+        for entry in said["issues"][:MOST]
+    )
+    missing = [issue("minor", "", text, "").what for text in said["missing_evidence"][:MOST]]
+    return [_entry(one, name if name in steps else "") for one, name in issues], missing
+
+
+def _entry(one: Issue, step: str = "") -> dict[str, Json]:
+    return {**one.as_json(), "step": step}
+
+
+def _maker(scope: Scope) -> str:
+    """The step that made the answer, where the answer is an artifact of one that this waits for."""
+    return next((step.id for step in scope.plan.steps if step.id in scope.steps and set(step.produces) & scope.step.references), "")
 
 
 def _shown(backed: tuple[Backed, ...]) -> dict[str, str]:

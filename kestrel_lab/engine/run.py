@@ -23,7 +23,9 @@ from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.evidence import EvidenceTable, evidence_table, report_html
 from kestrel_lab.engine.keeping import Answers
 from kestrel_lab.engine.looking import proposed
+from kestrel_lab.engine.qualityreport import Quality, quality_of
 from kestrel_lab.engine.retrievals import RunRetrieval
+from kestrel_lab.engine.standing import reader
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.verification.claims import Said, claims_of
@@ -153,8 +155,14 @@ class Run:
         return RunRetrieval(self.events(), Path(workspace), self._store.path.parent)
 
     def view(self) -> RunView:
-        """The run as it is shown."""
-        return view_of(self.records())
+        """The run as it is shown, what its answer cites held against the workspace as it is now."""
+        view = view_of(self.records())
+        view.mark(self.read_now())
+        return view
+
+    def read_now(self) -> Callable[[str], str | None] | None:
+        """Reads files of its workspace as they are when they are first asked for; `None` where it is not there."""
+        return reader("" if self._state.started is None else self._state.started.workspace)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per event: `seq`, `at` (UTC), `type`, and the event's fields; absent ones are missing values."""
@@ -196,6 +204,11 @@ class Run:
     def concerns(self) -> list[dict[str, Json]]:
         """What a look at the answer found questionable when it was given: `severity`, `place`, `what`, `fix`, `check` each."""
         return [] if self._state.finished is None else self._state.finished.concerns
+
+    @property
+    def quality(self) -> Quality:
+        """The last report on the quality of its answer, as a table; without a step that reports it says how to get one."""
+        return quality_of(self._state)
 
     @property
     def confidence(self) -> Badge:

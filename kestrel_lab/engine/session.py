@@ -89,6 +89,7 @@ class Session(Launching):
         cache_url: str | None = None,
         containment: str = "on",
         verify: str = "warn",
+        abstain: float | None = None,
         network_home: bool = False,
         form: str = NONE,
         env: Mapping[str, str] | None = None,
@@ -121,6 +122,8 @@ class Session(Launching):
             containment: Whether a person is asked, whatever the policy, when a model that has read what others wrote wants an
                 effect: `on`, `strict` (files of the workspace count as written by others) or `off`. See `engine.containment`.
             verify: What is done about the claims of answers, for runs that do not say it: see `engine.verified`.
+            abstain: The confidence that an answer has to state, from 0 to 1; a run whose answer states less ends FAILED and
+                says so. Answers that state none are given. `kestrel eval calibration SUITE --risk SHARE` finds a number.
             network_home: Whether `home` may lie on a network file system, where a log may be damaged.
             form: Which form answers have to have, for runs that do not say it: `none`, `auto` (as fits the goal, of runs
                 without a plan) or the name of a contract, see `answers.contracts`.
@@ -156,7 +159,7 @@ class Session(Launching):
         self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
         self.store = SessionStore(self.home / "kestrel.db", network=network_home)
-        self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()))
+        self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=abstain)
         """Memory, search, clock and patience of the runs to come."""
         self._models: dict[str, Model] = dict(models or {})
         self._runs: dict[str, Run] = {}
@@ -208,7 +211,7 @@ class Session(Launching):
                 such as an `LLMAgent`. Without it one agent works on the goal. All steps share the limits. The
                 run's answer is what the steps answer that no other step waits for.
             inputs: Values for the inputs that a workflow declares.
-            verify: What is done about the answer's claims: `off`, `warn`, `repair` or `judge`; the session's by default.
+            verify: What is done about the answer's claims: `off`, `warn`, `repair`, `judge` or `quality`; the session's by default.
             form: The form that the answer has to have: `brief`, `plan`, `patch`, `explanation`, `research`, `auto` (as fits what
                 the goal asks for; without a plan only) or `none`; the session's by default.
             resolve: Finds the models that single steps name; `resolve_model` by default.

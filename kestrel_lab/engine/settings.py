@@ -110,6 +110,14 @@ def _allowed(value: Any) -> tuple[str, ...]:
     return tuple(checked_pattern(word.strip()) for word in words if word.strip())
 
 
+def _share(value: Any) -> float | None:
+    number = _number(value)
+    if number is not None and number > 1:
+        msg = "must be a share from 0 to 1, or none"
+        raise ValueError(msg)
+    return number
+
+
 def _verify(value: Any) -> str:
     return parse_verify(_text(value))
 
@@ -138,7 +146,16 @@ _KNOWN: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "mcp_registry": (None, _text, "address of a registry of MCP servers to look in; unset: the catalogue only"),
     "mcp_catalogue": (None, _text, "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped"),
     "mcp_allow": ((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
-    "verify": ("warn", _verify, "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too)"),
+    "verify": (
+        "warn",
+        _verify,
+        "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too), quality (a report on them)",
+    ),
+    "abstain": (
+        None,
+        _share,
+        "confidence that an answer has to state, else its run fails and says so; see `kestrel eval calibration --risk`",
+    ),
     "network_home": (False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
     "form": ("none", _form, f"form that answers have to have: {forms()}"),
     "cycles": (_DEFAULTS.cycles, _whole, "most model turns of a run"),

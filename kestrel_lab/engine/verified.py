@@ -8,7 +8,7 @@ from typing import Final
 from kestrel_lab.answers.contracts import CONTRACTS, Contract, contract_named
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.plan import REPORTS, Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.core.template import escape
 
@@ -17,6 +17,7 @@ LEVELS: Final = {
     "warn": "what looks made up is said beside the answer",
     "repair": "what the deterministic checks refuse is repaired; an answer that still does not pass is reported as failed",
     "judge": "the same, and a model must pass it, by the evidence it cites",
+    "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims without evidence",
 }
 ANSWER: Final = "answer_to_verify"
 """The artifact that is verified."""
@@ -56,13 +57,15 @@ def forms() -> str:
 
 
 def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:
-    """`plan` with a step at its end that verifies the answer, where the level or the form asks for it.
+    """`plan` with a step at its end that verifies the answer or reports on it, where the level or the form asks for it.
 
     A plan that verifies already is left as it is, but for the form that its last verification then also asks for. With
     `auto` and no plan it is one that finds out first what the goal asks for. Raises `UsageError` for `auto` beside a
     plan, and for a plan with several ends: what its answer is then, is not for this to say.
     """
     level = parse_level(level)
+    if level == "quality":
+        return _reported(verified(plan, goal, "off", form) or Plan.single(goal))
     if form == AUTO:
         if plan is not None:
             msg = f"the form 'auto' is for runs without a plan of their own; name the form instead: {', '.join(CONTRACTS)}"
@@ -73,18 +76,38 @@ def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan
     if contract is None and (level not in ("repair", "judge") or verifies):
         return plan
     known = plan or Plan.single(goal)
-    ends = known.ends()
-    if len(ends) != 1:
-        names = ", ".join(step.id for step in ends)
-        msg = f"the plan ends in several steps ({names}): let one step wait for them, or add a step with `operation: verify`"
-        raise UsageError(msg)
-    last = ends[0]
+    last = _end(known)
     if last.operation == "verify" and contract is not None:
         return _formed(known, last, contract)
     name = last.produces[0] if last.produces else ANSWER
     made = _told(last if last.produces else replace(last, produces=(name,)), contract)
     check = verification(_free("verify", {step.id for step in known.steps}), name, level, form)
     return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
+
+
+def report(step: str, artifact: str) -> Step:
+    """The step that reports on the quality of `artifact`, by checks and by a model."""
+    return Step(id=step, operation="quality", args={"answer": f"{{{{{artifact}}}}}", "model": True}, consumes=(artifact,))
+
+
+def _reported(plan: Plan) -> Plan:
+    """`plan` with a report on its answer; one that ends with a report is left as it is."""
+    if any(step.operation in REPORTS for step in plan.steps):
+        return plan
+    last, artifacts = _end(plan), {name for step in plan.steps for name in step.produces}
+    name = last.produces[0] if last.produces else _free(ANSWER, artifacts)
+    steps = (replace(step, produces=step.produces or (name,)) if step.id == last.id else step for step in plan.steps)
+    return replace(plan, steps=(*steps, report(_free("quality", {step.id for step in plan.steps}), name)))
+
+
+def _end(plan: Plan) -> Step:
+    """The step whose answer is the plan's."""
+    ends = plan.ends()
+    if len(ends) != 1:
+        names = ", ".join(step.id for step in ends)
+        msg = f"the plan ends in several steps ({names}): let one step wait for them, or add a step with `operation: verify`"
+        raise UsageError(msg)
+    return ends[0]
 
 
 def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step:

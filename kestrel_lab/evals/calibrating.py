@@ -11,9 +11,10 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import RunStarted
 from kestrel_lab.engine.calibrated import Kept, keep
 from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.calibration import FEWEST, Calibration, Judged, calibration
+from kestrel_lab.evals.calibration import FEWEST, Calibration, calibration
 from kestrel_lab.evals.rescore import stored_rows
 from kestrel_lab.evals.result import EvalResult
+from kestrel_lab.evals.riskcoverage import Judged
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suitefile import load_suite
 from kestrel_lab.log.store import EvalRow, SessionStore
@@ -36,7 +37,7 @@ class Reliability:
         return "".join([*(each._repr_html_() for each in self.configs.values()), *map(paragraph_html, self.notes)])
 
     def write(self, path: Path) -> list[Path]:
-        """Draw the reliability diagrams: to `path`, or where there are several configurations to one file each, named after them."""
+        """Draw the reliability diagrams, risk and coverage beside them: to `path`, or where there are several configurations to one file each, named after them."""
         path.parent.mkdir(parents=True, exist_ok=True)
         several = len(self.configs) > 1
         files = {name: path.with_name(f"{path.stem}-{_file_name(name)}{path.suffix}") if several else path for name in self.configs}
@@ -63,6 +64,17 @@ def reliability(
     left = sorted({row.config for row in rows} - set(found))
     few = (f"left out, fewer than {FEWEST} of their trials say how sure they are: {', '.join(left)}",) if left else ()
     return Reliability(suite=loaded.name, configs=found, rows=rows, notes=few)
+
+
+def thresholds(found: Reliability, risk: float) -> list[str]:
+    """For each configuration the threshold that keeps the `risk`, and what to type to answer only from there on; or why there is none."""
+    told = []
+    for config, each in found.configs.items():
+        choice = each.curve.choose(risk)
+        told.append(f"{config}: {choice}")
+        if choice.threshold is not None:
+            told.append(f"for runs of the same model and verification: kestrel config abstain {choice.threshold!r}")
+    return told
 
 
 def keep_calibrations(session: Session, found: Reliability) -> list[str]:

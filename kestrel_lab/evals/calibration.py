@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.riskcoverage import Judged, RiskCoverage, risk_coverage
 from kestrel_lab.evals.stats import proportion_interval
 from kestrel_lab.views.html import headline_html, table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BINS: Final = 10
@@ -28,15 +30,6 @@ FEWEST: Final = 20
 """Trials below which nothing is said of calibration."""
 _PER_BIN: Final = 8
 _DRAWS: Final = 400
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """One trial: how sure its answer was said to be, and whether it was right."""
-
-    confidence: float
-    passed: bool
-    scenario: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +68,8 @@ class Calibration:
     scenarios: int
     steps: tuple[tuple[float, float], ...]
     """From which confidence on which share passes, by isotonic regression: non-decreasing in both."""
+    curve: RiskCoverage
+    """What answering only from a confidence on would give."""
 
     def share(self, confidence: float) -> float:
         """The share of trials with about this confidence that passed, by isotonic regression over all of them."""
@@ -101,15 +96,22 @@ class Calibration:
         )
 
     def __repr__(self) -> str:
-        return f"{self.headline}\n{table_text(*self.table())}"
+        return "\n".join((self.headline, table_text(*self.table()), self.curve.headline, table_text(*self.curve.table())))
 
     def _repr_html_(self) -> str:
-        return headline_html(self.headline) + table_html(*self.table())
+        tables = (self.headline, self.table()), (self.curve.headline, self.curve.table())
+        return "".join(headline_html(headline) + table_html(*table) for headline, table in tables)
 
     def plot(self) -> Figure:
-        """The reliability diagram: share passed against confidence, with intervals; on the diagonal, confidence is right."""
-        figure = shown_figure()(figsize=(5.2, 4.6), layout="constrained")
-        axes = figure.subplots()
+        """The reliability diagram (on the diagonal, confidence is right) and beside it risk and coverage."""
+        figure = shown_figure()(figsize=(10.4, 4.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        self.draw(left)
+        self.curve.draw(right)
+        return figure
+
+    def draw(self, axes: Axes) -> None:
+        """The reliability diagram: share passed against confidence, with intervals."""
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="perfectly calibrated")
         xs, ys = [b.confidence for b in self.bins], [b.passed for b in self.bins]
         reach = [[max(0.0, b.passed - b.low) for b in self.bins], [max(0.0, b.high - b.passed) for b in self.bins]]
@@ -124,7 +126,6 @@ class Calibration:
         axes.set_ylabel("share passed")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, loc="upper left")
-        return figure
 
 
 def calibration(judged: Iterable[Judged], config: str = "confidence", *, seed: int = 0) -> Calibration:
@@ -165,6 +166,7 @@ def calibration(judged: Iterable[Judged], config: str = "confidence", *, seed: i
         trials=len(trials),
         scenarios=len(names),
         steps=_steps(sure, right),
+        curve=risk_coverage(trials, config),
     )
 
 

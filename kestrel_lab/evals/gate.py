@@ -11,7 +11,8 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.metrics import METRICS
 
 SUCCESS: Final = "success_rate"
-_RECALL: Final = re.compile(r"recall@[1-9]\d*")
+_NAMED: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+")
+"""Shares that are not measured of every trial."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +20,7 @@ class Gate:
     """Exactly one bound of the mean of a metric over trials."""
 
     metric: str
-    """`success_rate`, one of `METRICS`, or `recall@10` and the like: what `recall_at` checks with that k found."""
+    """`success_rate`, one of `METRICS`, or `recall@10` and the like: what `recall_at` checks with that k found; or `concerns:files` and the like."""
     at_least: float | None = None
     at_most: float | None = None
     config: str = ""
@@ -28,8 +29,8 @@ class Gate:
     """The family of scenarios it is for; empty for all of them together."""
 
     def __post_init__(self) -> None:
-        known = [SUCCESS, *METRICS, "recall@10"]
-        if self.metric not in known and not _RECALL.fullmatch(self.metric):
+        known = [SUCCESS, *METRICS, "recall@10", "concerns:files"]
+        if self.metric not in known and not _NAMED.fullmatch(self.metric):
             msg = f"there is no metric {self.metric!r} to set a bound for; {nearest(self.metric, known)}"
             raise UsageError(msg)
         if (self.at_least is None) == (self.at_most is None):
@@ -67,11 +68,11 @@ class Gate:
 
 def is_share(metric: str) -> bool:
     """Whether the metric's values are from 0 to 1."""
-    return metric == SUCCESS or bool(_RECALL.fullmatch(metric)) or (metric in METRICS and METRICS[metric].unit == "share")
+    return metric == SUCCESS or bool(_NAMED.fullmatch(metric)) or (metric in METRICS and METRICS[metric].unit == "share")
 
 
 def shown(metric: str, value: float) -> str:
     """A value of a metric as text; a dash for what is not known."""
     if not math.isfinite(value):
         return "–"
-    return f"{100 * value:.3g} %" if metric == SUCCESS or _RECALL.fullmatch(metric) else f"{value:.4g}"
+    return f"{100 * value:.3g} %" if metric == SUCCESS or _NAMED.fullmatch(metric) else f"{value:.4g}"

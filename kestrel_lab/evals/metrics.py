@@ -21,6 +21,7 @@ from kestrel_lab.core.events import (
     ToolAnswered,
     VerifierFinished,
 )
+from kestrel_lab.evals.concerns import concern_kinds, concerns
 
 Records = Sequence[Record]
 Better = Literal["lower", "higher"]
@@ -186,6 +187,7 @@ _LISTED: Final[tuple[tuple[Callable[[Records], float], str, Better], ...]] = (
     (iterations_per_step, "turns", "lower"),
     (verifier_pass_rate, "share", "higher"),
     (confidence, "share", "higher"),
+    (concerns, "concerns", "lower"),
     (escalations, "models", "lower"),
     (stages_failed, "stages", "lower"),
 )
@@ -199,6 +201,9 @@ METRICS: Final[dict[str, Metric]] = {
 
 
 def measure(records: Records) -> dict[str, float]:
-    """The metrics of the run that `records` tell of, in the order of `METRICS`; those it says nothing of are left out."""
-    measured = {name: float(metric.function(records)) for name, metric in METRICS.items()}
+    """The metrics of the run that `records` tell of, in the order of `METRICS`; those it says nothing of are left out.
+
+    Behind them `concerns:KIND` for each kind, where the answer was looked at.
+    """
+    measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(records)
     return {name: value for name, value in measured.items() if not math.isnan(value)}

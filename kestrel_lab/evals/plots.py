@@ -10,7 +10,7 @@ from kestrel_lab.core.drawing.figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.text import plain
 from kestrel_lab.evals.difference import Difference
-from kestrel_lab.evals.gate import SUCCESS
+from kestrel_lab.evals.gate import SUCCESS, is_share
 from kestrel_lab.evals.table import labelled, with_unit
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
     axes.set_ylim(len(families) - 0.5, -0.5)
     axes.set_title(literal(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
     axes.set_xlabel(literal(f"{with_unit(metric)}, 95 % interval"))
-    if metric == "success_rate" or metric.startswith("recall@"):
+    if is_share(metric):
         axes.set_xlim(-0.02, 1.02)
     axes.grid(axis="x", alpha=0.3)
     axes.legend(fontsize=8)

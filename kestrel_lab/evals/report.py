@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.figure import png_uri
 from kestrel_lab.core.text import plain
 from kestrel_lab.evals.gating import GateReport
 from kestrel_lab.evals.plots import configs_figure, families_figure
+from kestrel_lab.evals.recalls import MISSED_HEADINGS, Lacking, missed_table
 from kestrel_lab.evals.reducer import reduced
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import labelled, not_real, percent, summary_table
@@ -21,10 +22,14 @@ from kestrel_lab.views.page import page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_MISSED: Final = 100
+"""Items that were not found and are told."""
+
 
 def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gates: GateReport | None = None) -> str:
     """A self-contained HTML document; everything foreign in it is text."""
-    reducer = reduced(rows, suite.count_errors)
+    lacking = Lacking()
+    reducer = reduced(lacking.noting(rows), suite.count_errors)
     summaries = reducer.summaries()
     commits = sorted({row.git_sha for row in rows if row.git_sha})
     body = [
@@ -37,6 +42,7 @@ def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gate
         f"<h2>Gates: {gates.verdict}</h2>{wide(table_html(*gates.table()))}" if gates else "",
         image(configs_figure(summaries), "Success, cost and working time by configuration"),
         *_families(reducer.grouped("family")),
+        *_missed(missed_table(suite, lacking, store)),
         "<h2>Scenarios</h2>",
         wide(_scenarios(reducer.grouped("scenario"), {row.scenario: str(row.result["family"]) for row in rows})),
         *_trials(rows, Transcripts(store)),
@@ -64,6 +70,15 @@ def _families(records: Sequence[dict[str, Any]]) -> Iterable[str]:
         yield image(families_figure(records, "success_rate"), "Success rate by family of scenarios")
         for metric in (name for name in records[0] if name.startswith("recall@") and not name.endswith(("_low", "_high"))):
             yield image(families_figure(records, metric), f"{metric} by family of scenarios")
+
+
+def _missed(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """What checks wanted to be found and was not."""
+    if rows:
+        yield "<h2>What was not found</h2>"
+        yield wide(table_html(MISSED_HEADINGS, rows[:_MISSED]))
+        if len(rows) > _MISSED:
+            yield f"<p>… and {len(rows) - _MISSED:,} more: <code>EvalResult.recall()</code>.</p>"
 
 
 def _scenarios(records: Sequence[dict[str, Any]], families: dict[str, str]) -> str:

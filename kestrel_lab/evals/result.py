@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,14 +13,17 @@ from kestrel_lab.core.text import one_line
 from kestrel_lab.evals.abstention import abstentions
 from kestrel_lab.evals.attempts import chances
 from kestrel_lab.evals.bycheck import check_rates
-from kestrel_lab.evals.calibration import FEWEST, Calibration, Judged, calibration
+from kestrel_lab.evals.calibration import FEWEST, Calibration, calibration
+from kestrel_lab.evals.concerns import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.frontier import Frontier, frontier
 from kestrel_lab.evals.gating import GateReport, decide
 from kestrel_lab.evals.junit import write_junit
 from kestrel_lab.evals.plots import configs_figure, families_figure
 from kestrel_lab.evals.pullrequest import result_markdown
+from kestrel_lab.evals.recalls import RECALL_COLUMNS, recall_rows
 from kestrel_lab.evals.reducer import Group, reduced
 from kestrel_lab.evals.report import report_page
+from kestrel_lab.evals.riskcoverage import CURVE_COLUMNS, judged_of
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.table import (
     COLUMNS,
@@ -131,19 +133,42 @@ class EvalResult:
         """
         return shown_frame(abstentions(self.suite, self.rows)).set_index("config")
 
+    def recall(self) -> pd.DataFrame:
+        """One row per trial and item that a check `recall_at` wants: what was found, and where the rest was lost.
+
+        `found`, `place` among the results that the agent was shown, `state` (`found`, `behind`, `dropped`, `chosen`, `unmatched` or
+        `not looked for`), the `step` of the search that dropped it last, and `why`, as the trial's log has it. The means
+        are `recall@k` of `by("family")` and `by("scenario")`, with intervals. Empty for suites without such checks.
+        """
+        return shown_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
+
+    def concerns(self) -> pd.DataFrame:
+        """One row per configuration and kind: the `share` of its trials in whose answers a look found something of that kind, `low`, `high`.
+
+        Kinds: `files`, `names`, `numbers`, … as `evals.concerns` says. Raises `UsageError` where no answer was looked at:
+        that is done with `verify: warn` of a configuration, or more.
+        """
+        rates = concern_rates(self.rows, reduced(self.rows, self.suite.count_errors).grouped("config"))
+        return shown_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
+
     def calibration(self) -> dict[str, Calibration]:
         """By configuration, how well the `confidence` of its verified answers tells whether they pass; each has `.plot()`.
 
         Raises `UsageError` where no configuration has enough trials with a confidence; others are left out.
         """
-        judged: dict[str, list[Judged]] = {}
-        for row in self.rows:
-            sure = float(trial_record(row, self.suite.count_errors).get("confidence", math.nan))
-            if not math.isnan(sure) and row.result["outcome"] != "error":
-                trial = Judged(confidence=sure, passed=row.result["outcome"] == "pass", scenario=row.scenario)
-                judged.setdefault(row.config, []).append(trial)
+        judged = judged_of(self.rows)
         enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
         return {config: calibration(trials, config) for config, trials in (enough or judged or {self.suite.name: []}).items()}
+
+    def risk_coverage(self) -> pd.DataFrame:
+        """One row per configuration and `threshold` of confidence, the surest first: what answering only from there on would give.
+
+        `coverage`, the share of trials that is kept, `risk`, the share of these that failed, with its 95 % interval `low`
+        and `high`, clustered by scenario, and `trials`, how many these are. Drawn beside the reliability diagram by
+        `calibration()[CONFIG].plot()`, where `.curve.choose(risk)` also finds a threshold. Raises `UsageError` like `calibration`.
+        """
+        rows = [row for found in self.calibration().values() for row in found.curve.rows()]
+        return shown_frame(rows, columns=list(CURVE_COLUMNS))
 
     def by_check(self) -> pd.DataFrame:
         """One row per configuration and check: how often it passed in the trials that were judged, `success_rate` with `low` and `high`."""

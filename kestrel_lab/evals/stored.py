@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.engine.session import Session
+from kestrel_lab.evals.concerns import PREFIX
 from kestrel_lab.evals.gate import SUCCESS, shown
 from kestrel_lab.evals.plots import families_figure
+from kestrel_lab.evals.recalls import MISSED_HEADINGS, Lacking, missed_table
 from kestrel_lab.evals.reducer import Group, reduced
 from kestrel_lab.evals.rescore import chosen_rows, each_stored, stored_commit
 from kestrel_lab.evals.suite import Suite
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+MISSED: Final = 20
+"""Items that were not found and are shown."""
 SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_estimate")
-"""Metrics that are shown when none are named; `recall@k` beside them where it is known."""
+"""Metrics that are shown when none are named; beside them `recall@k` and `concerns` where they are known, and `concerns:KIND` of kinds that were found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -40,6 +44,8 @@ class StoredSummary:
     """One per configuration and group: `success_rate` and each metric, with `…_low` and `…_high`."""
     metrics: tuple[str, ...] = ()
     """Which are shown; `SHOWN` when empty."""
+    missed: tuple[tuple[str, ...], ...] = ()
+    """What checks `recall_at` wanted and did not find: cells under `MISSED_HEADINGS`."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -54,7 +60,7 @@ class StoredSummary:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings, and a row of texts per configuration and group."""
-        metrics = self.metrics or (*SHOWN, *(name for name in self.known if name.startswith("recall@")))
+        metrics = self.metrics or (*SHOWN, *filter(self._tells, self.known))
         headings = [
             "configuration",
             *([self.by] if self.by != "config" else []),
@@ -76,10 +82,22 @@ class StoredSummary:
         return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by)
 
     def __repr__(self) -> str:
-        return f"{self.headline}\n{table_text(*self.table())}"
+        lost = f"\n\n{self._lost}\n{table_text(MISSED_HEADINGS, self.missed[:MISSED])}" if self.missed else ""
+        return f"{self.headline}\n{table_text(*self.table())}{lost}"
 
     def _repr_html_(self) -> str:
-        return f"{headline_html(self.headline)}{table_html(*self.table())}"
+        lost = f"{headline_html(self._lost)}{table_html(MISSED_HEADINGS, self.missed[:MISSED])}" if self.missed else ""
+        return f"{headline_html(self.headline)}{table_html(*self.table())}{lost}"
+
+    @property
+    def _lost(self) -> str:
+        more = f", the first {MISSED} of {len(self.missed)}; all: EvalResult.recall()" if len(self.missed) > MISSED else ""
+        return f"wanted and not found{more}"
+
+    def _tells(self, name: str) -> bool:
+        """Whether a metric that is not known of all trials has something to tell: what answers were held against, and what was found."""
+        values = [record[name] for record in self.records if not math.isnan(record[name])]
+        return bool(values) and (name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values)))
 
     @property
     def known(self) -> list[str]:
@@ -114,12 +132,14 @@ def summarise_stored(
         raise UsageError(msg)
     sha = stored_commit(session, loaded, commit)
     wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
-    rows = filter(wanted, each_stored(session, loaded, sha))
+    lacking = Lacking()
+    rows = lacking.noting(filter(wanted, each_stored(session, loaded, sha)))
     records = sorted(reduced(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of the suite, or run it first"
         raise UsageError(msg)
-    summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics))
+    missed = map(tuple, missed_table(loaded, lacking, session.store))
+    summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics), missed=tuple(missed))
     for name in metrics:
         if name not in summary.known:
             msg = f"there is no metric {name!r} in these trials; {nearest(name, summary.known)}"

@@ -127,7 +127,7 @@ class ConfigEntry(_OrText):
     inputs: dict[str, Any] = Field(default_factory=dict)
     routes: dict[str, Any] = Field(default_factory=dict)
     tools: list[str] | None = None
-    verify: Literal["", "off", "warn", "repair", "judge"] = ""
+    verify: Literal["", "off", "warn", "repair", "judge", "quality"] = ""
     form: Literal["", "none", "auto", "brief", "plan", "patch", "explanation", "research"] = ""
     learning: bool = False
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from kestrel_lab.evals.concerns import PREFIX
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reducer import reduced, score_metrics
 from kestrel_lab.evals.stats import ALPHA, Interval, proportion_interval
@@ -31,7 +32,7 @@ def with_unit(metric: str) -> str:
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """One trial as a flat record with the keys `COLUMNS`, and `recall@k` where a check asks for it."""
+    """One trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where it was looked at."""
     result = cast("dict[str, Any]", row.result)
     values = [score["value"] for score in result["scores"]]
     success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
@@ -48,6 +49,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "score": sum(values) / len(values) if values else math.nan,
         **{name: row.metrics.get(name, math.nan) for name in METRICS},
         **score_metrics(result["scores"]),
+        **{name: value for name, value in row.metrics.items() if name.startswith(PREFIX)},
         "reason": result["reason"],
         "attempts": 1 + len(result.get("attempts", ())),
         "run": result["run"],

@@ -111,7 +111,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
         opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace,
         ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
     ):
-        ports = models.ports if config.learning else replace(models.ports, memory=NoMemory())
+        ports = replace(models.ports, abstain=None) if config.learning else replace(models.ports, memory=NoMemory(), abstain=None)
         turns = (scenario.goal, *scenario.turns)
 
         def begin(goal: str) -> Run:

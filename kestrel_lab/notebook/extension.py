@@ -22,7 +22,7 @@ _LINE = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?(%%?{MAGIC}\s.*)$", re.DOTALL)
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     rewriter: AwaitRewriter
-    forget: Any
+    after_cell: Any
     matcher: Any
 
 
@@ -35,13 +35,15 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     _matchers(ip).append(matcher)
     _show_once(ip, magics)
 
-    def forget(*_: object) -> None:
+    def after_cell(*_: object) -> None:
         magics.shown.clear()
+        for panel in magics.panels:
+            panel.look_again()
 
     rewriter = AwaitRewriter(ip)
     rewriter.install()
-    ip.events.register("post_run_cell", forget)
-    setattr(ip, _ATTRIBUTE, _Loaded(rewriter, forget, matcher))
+    ip.events.register("post_run_cell", after_cell)
+    setattr(ip, _ATTRIBUTE, _Loaded(rewriter, after_cell, matcher))
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
@@ -51,7 +53,7 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
         return
     delattr(ip, _ATTRIBUTE)
     loaded.rewriter.remove()
-    ip.events.unregister("post_run_cell", loaded.forget)
+    ip.events.unregister("post_run_cell", loaded.after_cell)
     _matchers(ip).remove(loaded.matcher)
     for name in (MAGIC, AWAITED):
         for kind in ("line", "cell"):

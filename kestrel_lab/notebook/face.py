@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kestrel_lab.engine.run import Run
     from kestrel_lab.engine.settings import Settings
     from kestrel_lab.lab import Lab
+    from kestrel_lab.notebook.panel import Panel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +31,8 @@ class NotebookFace:
     find_lab: Callable[[], Lab]
     started: Callable[[Run, str], None]
     """Told of each run that starts, and under which name to leave it."""
+    shown: Callable[[Panel], None]
+    """Told of each panel that appears."""
     surface: Surface
     awaited: bool
     """Whether the cell awaits: then `follow` and `wait` give something to await, else they block."""
@@ -60,6 +63,7 @@ class NotebookFace:
             launch=lambda approver: begin(lab, approver),
             started=lambda run: self.started(run, how.name),
             surface=self.surface,
+            shown=self.shown,
             user=self.user,
             # Executed by a program, the kernel ends with its last cell and would take the run along.
             background=how.background and self.surface == "panel",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, Final
 from weakref import WeakSet
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
@@ -15,7 +16,11 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.commands import Fill, carry_out
 from kestrel_lab.notebook.face import NotebookFace
 from kestrel_lab.notebook.goals import argument, filled
+from kestrel_lab.notebook.panel import Panel
 from kestrel_lab.notebook.surface import surface
+
+LOOKED_AT: Final = 8
+"""Panels whose citations are looked at again."""
 
 
 @magics_class
@@ -27,6 +32,8 @@ class KestrelMagics(Magics):
         self._own_lab: Lab | None = None
         self.shown: WeakSet[Run] = WeakSet()
         """Runs that the running cell has shown: as the cell's result one line of them is enough."""
+        self.panels: deque[Panel] = deque(maxlen=LOOKED_AT)
+        """The newest ones. Whether their citations still stand is looked at after each cell, which is when files have changed."""
 
     @no_var_expand
     @line_cell_magic
@@ -49,7 +56,7 @@ class KestrelMagics(Magics):
             if name:
                 self._variables[name] = run
 
-        face = NotebookFace(find_lab=self.lab, started=started, surface=where, awaited=awaited)
+        face = NotebookFace(find_lab=self.lab, started=started, shown=self.panels.append, surface=where, awaited=awaited)
         fill = Fill(lambda goal: filled(goal, self._variables), lambda text: argument(text, self._variables))
         with files_named():
             return carry_out(line, cell, face, fill)

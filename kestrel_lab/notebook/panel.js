@@ -102,9 +102,9 @@ function textRow() {
       if (c.role !== undefined) root.dataset.role = c.role;
       if (c.text !== undefined) put(body, c.text);
       if (c.note !== undefined) put(note, c.note);
-      if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text]) => {
+      if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text, since]) => {
         const cite = make("details"), title = make("summary");
-        title.append(make("code", "", name));
+        title.append(make("code", "", name), ...(since ? [" ", make("span", "kst-badge", since)] : []));
         cite.append(title, block(text));
         return cite;
       }));
@@ -152,8 +152,9 @@ function callRow() {
 }
 
 function noticeRow() {
-  const root = make("div", "kst-notice"), step = make("span", "kst-step kst-soft"), text = make("span"), items = make("ul");
-  root.append(step, text, items);
+  const root = make("div", "kst-notice"), step = make("span", "kst-step kst-soft"), text = make("span"), items = make("ul"), table = make("table", "kst-table");
+  table.hidden = true;
+  root.append(step, text, items, table);
   return {
     root, step,
     update(c) {
@@ -161,6 +162,14 @@ function noticeRow() {
       if (c.text !== undefined) put(text, c.text);
       if (c.items !== undefined) items.replaceChildren(...c.items.map(item => make("li", "", item)));
       items.hidden = !items.childElementCount;
+      if (c.table !== undefined) {
+        table.replaceChildren(...c.table.map((cells, n) => {
+          const line = make("tr");
+          line.append(...cells.map(cell => make(n ? "td" : "th", "", cell)));
+          return line;
+        }));
+        table.hidden = !c.table.length;
+      }
     },
   };
 }

@@ -28,6 +28,8 @@ class Work:
     started: Callable[[Run], None]
     """Told of the run as soon as there is one."""
     surface: Surface
+    shown: Callable[[Panel], None]
+    """Told of the panel that shows it, where there is one."""
     user: str = ""
     """Who would click."""
     background: bool = False
@@ -65,6 +67,7 @@ def begin(work: Work, ask: Ask, *, on_thread: bool = False) -> tuple[Run, Callab
         raise
     work.started(run)
     panel.follow(run)
+    work.shown(panel)
     return run, panel.close
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
 from kestrel_lab.core.events import ToolAnswered, ToolCalled
-from kestrel_lab.core.spans import answered, citations, resolve
+from kestrel_lab.core.spans import Span, Standing, answered, citations, resolve, standing
 from kestrel_lab.core.text import AS_TEXT, head_tail, one_line, plain
 
 SHOWN: Final = 3_000
@@ -19,11 +19,11 @@ _PRE = (
     f"white-space:pre-wrap;overflow-wrap:anywhere;max-height:16em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
 )
 _MARKS: Final = {"supported": "✓", "not contradicted": "·", "weak": "?", "contradicted": "✗"}
-_STANDING: Final = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone"}
+STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone since"}
 
 
-def cites_of(answer: str, seen: Sequence[ToolCalled | ToolAnswered]) -> list[list[str]]:
-    """What an answer cites of what the run saw, as pairs of name and text."""
+def cited_of(answer: str, seen: Sequence[ToolCalled | ToolAnswered]) -> list[Span]:
+    """What an answer cites of what the run saw, each once."""
     cited = citations(answer)
     if not cited:
         return []
@@ -35,7 +35,13 @@ def cites_of(answer: str, seen: Sequence[ToolCalled | ToolAnswered]) -> list[lis
         for span in answered(event.call, event.tool, args.get(event.call, {}), event.text)
     ]
     found = [span for one in cited if (span := resolve(one, spans, lambda _: None)) is not None]
-    return [[plain(name), plain(head_tail(text, SHOWN)[0])] for name, text in {span.id: span.text for span in found}.items()]
+    return list({span.id: span for span in found}.values())
+
+
+def cites_of(cited: Sequence[Span], read: Callable[[str], str | None] | None = None) -> list[list[str]]:
+    """Name and text of each, and whether it still stands where it stood, by `read`: empty where it does, or nobody can tell."""
+    stand: Iterator[Standing] = ("current" if read is None else standing(span, read) for span in cited)
+    return [[plain(span.id), plain(head_tail(span.text, SHOWN)[0]), STANDING[how]] for span, how in zip(cited, stand, strict=True)]
 
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -78,7 +84,7 @@ def _claim(rows: list[dict[str, Any]]) -> str:
 
 
 def _state(row: dict[str, Any]) -> str:
-    words = [word for word in (_STANDING[row["standing"] or "current"], "untrusted" if row["trust"] == "untrusted" else "") if word]
+    words = [word for word in (STANDING[row["standing"] or "current"], "untrusted" if row["trust"] == "untrusted" else "") if word]
     return f" ({', '.join(words)})" if words else ""
 
 

@@ -15,6 +15,7 @@ from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.text import AS_TEXT, head_tail, plain
 from kestrel_lab.views.bounds import ends
 from kestrel_lab.views.diffs import diff_lines
+from kestrel_lab.views.evidence import STANDING
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, StepPart, TextRow
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import MARKS, budget_line, in_order, left_out_line
@@ -33,7 +34,7 @@ _DIFF = {"added": "background:rgba(46,160,67,.2)", "removed": "background:rgba(2
 _TONES = {
     "success": ("COMPLETE", "ok", "done", "good"),
     "info": ("EXECUTING", "PLANNING", "LOW", "running", "streaming", "scripted", "replay"),
-    "warn": ("WAITING_APPROVAL", "MEDIUM", "waiting", "CANCELLED", "stopped", "retrying", "warning"),
+    "warn": ("WAITING_APPROVAL", "MEDIUM", "waiting", "CANCELLED", "stopped", "retrying", "warning", *STANDING.values()),
     "error": ("FAILED", "HIGH", "CRITICAL", "error", "denied", "failed", "bad"),
 }
 _PLAIN = {"good", "bad", ""}
@@ -154,14 +155,15 @@ def _row(view: RunView, row: Row) -> str:
             note = f'<small style="opacity:.65">{_safe(row.note)}</small>' if row.note else ""
             text = f'<div style="{_WRAP}">{_safe(head_tail(row.text, TEXT_CHARS)[0])}</div>'
             cites = "".join(
-                f'<details><summary style="cursor:pointer"><code>{_safe(name)}</code></summary>{_pre(said)}</details>'
-                for name, said in row.cites
+                f'<details><summary style="cursor:pointer"><code>{_safe(name)}</code> {_badge(since)}</summary>{_pre(said)}</details>'
+                for name, said, since in row.cites
             )
             return f'<div style="margin:6px 0">{title}{text}{cites}{note}</div>'
         case NoticeRow():
             items = "".join(f'<div style="{_WRAP};margin-left:1em">{_safe(item)}</div>' for item in row.items)
             said = f"<b>{_safe(row.text)}</b>" if row.level in _PLAIN else f"<b>{_safe(row.level.capitalize())}:</b> {_safe(row.text)}"
-            return f'<div style="margin:4px 0">{_joined(step, said)}{items}</div>'
+            table = f'<div style="overflow-x:auto">{table_html(row.table[0], row.table[1:])}</div>' if row.table else ""
+            return f'<div style="margin:4px 0">{_joined(step, said)}{items}{table}</div>'
         case StageRow():
             again = f" · attempt {row.attempt}" if row.attempt > 1 else ""
             return f'<div style="margin:8px 0 2px"><b>Stage {_safe(row.stage)}</b>{again} {_badge(row.state)}</div>'

@@ -55,6 +55,10 @@ class PlanView:
             changed = step.change(state=state, reason=plain(event.reason))
         return [changed if known else step.whole(), *self._drawn(anew=not known)]
 
+    def operation(self, step: str) -> str:
+        """The operation that a step names; empty for the work of an agent or a tool, and for a step that is not known."""
+        return next((str(spec.get("operation") or "") for spec in reversed(self.specs) if spec.get("id") == step), "")
+
     def waits(self, name: str, *, waits: bool) -> list[Change]:
         """Note whether a step that is under way waits for a person."""
         step = self.steps.get(name)

@@ -132,7 +132,7 @@ class TextRow(Part):
     note: str = ""
     """Which model, how many tokens, how long."""
     cites: list[list[str]] = field(default_factory=list)
-    """What an answer cites of what the run saw: name and text, each once."""
+    """What an answer cites of what the run saw: name, text, and in words whether it changed since, each once."""
 
     def append(self, text: str) -> Change:
         """Add a piece and return the patch that does the same elsewhere."""
@@ -182,6 +182,8 @@ class NoticeRow(Part):
     text: str = ""
     items: list[str] = field(default_factory=list)
     """What belongs to it, a line or more each."""
+    table: list[list[str]] = field(default_factory=list)
+    """What belongs to it and has columns: their headings, then row by row."""
 
 
 @dataclass(kw_only=True, slots=True)

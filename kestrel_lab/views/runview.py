@@ -6,6 +6,7 @@ in it has been through `core.text.plain`; renderers only escape for their own sy
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -13,16 +14,18 @@ from kestrel_lab.core import events as e
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.spans import Span
 from kestrel_lab.core.states import TERMINAL, RunStatus
 from kestrel_lab.core.text import head_tail, one_line, plain
 from kestrel_lab.views.badge import badge_of
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
-from kestrel_lab.views.evidence import cites_of
+from kestrel_lab.views.evidence import cited_of, cites_of
 from kestrel_lab.views.notices import concerns, confidence, next_steps, notice_of, prompt, verdict
 from kestrel_lab.views.planview import PlanView
+from kestrel_lab.views.quality import quality_row
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
-from kestrel_lab.views.viewrows import added_row, call_row, notice_row, task_row, text_id, text_row
+from kestrel_lab.views.viewrows import added_row, call_row, health_changed, notice_row, task_row, text_id, text_row
 from kestrel_lab.views.wording import (
     RESULT_SHOWN,
     WRITTEN_SHOWN,
@@ -67,7 +70,8 @@ class RunView:
     """Macros that were called, by call."""
     seen: list[e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
     """What tools were asked and answered, for what the answer cites."""
-
+    cited: list[Span] = field(default_factory=list)
+    """What the answer cites of it."""
     verdicts: list[e.VerifierFinished] = field(default_factory=list)
     """What verifiers said, for how sure the answer is."""
 
@@ -80,6 +84,13 @@ class RunView:
     def answer(self) -> str:
         """The run's answer; empty as long as there is none."""
         return next((row.text for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), "")
+
+    def mark(self, read: Callable[[str], str | None] | None) -> list[Change]:
+        """Say of what the answer cites whether it still stands where it stood, by `read`; returns what that changed."""
+        row = next((row for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), None)
+        if row is None or not self.cited or (cites := cites_of(self.cited, read)) == row.cites:
+            return []
+        return [row.change(cites=cast("Json", cites))]
 
     @property
     def done(self) -> bool:
@@ -125,8 +136,11 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return view.plan.proposed(event)
         case e.PlanExtended():
             return view.plan.extended(event)
-        case e.StepStarted() | e.StepFinished():
+        case e.StepStarted():
             return view.plan.stepped(event)
+        case e.StepFinished():
+            report = quality_row(event, view.plan.operation(event.step))
+            return [*view.plan.stepped(event), *([] if report is None else [added_row(view, report)])]
         case e.StageStarted() | e.StageFinished():
             return _staged(view, event)
         case e.ModelCalled():
@@ -152,7 +166,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.ApprovalGiven():
             return _decided(view, event)
         case e.HealthChanged():
-            return _health(view, event)
+            return health_changed(view, event)
         case e.Prompted():
             return [_prompted(view, event)]
         case e.MacroStarted() | e.MacroFinished():
@@ -392,31 +406,17 @@ def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     return [row.whole(), *_withdraw(view, event.call)]
 
 
-def _health(view: RunView, event: e.HealthChanged) -> list[Change]:
-    name = plain(event.dependency)
-    view.unwell.pop(name, None)
-    if event.target not in _WELL:
-        view.unwell[name] = f"{name} {plain(event.target)}"
-    reason = f": {event.reason}" if event.reason else ""
-    notice = notice_row(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")
-    return [notice, view.head.change(health=", ".join(view.unwell.values()))]
-
-
-_WELL = {"starting", "ready"}
-
-
 def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
     changes = _close(view)
     answer = plain(event.answer)
     if answer:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
-        cites = cast("Json", cites_of(event.answer, view.seen))
+        view.cited = cited_of(event.answer, view.seen)
+        cites = cites_of(view.cited)
         if texts and texts[-1].text == answer:
-            changes.append(texts[-1].change(role="answer", cites=cites))
+            changes.append(texts[-1].change(role="answer", cites=cast("Json", cites)))
         else:
-            row = view.rows["answer"] = TextRow(
-                id="answer", role="answer", state="done", text=answer, cites=cites_of(event.answer, view.seen)
-            )
+            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites)
             changes.append(row.whole())
     sure = confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
     changes += [added_row(view, told) for told in (sure, concerns(event), next_steps(event)) if told is not None]

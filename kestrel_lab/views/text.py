@@ -55,6 +55,11 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
 
 
+def table_lines(table: Sequence[Sequence[str]]) -> list[str]:
+    """A table with headings where there is no room for columns: a line per row, without what is empty."""
+    return [" · ".join(cell for cell in row if cell) for row in table[1:]]
+
+
 def in_order(view: RunView) -> list[tuple[StepPart, int]]:
     """The steps as written, each followed by what it grew; with each, how many steps up it comes from."""
     children: dict[str, list[StepPart]] = {}
@@ -104,9 +109,15 @@ def _row(row: Row, step: str) -> list[str]:
             return []
         case TextRow():
             label = "answer" if row.role == "answer" else f"{step}text"
-            return [f"{label}:{'' if row.state == 'done' else f' ({row.state})'}", indent(head_tail(row.text, _TEXT_CHARS)[0], "  ")]
+            changed = [f"  cites {name}: {since}" for name, _, since in row.cites if since]
+            return [
+                f"{label}:{'' if row.state == 'done' else f' ({row.state})'}",
+                indent(head_tail(row.text, _TEXT_CHARS)[0], "  "),
+                *changed,
+            ]
         case NoticeRow():
-            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(item, "    ") for item in row.items)]
+            below = (*row.items, *table_lines(row.table))
+            return [f"{f'{row.level}: ' if row.level else ''}{step}{row.text}", *(indent(line, "    ") for line in below)]
         case StageRow():
             return [f"stage {row.stage}: {row.state}{f', attempt {row.attempt}' if row.attempt > 1 else ''}"]
         case CallRow():

@@ -13,6 +13,8 @@ from kestrel_lab.views.wording import shown
 if TYPE_CHECKING:
     from kestrel_lab.views.runview import RunView
 
+_WELL = {"starting", "ready"}
+
 
 def text_row(view: RunView, call: str) -> TextRow:
     """The row of what a model answers in a call."""
@@ -55,3 +57,14 @@ def added_row(view: RunView, row: NoticeRow) -> Change:
     row.id = f"n:{len(view.rows)}"
     view.rows[row.id] = row
     return row.whole()
+
+
+def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
+    """What the run depends on is in another state."""
+    name = plain(event.dependency)
+    view.unwell.pop(name, None)
+    if event.target not in _WELL:
+        view.unwell[name] = f"{name} {plain(event.target)}"
+    reason = f": {event.reason}" if event.reason else ""
+    notice = notice_row(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")
+    return [notice, view.head.change(health=", ".join(view.unwell.values()))]

@@ -68,11 +68,41 @@ def test_it_is_said_in_every_view(session: Session, workspace: Path) -> None:
     assert [one.text for one in run.next_actions] == ["python -m compileall .", "limits.py"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "answer", "status"),
+    [
+        (None, "MAX grazes in the cellar with zebras.", "COMPLETE"),
+        (0.5, "MAX grazes in the cellar with zebras.", "FAILED"),
+        (0.5, "MAX = 20", "COMPLETE"),
+        (0.5, "I could not find it.", "COMPLETE"),
+    ],
+)
+def test_less_sure_than_asked_for_is_no_answer(tmp_path: Path, workspace: Path, asked: float | None, answer: str, status: str) -> None:
+    """A run whose answer states less confidence than `abstain` fails and says so; the answer is told, and what is known of it."""
+    lab = Session(tmp_path / "lab", env={}, abstain=asked)
+    run = carry_out(lab, workspace, ScriptedModel([[("read_file", {"path": "limits.py"})], answer]))
+    lab.close()
+    assert (run.status, run.answer) == (status, answer)
+    assert run.outcome == ("complete" if status == "COMPLETE" else "unmet")
+    assert ("it abstains: its confidence is ." in run.reason and "0.5 is asked for" in run.reason) == (status == "FAILED")
+
+
+def test_where_no_confidence_is_stated_nothing_is_held_back(tmp_path: Path, workspace: Path) -> None:
+    """An answer that nothing speaks for or against is given, and so is one that nobody looks at."""
+    lab = Session(tmp_path / "lab", env={}, abstain=1.0)
+    assert carry_out(lab, workspace, ScriptedModel(["It is 30."])).status == RunStatus.COMPLETE
+    read = ScriptedModel([[("read_file", {"path": "limits.py"})], "Zebras graze."])
+    assert carry_out(lab, workspace, read, verify="off").status == RunStatus.COMPLETE
+    lab.close()
+
+
 @pytest.mark.parametrize(("answer", "verify"), [("It is 30.", "warn"), (ANSWER, "off")])
 def test_where_there_is_nothing_nothing_is_said(session: Session, workspace: Path, answer: str, verify: str) -> None:
-    """An answer without tools and files, and one that nobody looks at, as in trials: the log and the views are as they always were."""
+    """An answer without tools and files, and one that nobody looks at, as in trials: no view differs, and the log only tells whether somebody looked."""
     run = carry_out(session, workspace, ScriptedModel([answer]), verify=verify)
-    assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(outcome="complete", answer=answer)
+    assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(
+        outcome="complete", answer=answer, looked=verify != "off"
+    )
     assert (run.confidence.value, run.confidence.word, str(run.confidence)) == (None, "unknown", "confidence: unknown")
     assert ("confidence" in repr(run), "next, if you like" in repr(run)) == (False, False)
 

@@ -22,6 +22,7 @@ from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.verified import verified
 from kestrel_lab.engine.verifiers import ModelVerifier, Vote
 from kestrel_lab.testing import ScriptedModel, ScriptedVerifier, Turn
+from kestrel_lab.views.rows import NoticeRow
 
 PASS, FAIL = Verification(passed=True, confidence=0.9), Verification(passed=False, confidence=0.5, issues=("wrong",))
 
@@ -194,7 +195,7 @@ def test_quality_reports_and_makes_nothing(tmp_path: Path, workspace: Path) -> N
         False, [("critical", "See tower.txt.", "the file tower.txt does not exist")],
     )  # fmt: skip
     assert found["missing_evidence"] == ["See tower.txt.", "Zebras graze."]
-    assert found["fixes"] == {"answer": ["name a file that exists"]}
+    assert found["fixes"] == {"write": ["name a file that exists"]}
 
 
 def test_a_model_may_add_to_the_report(tmp_path: Path, workspace: Path) -> None:
@@ -203,6 +204,69 @@ def test_a_model_may_add_to_the_report(tmp_path: Path, workspace: Path) -> None:
     said = json.dumps({"issues": [entry], "missing_evidence": []})
     found = report(tmp_path, workspace, answers("The roof is red.", said), model=True)
     assert (found["pass"], found["issues"], found["fixes"]) == (True, [{**entry, "check": "model"}], {"write": ["say which"]})
+
+
+NEW = '{"issues": [], "missing_evidence": [], "answer": "The roof is blue."}'
+WRITES = [("write_file", {"path": "roof.txt", "content": "The roof is blue.\n"})]
+
+
+@pytest.mark.parametrize("said", [["The roof is blue."] * 3, [NEW] * 3, [WRITES] * 4, [WRITES, "The roof is blue.", NEW, "blue"]])
+def test_a_report_cannot_make_work(tmp_path: Path, workspace: Path, said: list[Any]) -> None:
+    """A model that answers anew, adds an answer or calls tools where it is to report changes nothing: neither answer, file nor plan.
+
+    Also where the step names tools: without that rule of the operation the file would be written here.
+    """
+    turns = iter(said)
+
+    def says(request: ModelRequest) -> Turn:
+        return next(turns, "") if first(request).startswith("Report") else "The roof is red."
+
+    args: Any = {"answer": "{{draft}}", "model": True}
+    look = Step(id="look", operation="quality", args=args, consumes=("draft",), tools=("write_file",))
+    plan = Plan(steps=(Step(id="write", goal="write", produces=("draft",), tools=()), look))
+    run = carry_out(tmp_path, workspace, ScriptedModel(says), plan=plan, approve="auto")
+    assert (run.status, run.answer, (workspace / "roof.txt").read_text()) == (RunStatus.COMPLETE, "The roof is red.", "The roof is red.\n")
+    assert ([step.id for step in run.plan.steps], run.usage.tool_calls - sum(turn is WRITES for turn in said)) == (["write", "look"], 0)
+    assert [(one["severity"], one["check"]) for one in run.quality.issues] == [("minor", "model")]
+    assert "blue" not in str(run.quality.fixes)
+
+
+def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: Path) -> None:
+    """`verify="quality"` adds one step behind the plan; its table is in `run.quality`, the text, the page and the row that a panel shows."""
+    entry = {"severity": "major", "place": "is red", "what": "<b>which</b> red?", "fix": "say which"}
+    said = json.dumps({"issues": [entry], "missing_evidence": ["Nobody saw it."]})
+    run = carry_out(tmp_path, workspace, answers("The roof is red.", said), verify="quality")
+    assert (run.status, run.answer, [step.operation for step in run.plan.steps]) == (
+        RunStatus.COMPLETE,
+        "The roof is red.",
+        ["", "quality"],
+    )
+    assert run.quality.frame[["severity", "place", "fix", "step"]].to_numpy().tolist() == [
+        ["major", "is red", "say which", "answer"],
+        ["no evidence", "Nobody saw it.", "show where it is from, or say that it is not known", ""],
+    ]
+    row = next(row for row in run.view().rows.values() if isinstance(row, NoticeRow) and row.table)
+    assert (row.level, row.text, row.table[0][:4]) == (
+        "bad", "quality: did not pass, 1 major, 1 claim without evidence", ["severity", "place", "what", "fix"],
+    )  # fmt: skip
+    page = run.report(tmp_path / "run.html").read_text()
+    for text in (repr(run), page, repr(run.quality), run.quality._repr_html_()):
+        assert "say which" in text and "Nobody saw it." in text
+    assert "<b>which" not in page + run.quality._repr_html_()
+    assert "--verify quality" in repr(carry_out(tmp_path, workspace, answers("The roof is red.")).quality)
+
+
+def test_a_report_at_the_end_is_no_answer() -> None:
+    """The end of a plan is what it reports on, also behind a verification and a form; a plan of reports alone ends in them."""
+    plan = verified(Plan(steps=(Step(id="a", goal="a"),)), "g", "quality", "brief")
+    assert plan is not None
+    assert ([step.operation for step in plan.steps], [step.id for step in plan.ends()]) == (["", "verify", "quality"], ["verify"])
+    assert verified(plan, "g", "quality") is plan
+    auto = verified(None, "g", "quality", "auto")
+    assert auto is not None
+    assert [step.operation for step in auto.steps] == ["intake", "quality"]
+    alone = Plan(steps=(Step(id="look", operation="quality", args={"answer": "The roof is red."}),))
+    assert [step.id for step in alone.ends()] == ["look"]
 
 
 def trial(workspace: Path, answer: str, run: Run) -> Trial:

@@ -30,6 +30,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "mcp_catalogue": None,
         "mcp_allow": (),
         "verify": "warn",
+        "abstain": None,
         "network_home": False,
         "form": "none",
         "cycles": 20,

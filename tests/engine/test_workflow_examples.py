@@ -90,6 +90,23 @@ def test_a_critique_leads_back(session: Session, workspace: Path) -> None:
     ]
 
 
+def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> None:
+    """What the report names is put right by the agent, from the fixes; the answer is the draft that passed, never a report."""
+    (workspace / "roof.txt").write_text("The roof is red.\n")
+    run = carried_out(session, workspace, "quality_review", "What colour is the roof?")
+    assert (run.answer, done(run)) == (
+        "The roof is red. [roof.txt:1]",
+        ["loop", "draft#1", "report#1", "loop#1", "draft#2", "report#2", "loop#2"],
+    )
+    before = run._state.outputs["report#1"]
+    assert [(one["severity"], one["place"], one["step"]) for one in before["issues"]] == [
+        ("critical", "The roof has some colour, see tower.txt.", "draft#1"),
+        ("minor", "some colour", "draft#1"),
+    ]
+    assert before["fixes"] == {"draft#1": ["name a file that exists", "name it"]}
+    assert (run.quality.passed, run.quality.issues, len(run.quality.frame)) == (True, [], 0)
+
+
 @pytest.mark.parametrize("path", [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped().values()], ids=lambda path: path.stem)
 def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
     """It has the name of its file and a description, and every tool, operation and agent that it names exists."""
@@ -100,6 +117,6 @@ def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
     check_steps(foreseen(plan.steps), session.toolbox, OPERATIONS, session.resolve_model)
 
 
-def test_there_are_five() -> None:
-    """One for each thing that is easy to get wrong: a loop, branches, ways that part, a person, a way back."""
-    assert EXAMPLES == ["draft_and_critique", "report_pipeline", "research", "review_loop", "triage"]
+def test_there_are_six() -> None:
+    """One for each thing that is easy to get wrong: a loop, a report, branches, ways that part, a person, a way back."""
+    assert EXAMPLES == ["draft_and_critique", "quality_review", "report_pipeline", "research", "review_loop", "triage"]

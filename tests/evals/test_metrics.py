@@ -26,7 +26,7 @@ from kestrel_lab.core.events import (
 )
 from kestrel_lab.evals.metrics import METRICS, measure
 
-RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate", "confidence"}
+RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate", "confidence", "concerns"}
 
 
 def log(*timed):

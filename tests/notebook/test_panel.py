@@ -1,9 +1,13 @@
 """Claims about the panel as an approver, without a browser: messages are handed to it as a kernel would."""
 
 import asyncio
+from pathlib import Path
 
 from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
-from kestrel_lab.notebook.panel import Panel
+from kestrel_lab.engine.run import Run
+from kestrel_lab.engine.session import Session
+from kestrel_lab.notebook.panel import Panel, Still
+from kestrel_lab.testing import ScriptedModel
 
 ASKED = ApprovalAsked(call="answer.1.1", step="answer", tool="bash", args={"command": "ls"}, danger="HIGH", key="k", question="answer.1.1")
 YES = {"k": "decide", "id": "answer.1.1", "granted": True, "scope": "run"}
@@ -52,3 +56,62 @@ def test_a_second_click_is_not_kept_for_another_question() -> None:
         return ["answered" if done else "waits"]
 
     assert asyncio.run(ask_twice()) == ["waits"]
+
+
+class Shown:
+    """The place in a notebook where the picture stands."""
+
+    def __init__(self) -> None:
+        self.pictures: list[str] = []
+
+    def update(self, still: Still) -> None:
+        """Another picture."""
+        self.pictures.append(still.bundle["text/html"])
+
+
+def cited(tmp_path: Path) -> tuple[Run, Path]:
+    """A run whose answer cites a line that it read, and the file."""
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "roof.txt"
+    file.write_text("The roof is red.\n")
+    model = ScriptedModel([[("read_file", {"path": "roof.txt"})], "The roof is red. [roof.txt:1]"])
+    return asyncio.run(Session(tmp_path / "lab", env={}).run("what colour?", model=model, workspace=tmp_path / "work")), file
+
+
+def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
+    """Looked at again after a cell, the picture is put up anew when a cited file has changed, moved, gone or come back, and only then."""
+    run, file = cited(tmp_path)
+    shown, place = Panel(user="me", fallback=None), Shown()
+    for record in run.records():
+        shown.view.apply(record)
+    shown._run, shown._handle, shown._open = run, place, False  # type: ignore[assignment]
+    said = []
+    for text in (
+        "The roof is red.\n",
+        "The roof is blue.\n",
+        "The roof is blue.\n",
+        "Look:\nThe roof is red.\n",
+        None,
+        "The roof is red.\n",
+    ):
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        place.pictures.clear()
+        shown.look_again()
+        marks = ("changed since", "moved since", "gone since")
+        said.append(next((mark for mark in marks if mark in place.pictures[0]), "as it was") if place.pictures else None)
+    assert said == [None, "changed since", None, "moved since", "gone since", "as it was"]
+
+
+def test_a_run_shown_again_says_it_everywhere(tmp_path: Path) -> None:
+    """Text, HTML and page of a stored run say of the citation that its file has changed; of a workspace that is away, nothing."""
+    run, file = cited(tmp_path)
+    assert "since" not in repr(run) + run._repr_html_()
+    file.write_text("The roof is blue.\n")
+    again = Run(run._store, run.id)
+    for text in (repr(again), again._repr_html_(), again.report(tmp_path / "run.html").read_text()):
+        assert "changed since" in text
+    file.unlink()
+    file.parent.rmdir()
+    assert "since" not in repr(again)

@@ -65,11 +65,15 @@ CLICKS = 5
 
 
 def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
-    """A click writes the file within 100 ms (median of five), the next cell uses the run, the saved notebook holds no widget."""
+    """A click writes the file within 100 ms (median of five), the next cell uses the run, the saved notebook holds no widget.
+
+    What a later cell writes into a file that the answer cites is marked in the picture above.
+    """
     write = '("write_file", {"path": "%d.txt", "content": "hello"})'
-    turns = ", ".join(f"[{write % n}]" for n in range(CLICKS)) + ', "I wrote them."'
-    print_when = "print('ANSWER', r.answer)\nprint('CALLED', [x.at for x in r.records() if x.event.type == 'tool_called'])"
-    cells = [setup(turns), 'r = %kestrel run "write greetings"', print_when]
+    turns = ", ".join(f"[{write % n}]" for n in range(CLICKS)) + ', [("read_file", {"path": "0.txt"})], "I wrote them. [0.txt:1]"'
+    called = "[x.at for x in r.records() if x.event.type == 'tool_called' and x.event.tool == 'write_file']"
+    print_when = f"print('ANSWER', r.answer)\nprint('CALLED', {called})"
+    cells = [setup(turns), 'r = %kestrel run "write greetings"', print_when, "_ = open('0.txt', 'w').write('bye')"]
     clicked = []
     with jupyterlab.opened("approve", cells) as page:
         command(page, "notebook:run-all-cells")
@@ -81,13 +85,14 @@ def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
             clicked.append(float(page.evaluate("() => window.clickedAt")))
         expect(output(page, 2)).to_contain_text("ANSWER I wrote them.", timeout=ENDED)
         called = json.loads(output(page, 2).inner_text().partition("CALLED ")[2])
+        expect(output(page, 1)).to_contain_text("0.txt:1 changed since")
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         saved = json.loads((jupyterlab.root / "approve" / "t.ipynb").read_text())
     shown = saved["cells"][1]["outputs"][0]["data"]
     waited = [after - click for click, after in zip(clicked, called, strict=True)]
 
     print("click to continue, ms:", *(f"{seconds * 1000:.0f}" for seconds in waited))
-    assert [(jupyterlab.root / "approve" / f"{n}.txt").read_text() for n in range(CLICKS)] == ["hello"] * CLICKS
+    assert [(jupyterlab.root / "approve" / f"{n}.txt").read_text() for n in range(CLICKS)] == ["bye"] + ["hello"] * (CLICKS - 1)
     assert median(waited) < 0.1
     assert (set(shown), "widgets" in saved["metadata"]) == ({"text/html", "text/plain"}, False)
 
