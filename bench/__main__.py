@@ -90,7 +90,8 @@ def main() -> int:
     if outcomes:
         draw(asked.out / "results.png", outcomes, machine)
     report.show(console, outcomes, machine, found)
-    console.print(f"written: {', '.join(str(asked.out / name) for name in ('results.json', 'results.md', 'results.png'))}")
+    kept = ("results.json", "results.md", *(("results.png",) if outcomes else ()))
+    console.print(f"written: {', '.join(str(asked.out / name) for name in kept)}")
     failed = any(samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours)
     return int(failed or any(verdict.measured.startswith(finding.BROKE) for verdict in found))
 
