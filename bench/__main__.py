@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`; how notes, tools and files are found: `python -m bench memory|tools|retrieval --data FOLDER`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness …`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,35 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import headless, imports, loop_overhead, memory, panel, plans, report, retrieval, summaries, tools, trials, turns
+from bench import finding, headless, imports, loop_overhead, panel, plans, report, sandbox, summaries, toolcache, trials, turns, vectors
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
 
 BENCHMARKS = {
-    module.BENCHMARK.name: module.BENCHMARK for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless)
+    module.BENCHMARK.name: module.BENCHMARK
+    for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless, vectors, sandbox, toolcache)
 }
+NAMES = (*BENCHMARKS, *finding.BENCHES)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure kestrel_lab beside other tools. Takes up to twenty minutes."
+        prog="python -m bench", description="Measure kestrel_lab beside other tools. Takes up to an hour with all data."
     )
     parser.add_argument(
         "--out", type=Path, default=Path("out/bench"), help="folder for results.json, results.md and results.png (default: %(default)s)"
     )
+    parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}; may be repeated")
     parser.add_argument(
-        "--only", action="append", choices=list(BENCHMARKS), metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; may be repeated"
+        "--data", type=Path, help="folder with the public data in scifact/, localisation/, memory/, tool_search/ and faithfulness/"
     )
+    parser.add_argument("--repositories", type=Path, help="folder with the git repositories of localisation/, called owner+name")
     parser.add_argument("--rounds", type=int, help="rounds of every benchmark, in place of each one's own number")
     parser.add_argument("--no-peers", action="store_true", help="measure kestrel_lab alone and install nothing")
-    parser.add_argument("--quick", action="store_true", help="one round of small jobs: whether everything works, not how fast it is")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round of small jobs, none on public data: whether everything works, not how fast it is"
+    )
     asked = parser.parse_args()
     if asked.rounds is not None and asked.rounds < 1:
         parser.error("--rounds is at least 1")
@@ -57,17 +63,14 @@ def _progress(console: Console, total: int) -> Iterator[Say]:
 
 def main() -> int:
     """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
-    if sys.argv[1:2] == ["memory"]:
-        return memory.main(sys.argv[2:])
-    if sys.argv[1:2] == ["tools"]:
-        return tools.main(sys.argv[2:])
-    if sys.argv[1:2] == ["retrieval"]:
-        return retrieval.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in finding.BENCHES:
+        return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
     asked = _arguments()
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # else tables are squeezed into 80 columns in files and logs
-    chosen = [BENCHMARKS[name] for name in asked.only] if asked.only else list(BENCHMARKS.values())
+    names = asked.only or NAMES
+    chosen = [BENCHMARKS[name] for name in names if name in BENCHMARKS]
     asked.out.mkdir(parents=True, exist_ok=True)
     if load() > BUSY:
         console.print(f"Other programs are at work here (load per core {load():.1f}): times by the clock will be too high.", style="yellow")
@@ -77,12 +80,20 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=asked.out.resolve(), prefix="work-") as work, _progress(console, total) as say:
         environments = make_environments(chosen, say) if peers else {}
         outcomes = [run_rounds(one, environments, rounds=asked.rounds, quick=asked.quick, work=Path(work), say=say) for one in chosen]
+    found = (
+        []
+        if asked.quick
+        else finding.run([name for name in names if name in finding.BENCHES], asked.data, asked.repositories, asked.out, print)
+    )
     machine = facts()
-    report.write(asked.out, outcomes, machine)
-    draw(asked.out / "results.png", outcomes, machine)
-    report.show(console, outcomes, machine)
-    console.print(f"written: {', '.join(str(asked.out / name) for name in ('results.json', 'results.md', 'results.png'))}")
-    return int(any(samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours))
+    report.write(asked.out, outcomes, machine, found)
+    if outcomes:
+        draw(asked.out / "results.png", outcomes, machine)
+    report.show(console, outcomes, machine, found)
+    kept = ("results.json", "results.md", *(("results.png",) if outcomes else ()))
+    console.print(f"written: {', '.join(str(asked.out / name) for name in kept)}")
+    failed = any(samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours)
+    return int(failed or any(verdict.measured.startswith(finding.BROKE) for verdict in found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How far words alone tell supported claims from others, and made-up answers from true ones: `python -m bench.faithfulness FOLDER --out FOLDER`.
+"""How far words alone tell supported claims from others, and made-up answers from true ones: `python -m bench faithfulness FOLDER --out FOLDER`.
 
 The first folder holds begin_dev, scifact_claims_train, wice_dev and summedits as JSON Lines; without them, or without a folder, only the
 seeded answers are judged. The gate is fitted anew in five folds, none of which shares evidence with another, so its numbers
@@ -11,8 +11,9 @@ import argparse
 import importlib.util
 import json
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
 
 FITTED: Final = ("BEGIN", "SciFact, evidence missing", "WiCE")
 FOLDS: Final = 5
+SIXTY: Final = {"pluggy": (20, 4), "h11": (20, 3), "stamina": (20, 3)}
+"""Packages that the checks were made with: how many true answers about each, and how many made up of each kind; sixty of both."""
 PACKAGES: Final = ("httpx", "rich", "click", "networkx", "anyio", "jinja2", "diskcache", "typer", "stamina")
 Row = tuple[str, list[str], bool]
+Counts = dict[str, int]
+"""`true`, `true_refused`, `made_up`, `made_up_passed`."""
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -129,24 +134,26 @@ def plot_risk_coverage(curves: dict[str, tuple[np.ndarray, np.ndarray, np.ndarra
     return figure
 
 
-def show_claims(folder: Path, out: Path) -> None:
-    """Print the table, the weights and the thresholds; draw the curves."""
+def show_claims(folder: Path, out: Path) -> dict[str, dict[str, float]]:
+    """Print the table, the weights and the thresholds; draw the curves. Returns AUROC by set: `coverage` of words alone, `gate`, `apart`."""
     import numpy as np
 
     known = claims(folder)
     if not set(FITTED) <= set(known):
         print(f"claims are left out: {folder} has not all of {', '.join(FITTED)}")
-        return
+        return {}
     measured = {
         name: (np.array([features(claim, evidence) for claim, evidence, _ in rows]), np.array([int(ok) for *_, ok in rows]))
         for name, rows in known.items()
     }
     ours, apart = folded(known, measured, FITTED), folded(known, measured, [name for name in FITTED if name != "BEGIN"])
+    found = {
+        name: {"coverage": auroc(rows[:, 0], labels), "gate": auroc(ours[name], labels), "apart": auroc(apart[name], labels)}
+        for name, (rows, labels) in measured.items()
+    }
     print(f"{'AUROC':28} {'claims':>7} {'coverage':>9} {'gate':>6} {'gate fitted without BEGIN':>26}")
-    for name, (rows, labels) in measured.items():
-        print(
-            f"{name:28} {len(labels):7,} {auroc(rows[:, 0], labels):9.3f} {auroc(ours[name], labels):6.3f} {auroc(apart[name], labels):26.3f}"
-        )
+    for name, one in found.items():
+        print(f"{name:28} {len(known[name]):7,} {one['coverage']:9.3f} {one['gate']:6.3f} {one['apart']:26.3f}")
     for name, rows in known.items():
         flags = [[bool(absent_numbers(claim, evidence)) for claim, evidence, ok in rows if ok is kind] for kind in (True, False)]
         print(f"number absent, {name}: {np.mean(flags[0]):.1%} of supported, {np.mean(flags[1]):.1%} of others")
@@ -160,6 +167,7 @@ def show_claims(folder: Path, out: Path) -> None:
             told.append(f"{name}: {covered[place]:.0%} kept, risk {risk[place]:.0%}")
         print(f"score ≥ {threshold:g}: {'; '.join(told)}")
     plot_risk_coverage(curves).savefig(out / "risk_coverage.png", dpi=120)
+    return found
 
 
 def _root(package: str) -> Path | None:
@@ -167,7 +175,7 @@ def _root(package: str) -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) if spec is not None and spec.submodule_search_locations else None
 
 
-def _judge(name: str, answers: Iterator[tuple[str, bool]], ground: Ground) -> None:
+def _judge(name: str, answers: Iterable[tuple[str, bool]], ground: Ground) -> Counts:
     engine, begun = VerifierEngine(), time.perf_counter()
     verdicts = [(made, refused(engine(Subject(answer=text, ground=ground, calls=())))) for text, made in answers]
     seconds = (time.perf_counter() - begun) / max(1, len(verdicts))
@@ -175,17 +183,29 @@ def _judge(name: str, answers: Iterator[tuple[str, bool]], ground: Ground) -> No
     print(
         f"{name:28} true refused {sum(true):2} of {len(true):3}   made up passed {len(false) - sum(false):2} of {len(false):3}   {seconds * 1000:.0f} ms an answer"
     )
+    return {"true": len(true), "true_refused": sum(true), "made_up": len(false), "made_up_passed": len(false) - sum(false)}
 
 
-def show_answers(seed: int) -> None:
-    """Judge seeded answers about every package that is installed, then those written by hand."""
-    for package in PACKAGES:
-        if (root := _root(package)) is None:
-            continue
-        facts = Facts(root, seed)
-        answers = [(one.text, False) for one in true_answers(facts, 60)]
-        answers += [(one.text, True) for fault in FAULTS for one in made_up(facts, fault, 10)]
-        _judge(f"seeded, {package}", iter(answers), Ground(root))
+def _seeded(package: str, seed: int, *, true: int, made: int) -> Counts | None:
+    """Judge so many true answers about a package, and so many with something made up of each kind; `None` where it is not installed."""
+    if (root := _root(package)) is None:
+        return None
+    facts = Facts(root, seed)
+    answers = [(one.text, False) for one in true_answers(facts, true)]
+    answers += [(one.text, True) for fault in FAULTS for one in made_up(facts, fault, made)]
+    return _judge(f"seeded, {package}", answers, Ground(root))
+
+
+def _sum(counts: Sequence[Counts | None]) -> Counts:
+    known = [one for one in counts if one is not None]
+    return {name: sum(one[name] for one in known) for name in ("true", "true_refused", "made_up", "made_up_passed")}
+
+
+def show_answers(seed: int) -> dict[str, Counts]:
+    """Judge seeded answers, the sixty first, then those about every other package that is installed, then those written by hand."""
+    sixty = [_seeded(package, 0, true=true, made=made) for package, (true, made) in SIXTY.items()]
+    more = [_seeded(package, seed, true=60, made=10) for package in PACKAGES]
+    found = {"sixty": _sum(sixty), "more": _sum(more)}
     kinds: tuple[tuple[str, Callable[[str], list[tuple[str, bool]]]], ...] = (
         ("by hand", lambda package: [(t, False) for p, t in TRUE if p == package] + [(t, True) for p, _, t in FALSE if p == package]),
         (
@@ -197,20 +217,22 @@ def show_answers(seed: int) -> None:
         for package in ("pluggy", "h11", "iniconfig", "tenacity", "click"):
             if of(package) and (root := _root(package)) is not None:
                 _judge(f"{kind}, {package}", ((placed(text, root), made) for text, made in of(package)), Ground(root))
+    return found
 
 
-def main() -> None:
-    """Measure."""
-    parser = argparse.ArgumentParser(prog="python -m bench.faithfulness", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables and write the numbers to `faithfulness.json`. Returns 1 if the gate is not better than the share of words on a set it is fitted for."""
+    parser = argparse.ArgumentParser(prog="python -m bench faithfulness", description=__doc__)
     parser.add_argument("data", type=Path, nargs="?", help="folder with the sets of claims")
     parser.add_argument("--out", type=Path, default=Path("out/faithfulness"), help="folder for the plot (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the seeded answers")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.data is not None:
-        show_claims(asked.data, asked.out)
-    show_answers(asked.seed)
+    auc = {} if asked.data is None else show_claims(asked.data, asked.out)
+    kept = {"auroc": auc, "answers": show_answers(asked.seed)}
+    (asked.out / "faithfulness.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return int(any(auc[name]["gate"] <= auc[name]["coverage"] for name in FITTED if auc))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,8 @@ def doubts(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def show(console: Console, outcomes: Sequence[Outcome], machine: dict[str, str | int]) -> None:
-    """Print everything."""
+def show(console: Console, outcomes: Sequence[Outcome], machine: dict[str, str | int], found: Sequence[Verdict] = ()) -> None:
+    """Print everything; at the end all targets in one table, with those of `bench.finding`."""
     for outcome in outcomes:
         headings, rows = cells(outcome)
         table = Table(
@@ -64,28 +65,32 @@ def show(console: Console, outcomes: Sequence[Outcome], machine: dict[str, str |
     table = Table(title="Targets", title_justify="left")
     for heading in ("", "target", "measured", ""):
         table.add_column(heading)
-    for verdict in _all_verdicts(outcomes):
-        table.add_row(f"{verdict.benchmark}: {verdict.meaning}", verdict.wanted, verdict.measured, _STANDING[verdict.met])
+    verdicts = [*_all_verdicts(outcomes), *found]
+    for verdict in verdicts:
+        table.add_row(*map(escape, (f"{verdict.benchmark}: {verdict.meaning}", verdict.wanted, verdict.measured, _STANDING[verdict.met])))
     console.print(table)
+    standings = Counter(_STANDING[verdict.met] for verdict in verdicts)
+    console.print(", ".join(f"{number} {standing}" for standing, number in standings.items()))
     console.print(in_words(machine), style="dim")
     if warning := doubts(outcomes):
         console.print(warning, style="yellow")
 
 
-def markdown(outcomes: Sequence[Outcome], machine: dict[str, str | int]) -> str:
+def markdown(outcomes: Sequence[Outcome], machine: dict[str, str | int], found: Sequence[Verdict] = ()) -> str:
     """The same as Markdown."""
     parts = ["# Benchmarks of kestrel_lab", f"Medians over rounds in fresh processes (least–greatest). {in_words(machine)}"]
     if warning := doubts(outcomes):
         parts.append(f"**{warning}**")
-    parts.append("![Medians and ranges](results.png)")
+    if outcomes:
+        parts.append("![Medians and ranges](results.png)")
     for outcome in outcomes:
         headings, rows = cells(outcome)
         parts += [f"## {outcome.benchmark.title}", _table(headings, rows), "\n".join(f"- {note}" for note in outcome.benchmark.notes)]
-    judged = [[f"{v.benchmark}: {v.meaning}", v.wanted, v.measured, _STANDING[v.met]] for v in _all_verdicts(outcomes)]
+    judged = [[f"{v.benchmark}: {v.meaning}", v.wanted, v.measured, _STANDING[v.met]] for v in (*_all_verdicts(outcomes), *found)]
     return "\n\n".join([*parts, "## Targets", _table(["", "target", "measured", ""], judged)]) + "\n"
 
 
-def as_json(outcomes: Sequence[Outcome], machine: dict[str, str | int]) -> dict[str, Any]:
+def as_json(outcomes: Sequence[Outcome], machine: dict[str, str | int], found: Sequence[Verdict] = ()) -> dict[str, Any]:
     """Everything measured, round by round."""
     return {
         "machine": machine,
@@ -98,20 +103,22 @@ def as_json(outcomes: Sequence[Outcome], machine: dict[str, str | int]) -> dict[
                     {"name": s.row.name, "ours": s.row.ours, "version": s.version, "missing": s.missing, "rounds": s.rounds}
                     for s in outcome.samples.values()
                 ],
-                "targets": [
-                    {"meaning": v.meaning, "wanted": v.wanted, "measured": v.measured, "standing": _STANDING[v.met]}
-                    for v in verdicts(outcome)
-                ],
+                "targets": [_target(verdict) for verdict in verdicts(outcome)],
             }
             for outcome in outcomes
         },
+        "finding": [{"benchmark": verdict.benchmark, **_target(verdict)} for verdict in found],
     }
 
 
-def write(folder: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int]) -> None:
+def _target(verdict: Verdict) -> dict[str, str]:
+    return {"meaning": verdict.meaning, "wanted": verdict.wanted, "measured": verdict.measured, "standing": _STANDING[verdict.met]}
+
+
+def write(folder: Path, outcomes: Sequence[Outcome], machine: dict[str, str | int], found: Sequence[Verdict] = ()) -> None:
     """Write `results.json` and `results.md` into `folder`."""
-    (folder / "results.json").write_text(json.dumps(as_json(outcomes, machine), indent=1) + "\n", encoding="utf-8")
-    (folder / "results.md").write_text(markdown(outcomes, machine), encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(as_json(outcomes, machine, found), indent=1) + "\n", encoding="utf-8")
+    (folder / "results.md").write_text(markdown(outcomes, machine, found), encoding="utf-8")
 
 
 def _all_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:

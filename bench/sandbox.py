@@ -1,15 +1,16 @@
-"""What a sandbox adds to each command: `python -m bench.sandbox`. All ways take turns, so that a busy machine is busy for all."""
+"""What a sandbox adds to each command: `python -m bench --only sandbox`. All ways take turns, so that a busy machine is busy for all."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
-import tempfile
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from bench.job import asked, tell
+from bench.spec import Benchmark, Measure, Probe, Row, Target
 from kestrel_lab.tools.environment import clean_environment
 from kestrel_lab.tools.process import run_launched, run_process
 from kestrel_lab.tools.sandbox.choose import verdict
@@ -17,7 +18,28 @@ from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.recipes import bwrap_path, launch_for
 
 COMMAND = ["bash", "--noprofile", "--norc", "-c", "true"]
-TARGET_MS = 10.0
+_PLAIN, _BARE = "a child process", "bubblewrap, bare"
+_LEVELS = {f"kestrel_lab, {level.name}": level for level in (Level.S1, Level.S2, Level.S3)}
+
+BENCHMARK = Benchmark(
+    name="sandbox",
+    title="A command that does nothing, by how it is held in",
+    measures=(
+        Measure(key="ms", heading="median", unit="ms", digits=1),
+        Measure(key="added_ms", heading="added to a child process", unit="ms", digits=1),
+        Measure(key="fastest_ms", heading="fastest", unit="ms", digits=1),
+    ),
+    probes=(
+        Probe(rows=(*(Row(name=name, ours=True) for name in _LEVELS), Row(name=_PLAIN), Row(name=_BARE)), command=("-m", "bench.sandbox")),
+    ),
+    targets=tuple(Target(row=name, measure="added_ms", at_most=10, meaning="added to each command") for name in _LEVELS),
+    rounds=1,
+    notes=(
+        "Levels that do not pass their test on this machine are left out.",
+        "Bubblewrap with the fewest mounts is what no level can be faster than.",
+    ),
+    log_scale=False,
+)
 
 
 def quiet(_: bytes) -> bool:
@@ -46,34 +68,29 @@ def at(level: Level) -> Callable[[Path], Awaitable[None]]:
     return way
 
 
-async def measure(rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each way, sorted."""
-    held = [level for level in Level if not verdict(level, Sandbox())]
-    ways: dict[str, Callable[[Path], Awaitable[None]]] = {"plain": plain} | {level.name: at(level) for level in held}
+async def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each way that there is here, sorted."""
+    ways: dict[str, Callable[[Path], Awaitable[None]]] = {_PLAIN: plain}
+    ways |= {name: at(level) for name, level in _LEVELS.items() if not verdict(level, Sandbox())}
     if bwrap_path():
-        ways["bwrap, bare"] = bare
+        ways[_BARE] = bare
     found: dict[str, list[float]] = {name: [] for name in ways}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name).resolve()
-        for _ in range(rounds):
-            for way, run in ways.items():
-                began = time.perf_counter()
-                await run(folder)
-                found[way].append((time.perf_counter() - began) * 1e3)
-                await asyncio.sleep(0.05)  # the kernel clears up the namespaces before; an agent's commands come seconds apart
+    for _ in range(rounds):
+        for way, run in ways.items():
+            began = time.perf_counter()
+            await run(folder)
+            found[way].append((time.perf_counter() - began) * 1e3)
+            await asyncio.sleep(0.05)  # the kernel clears up the namespaces before; an agent's commands come seconds apart
     return {way: sorted(times) for way, times in found.items()}
 
 
 def main() -> None:
-    """Print the milliseconds of each way and what it adds to the plain one."""
-    parser = argparse.ArgumentParser(prog="python -m bench.sandbox", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50)
-    found = asyncio.run(measure(parser.parse_args().rounds))
-    floor, middle = found["plain"][0], statistics.median(found["plain"])
-    print(f"{'':12} {'fastest':>8} {'added':>7} {'median':>7} {'added':>7}   milliseconds; target: at most {TARGET_MS:g} added")
-    for way, times in found.items():
-        median = statistics.median(times)
-        print(f"{way:12} {times[0]:8.1f} {times[0] - floor:7.1f} {median:7.1f} {median - middle:7.1f}")
+    """Measure; arguments: `--quick`, folder."""
+    folder, quick = asked(sys.argv[1:])
+    found = asyncio.run(measure(folder.resolve(), 5 if quick else 50))
+    middle = {way: statistics.median(times) for way, times in found.items()}
+    told = {way: {"ms": middle[way], "added_ms": middle[way] - middle[_PLAIN], "fastest_ms": times[0]} for way, times in found.items()}
+    tell(*(told.get(row.name, {}) for row in BENCHMARK.probes[0].rows))
 
 
 if __name__ == "__main__":

@@ -34,23 +34,18 @@ class NextAction:
     why: str
 
 
-def next_actions(
-    answer: str, workspace: Path, *, changed: Collection[str] = (), ran: Collection[str] = (), seconds: float | None = None
-) -> tuple[NextAction, ...]:
+def next_actions(answer: str, files: Files, *, changed: Collection[str] = (), ran: Collection[str] = ()) -> tuple[NextAction, ...]:
     """At most `MOST` actions for whoever reads `answer`: tests first, then commands, then files; nothing is run.
 
     `changed` are files that the run wrote, `ran` the commands that it has run already, which are not proposed again. A
     command is proposed only if its program is on PATH or in the workspace, a file only if it is there, a test only if it
-    is there and bears the name of a file that was changed or named. What of the workspace cannot be looked through in
-    `seconds` is left out.
+    is there and bears the name of a file that was changed or named.
     """
-    root = workspace.resolve()
-    files = Files(root, seconds)
     named = [path for name in file_names(answer) for path in files.named(name)[:1]]
     written = [path for name in dict.fromkeys(changed) for path in files.named(name)[:1]]
     about = list(dict.fromkeys([*written, *named]))
     unique: dict[tuple[str, str], NextAction] = {}
-    for each in (*_tests(about, written, files), *_commands(answer, root, ran), *_files(about, written)):
+    for each in (*_tests(about, written, files), *_commands(answer, files.root, ran), *_files(about, written)):
         unique.setdefault((each.kind, each.text), each)
     return tuple(unique.values())[:MOST]
 

@@ -160,7 +160,8 @@ class RunContext:
 
     def go(self, target: RunStatus, reason: str = "") -> None:
         """Change the run's state."""
-        self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=True)
+        waited_for = target is not RunStatus.EXECUTING  # of that nobody waits: it shares a commit with what follows
+        self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=waited_for)
 
     async def sleep(self, seconds: float) -> None:
         """Wait between attempts of a step; that is no work."""

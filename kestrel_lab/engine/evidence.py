@@ -78,13 +78,13 @@ def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but:
     return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), ground=Ground(root, seconds))
 
 
-def made_in(state: RunState) -> Iterator[tuple[str, Mapping[str, Json], str]]:
+def made_in(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
     """The calls of tools that were answered so far: tool, arguments, answer; those within macros are left out."""
-    return ((tool, args, text) for _, tool, args, text in _answers(state, ""))
+    return [(tool, args, text) for _, tool, args, text in _answers(state, "")]
 
 
 def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str, Json], str]]:
-    steps = {step.id: step for step in state.planned.steps}
+    steps = {step.id: step for step in state.planned.steps} if any(talk.answers for talk in state.conversations.values()) else {}
     for name, talk in state.conversations.items():
         if name == but:
             continue
@@ -97,18 +97,22 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
                 yield call, steps[name].tool, steps[name].args, text
 
 
-def checked(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "", seconds: float | None = None) -> tuple[Issue, ...]:
+def checked(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
     """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
-    with boundary(RunError, "the look at what the answer names"):
-        return VerifierEngine()(subject_in(state, root, answer, goal=goal, but=but, seconds=seconds))
+    return _checked(subject_in(state, root, answer, goal=goal, but=but))
 
 
-def looked_at(state: RunState, root: Path, answer: str, *, seconds: float | None = None) -> tuple[Issue, ...]:
-    """`checked`, to be told beside an answer and to decide nothing: that a check broke is told too."""
+def looked_at(subject: Subject) -> tuple[Issue, ...]:
+    """The same, to be told beside an answer and to decide nothing: that a check broke is told too."""
     try:
-        return checked(state, root, answer, seconds=seconds)
+        return _checked(subject)
     except KestrelError as error:  # an answer is not lost to a defect of what looks at it
         return (issue("minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"),)
+
+
+def _checked(subject: Subject) -> tuple[Issue, ...]:
+    with boundary(RunError, "the look at what the answer names"):
+        return VerifierEngine()(subject)
 
 
 def _root(workspace: str) -> Path | None:

@@ -14,10 +14,11 @@ from kestrel_lab.core.confidence import Stated, short, stated
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import RunFinished
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.engine.calibrated import calibrated, known_models
+from kestrel_lab.engine.calibrated import FILE, calibrated, known_models
 from kestrel_lab.engine.evidence import looked_at, made_in, subject_in
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.verification.evidence import evidence_of, support_of
+from kestrel_lab.verification.files import Files
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.support import ABSTAIN
 from kestrel_lab.views.diffs import split_diff
@@ -84,18 +85,18 @@ async def _stated(ctx: RunContext, end: RunFinished) -> Stated | None:
 async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
     """`end` with what its confidence was worth in trials; the log is read only if something is known of the model."""
     home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
-    if model not in await asyncio.to_thread(known_models, home):
+    if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
         return end
     said = await _stated(ctx, end)
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
 
 
 def _look(state: RunState, root: Path, answer: str) -> Look:
-    found = looked_at(state, root, answer, seconds=LOOK_S)
-    actions = proposed(state, root, answer, seconds=LOOK_S)
+    subject = subject_in(state, root, answer, seconds=LOOK_S)
+    found, actions = looked_at(subject), proposed(state, subject.files, answer)
     if abstains(answer) or not any(talk.cycles > 1 for talk in state.conversations.values()):
         return Look(concerns=found, actions=actions)
-    backed = evidence_of(subject_in(state, root, answer))
+    backed = evidence_of(subject)
     support = support_of(backed) if any(one.support.spans for one in backed) else None
     if support is not None and support < ABSTAIN and len(backed) >= _FEWEST:
         weak = sum(one.support.word == "weak" for one in backed)
@@ -104,11 +105,12 @@ def _look(state: RunState, root: Path, answer: str) -> Look:
     return Look(concerns=found, support=support, actions=actions)
 
 
-def proposed(state: RunState, root: Path, answer: str, *, seconds: float | None = None) -> tuple[NextAction, ...]:
-    """What whoever reads the answer can do next in `root` as it is now: what the run wrote and ran is known from its calls."""
-    changed = [str(args.get("path", "")) for tool, args, text in made_in(state) if tool in _WRITE and _wrote(text)]
-    ran = [str(args.get("command", "")) for tool, args, _ in made_in(state) if tool == "bash"]
-    return next_actions(answer, root, changed=_named(changed), ran=_named(ran), seconds=seconds)
+def proposed(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
+    """What whoever reads the answer can do next in a workspace as it is now: what the run wrote and ran is known from its calls."""
+    made = made_in(state)
+    changed = [str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _wrote(text)]
+    ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
+    return next_actions(answer, files, changed=_named(changed), ran=_named(ran))
 
 
 def _named(texts: Iterable[str]) -> list[str]:

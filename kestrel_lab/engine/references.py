@@ -22,6 +22,8 @@ async def spoken(messages: Sequence[Message], ctx: RunContext) -> Sequence[Messa
     was given: none that another tool or a model writes. The words stand as within a JSON string, on one line.
     """
     recalled = ctx.state.recalled
+    if not recalled:
+        return messages
     wanted = {found for message in messages if _refers(message) for found in _REFERENCE.findall(message.text)} & recalled
     if not wanted:
         return messages

@@ -29,6 +29,7 @@ from kestrel_lab.engine.standing import reader
 from kestrel_lab.log.fold import RunState
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.verification.claims import Said, claims_of
+from kestrel_lab.verification.files import Files
 from kestrel_lab.views.actions import Actions
 from kestrel_lab.views.badge import Badge, badge_of
 from kestrel_lab.views.frames import shown_frame
@@ -219,7 +220,7 @@ class Run:
     def next_actions(self) -> Actions:
         """What can be done next in the workspace as it is now: tests of what was changed, commands of the answer, files it names."""
         workspace = Path("" if self._state.started is None else self._state.started.workspace)
-        found = proposed(self._state, workspace, self.answer) if workspace.is_absolute() and workspace.is_dir() else ()
+        found = proposed(self._state, Files(workspace), self.answer) if workspace.is_absolute() and workspace.is_dir() else ()
         return Actions(found)
 
     def report(self, path: str | Path) -> Path:

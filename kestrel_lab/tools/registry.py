@@ -198,7 +198,7 @@ class Tool:
     context_parameter: str = ""
     """Which parameter of the function receives the `ToolContext`, if any."""
 
-    @property
+    @cached_property
     def flow(self) -> Flow:
         """What goes in and out by it, as declared or as its effect and danger suggest."""
         reads = self.reads if self.reads is not None else ("private",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
@@ -28,6 +29,7 @@ def words(text: str) -> list[str]:
     return [match[0].lower().replace("’", "'") for match in _WORD.finditer(text)]
 
 
+@lru_cache(maxsize=20_000)
 def stem(word: str) -> str:
     """`word` without its ending: the same for most forms of one word."""
     word = word.removesuffix("'s")

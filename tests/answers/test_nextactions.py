@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.answers.nextactions import MOST, NextAction, next_actions
+from kestrel_lab.verification.files import Files
 
 ANSWER = """\
 I changed `src/parser.py`; see also docs/gone.md and https://example.org/setup.py.
@@ -22,15 +23,15 @@ Then `git status --short`, not `frobnicate all`.
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Files:
     """A project with a module, its test and a script."""
     for name in ("src/parser.py", "tests/test_parser.py", "run.sh", "pyproject.toml", ".git/test_parser.py", "src/parser[1].py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    return tmp_path
+    return Files(tmp_path)
 
 
-def test_only_what_is_possible_is_proposed(project: Path) -> None:
+def test_only_what_is_possible_is_proposed(project: Files) -> None:
     """Tests of what was changed first, then commands whose program is there, then files; what the run ran is left out."""
     found = next_actions(ANSWER, project, changed=["src/parser.py", "src/gone.py"], ran=["git  status --short"])
     assert found == (
@@ -43,7 +44,7 @@ def test_only_what_is_possible_is_proposed(project: Path) -> None:
     )
 
 
-def test_hostile_names_do_nothing(project: Path) -> None:
+def test_hostile_names_do_nothing(project: Files) -> None:
     """Patterns in names are names, hidden characters disqualify a command, and there is an end to the list."""
     assert [each.text for each in next_actions("See `src/parser[1].py`.", project, changed=["src/parser[1].py"])] == ["src/parser[1].py"]
     assert next_actions("`git status\u202e --short`", project) == ()

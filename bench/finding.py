@@ -1,0 +1,178 @@
+"""The benches of what is found and what is believed, on public data, each by its `main`; their bounds, met or missed, in the words of the others.
+
+All are numbers of development: settings were chosen while looking at these sets, except where a bound says `held out`.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import faithfulness, memory, retrieval, tools
+from bench.numbers import Verdict
+from bench.rounds import Say
+
+Told = Any
+"""What a bench wrote as JSON."""
+_SEARCH = "ours: search"
+BROKE = "broke: "
+"""What stands in place of the numbers of a bench that did not come to its end."""
+_BETTER = "better than plain full-text search beside it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """What one number has to be."""
+
+    meaning: str
+    value: Callable[[Told], float]
+    at_least: float | None = None
+    at_most: float | None = None
+    digits: int = 3
+    needs: str = ""
+    """A folder under the data, or `REPOSITORIES`, without which there is no number."""
+
+    @property
+    def wanted(self) -> str:
+        """The bound in signs."""
+        return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+
+    def holds(self, value: float) -> bool:
+        """Whether a number is within it."""
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """One program with its arguments and bounds."""
+
+    main: Callable[[Sequence[str]], int]
+    arguments: Callable[[Path | None, Path | None, Path], list[str]]
+    """From data, repositories and the folder for results; data that is not there is `None`."""
+    told: str
+    """The file that it writes, in the folder for results."""
+    bounds: tuple[Bound, ...]
+    folder: str = ""
+    """Under the data; without it there is nothing to do, unless it is empty."""
+    better: str = ""
+    """What its exit code 0 says; empty where that says nothing more than the bounds do."""
+
+
+def _accuracy(group: str) -> Callable[[Told], float]:
+    def value(told: Told) -> float:
+        row = told["localisation"][f"{_SEARCH} | {group}"]
+        return 100 * float(row["5"]) / float(row["issues"])
+
+    return value
+
+
+def _whole(told: Told) -> Told:
+    """The row of the whole way of finding notes: the last."""
+    return list(told["LoCoMo"].values())[-1]
+
+
+BENCHES: dict[str, Bench] = {
+    "retrieval": Bench(
+        main=retrieval.main,
+        arguments=lambda data, repositories, out: [
+            *("--data", str(data), "--out", str(out / "retrieval.json")),
+            *(("--repositories", str(repositories)) if repositories else ()),
+        ],
+        told="retrieval.json",
+        folder="scifact",
+        bounds=(
+            Bound(meaning="SciFact nDCG@10", value=lambda told: told["scifact"]["ndcg"]["ours"], at_least=0.70),
+            Bound(meaning="localisation, strict Acc@5, without sympy", value=_accuracy("all"), at_least=80, digits=1, needs="REPOSITORIES"),
+            Bound(meaning="the same, issues held out", value=_accuracy("test"), at_least=80, digits=1, needs="REPOSITORIES"),
+            Bound(meaning="the same, several files", value=_accuracy("several files"), at_least=50, digits=1, needs="REPOSITORIES"),
+        ),
+        better=_BETTER,
+    ),
+    "memory": Bench(
+        main=memory.main,
+        arguments=lambda data, _, out: [*(("--data", str(data / "memory")) if data else ()), "--out", str(out / "memory.json")],
+        told="memory.json",
+        bounds=(
+            Bound(meaning="LoCoMo recall@10", value=lambda told: _whole(told)["-1@10"], at_least=0.80, needs="memory"),
+            Bound(meaning="LoCoMo recall@10, multi-hop", value=lambda told: _whole(told)["1@10"], at_least=0.45, needs="memory"),
+        ),
+        better=_BETTER,
+    ),
+    "tools": Bench(
+        main=tools.main,
+        arguments=lambda data, _, out: ["--data", f"{data}/tool_search", "--out", str(out / "tools.json")],
+        told="tools.json",
+        folder="tool_search",
+        bounds=(),
+        better="recall@5 better than plain BM25 in every category",
+    ),
+    "faithfulness": Bench(
+        main=faithfulness.main,
+        arguments=lambda data, _, out: [*((str(data / "faithfulness"),) if data else ()), "--out", str(out)],
+        told="faithfulness.json",
+        bounds=(
+            Bound(meaning="BEGIN AUROC", value=lambda told: told["auroc"]["BEGIN"]["gate"], at_least=0.93, needs="faithfulness"),
+            Bound(meaning="60 made-up answers, passed", value=lambda told: told["answers"]["sixty"]["made_up_passed"], at_most=0, digits=0),
+            Bound(meaning="60 true answers, refused", value=lambda told: told["answers"]["sixty"]["true_refused"], at_most=2, digits=0),
+        ),
+        better="the gate better than the share of common words",
+    ),
+}
+
+
+def run(names: Sequence[str], data: Path | None, repositories: Path | None, out: Path, say: Say) -> list[Verdict]:
+    """Run the benches of those names; a bound whose data is not there is told as skipped, a bench that breaks as broken."""
+    found: list[Verdict] = []
+    for name in names:
+        bench = BENCHES[name]
+        if bench.folder and (why := _missing(bench.folder, data, repositories)):
+            found += _skipped(name, bench, why)
+            continue
+        say(f"{name}: measured on {data or 'what the project has'}")
+        there = data if data is not None and not _missing(bench.folder or name, data, repositories) else None
+        (out / bench.told).unlink(missing_ok=True)  # what an earlier run told is not taken for this one's
+        try:
+            code = bench.main(bench.arguments(there, repositories, out))
+            told = json.loads((out / bench.told).read_text(encoding="utf-8"))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the others are to be measured all the same
+            traceback.print_exc()
+            found += _skipped(name, bench, f"{BROKE}{type(error).__name__}: {error}")
+            continue
+        if bench.better:
+            found.append(Verdict(benchmark=name, meaning=bench.better, wanted="yes", measured="yes" if code == 0 else "no", met=code == 0))
+        found += [_judged(name, bound, told, data, repositories) for bound in bench.bounds]
+    return found
+
+
+def _judged(name: str, bound: Bound, told: Told, data: Path | None, repositories: Path | None) -> Verdict:
+    if bound.needs and (why := _missing(bound.needs, data, repositories)):
+        return _without(name, bound, why)
+    try:
+        value = float(bound.value(told))
+    except (KeyError, IndexError, ZeroDivisionError) as error:
+        return _without(name, bound, f"the bench did not tell it ({type(error).__name__}: {error})")
+    return Verdict(benchmark=name, meaning=bound.meaning, wanted=bound.wanted, measured=f"{value:.{bound.digits}f}", met=bound.holds(value))
+
+
+def _missing(needs: str, data: Path | None, repositories: Path | None) -> str:
+    """Why what is needed is not there; empty if it is."""
+    if needs == "REPOSITORIES":
+        if repositories is None:
+            return "skipped: REPOSITORIES= was not given"
+        needs = "localisation"
+    if data is None:
+        return f"skipped: DATA= was not given (a folder with {needs}/)"
+    return "" if (data / needs).is_dir() else f"skipped: there is no {needs}/ in {data}"
+
+
+def _skipped(name: str, bench: Bench, why: str) -> list[Verdict]:
+    better = [Verdict(benchmark=name, meaning=bench.better, wanted="yes", measured=why, met=None)] if bench.better else []
+    return [*better, *(_without(name, bound, why) for bound in bench.bounds)]
+
+
+def _without(name: str, bound: Bound, why: str) -> Verdict:
+    return Verdict(benchmark=name, meaning=bound.meaning, wanted=bound.wanted, measured=why, met=None)
