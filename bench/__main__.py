@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`; how notes, tools and files are found: `python -m bench memory|tools|retrieval --data FOLDER`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER`; how notes, tools and files are found: `python -m bench memory|tools|retrieval --data FOLDER`; the nearest of vectors: `python -m bench nearest`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import headless, imports, loop_overhead, memory, panel, plans, report, retrieval, summaries, tools, trials, turns
+from bench import headless, imports, loop_overhead, memory, nearest, panel, plans, report, retrieval, summaries, tools, trials, turns
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
@@ -57,6 +57,8 @@ def _progress(console: Console, total: int) -> Iterator[Say]:
 
 def main() -> int:
     """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
+    if sys.argv[1:2] == ["nearest"]:
+        return nearest.main(sys.argv[2:])
     if sys.argv[1:2] == ["memory"]:
         return memory.main(sys.argv[2:])
     if sys.argv[1:2] == ["tools"]:

@@ -15,10 +15,11 @@ from kestrel_lab.core.text import plain
 from kestrel_lab.log.connection import scrub
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.memory.alike import likeness
+from kestrel_lab.memory.nearest import VectorIndex
 from kestrel_lab.memory.query import MemoryQueryEngine
 from kestrel_lab.memory.selector import select
 from kestrel_lab.memory.table import LIVE, NoteTable, forever, same, source
-from kestrel_lab.memory.vectors import Embedder, VectorIndex, default_embedder
+from kestrel_lab.memory.vectors import Embedder, note_embedder
 
 LONGEST = 4_000
 """Characters of a note."""
@@ -56,10 +57,10 @@ class NoteMemory:
         self,
         store: SessionStore,
         *,
-        embedder: Callable[[], Callable[[], Embedder] | None] = default_embedder,
+        embedder: Callable[[], Callable[[], Embedder] | None] = note_embedder,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare; nothing is read. `embedder` says what makes vectors of notes, `None` for no such thing: see the extra `semantic`."""
+        """Prepare; nothing is read. `embedder` says what makes vectors of notes, `None` for no such thing: see the extras `semantic` and `minilm`."""
         self.table = NoteTable(store)
         self._now = now
         self._words = MemoryQueryEngine(self.table)
