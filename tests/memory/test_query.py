@@ -18,6 +18,7 @@ from kestrel_lab.memory.alike import likeness
 from kestrel_lab.memory.entities import MOST, entities
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.memory.nearest import VectorIndex
+from kestrel_lab.memory.query import MemoryQueryEngine, Weights
 from kestrel_lab.memory.table import NoteTable
 from kestrel_lab.memory.vectors import MODEL, SentenceVectors, checked, default_embedder, note_embedder
 from kestrel_lab.memory.words import stem
@@ -170,15 +171,18 @@ def test_meaning_finds_what_words_do_not(store: SessionStore) -> None:
 
 
 def test_what_was_asked_is_told_from_what_answers_it(store: SessionStore) -> None:
-    """Of two episodes with the same words the one behind a question stands first, the one that asks last; notes are ranked without that."""
+    """Of two episodes with the same words the answer stands before the question, which other words alone do not tell; notes are ranked without that."""
     memory = NoteMemory(store, embedder=lambda: None)
-    talk = ("Did you buy the marmalade today?", "The marmalade today, I bought it.", "Nice.", "Well.", "The marmalade today, I had it.")
+    talk = ("Did you buy the marmalade today?", "The marmalade today, I bought it.", "Nice.")
     for number, text in enumerate(talk):
-        memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=1.0 + number), HERE)
-    assert [note.id for note in memory.find("marmalade today", 3, workspace=HERE)] == ["e1", "e4", "e0"]
-    for number, text in enumerate(("Is the linter ruff?", "The linter is ruff?!", "The linter is ruff, yes, for all it is worth.")):
+        memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=9.0 - number), HERE)
+    table = memory.table
+    blind = MemoryQueryEngine(table, Weights(answer=0, question=0, length=0))
+    assert [note.id for note in blind.rank("buy marmalade", HERE, 2)] == ["e0", "e1"]
+    assert [note.id for note in memory.find("buy marmalade", 2, workspace=HERE)] == ["e1", "e0"]
+    for number, text in enumerate(("Is the linter ruff?", "The linter is ruff?!", "The linter is ruff, yes.")):
         memory.keep(Note(id=f"f{number}", text=text, kind="pitfall", run=f"r{number}", at=9.0 - number), "/other")
-    assert [note.id for note in memory.find("linter ruff", 3, workspace="/other")] == ["f0", "f1", "f2"]
+    assert blind.rank("linter ruff", "/other", 3) == memory.engine.rank("linter ruff", "/other", 3)
 
 
 class Numbers:
