@@ -19,7 +19,7 @@ from bench.rounds import Say, count_programs, make_environments, run_rounds
 
 BENCHMARKS = {
     module.BENCHMARK.name: module.BENCHMARK
-    for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless, vectors, sandbox, toolcache)
+    for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless, nearest, sandbox, toolcache)
 }
 NAMES = (*BENCHMARKS, *finding.BENCHES)
 
