@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import apsw
@@ -12,7 +12,7 @@ import pytest
 
 from kestrel_lab.core.errors import StorageFull, StoreError
 from kestrel_lab.core.events import Progress, RunStarted
-from kestrel_lab.log.connection import connect, process_name
+from kestrel_lab.log.connection import connect, process_name, scrub
 from kestrel_lab.log.schema import MIGRATIONS
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.log.writer import Append, Execute, Line, Writer
@@ -169,3 +169,20 @@ def test_an_event_behind_a_missing_one_would_be_seen(tmp_path: Path) -> None:
 def test_a_process_is_named_by_host_and_number() -> None:
     """The name ends with this process's id."""
     assert process_name().endswith(f":{os.getpid()}")
+
+
+def test_several_may_clean_the_files_at_once(tmp_path: Path) -> None:
+    """Cleanings at the same time wait for each other and for whoever writes: SQLite refuses some of them at once, without the wait it was told of."""
+    path = tmp_path / "log.db"
+    store = SessionStore(path)
+
+    def write() -> None:
+        for number in range(60):
+            store.execute("UPDATE notes_version SET value = ?", (number,), "a number").result()
+
+    with ThreadPoolExecutor(6) as pool:
+        writers = [pool.submit(write) for _ in range(2)]
+        cleanings = [pool.submit(lambda: [scrub(path) for _ in range(6)]) for _ in range(4)]
+        for done in (*cleanings, *writers):
+            done.result()
+    store.close()
