@@ -17,6 +17,7 @@ from kestrel_lab.checks.functions import PythonCheck
 from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.checks.grounding import Faithful, Grounded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
+from kestrel_lab.checks.recalled import Recalled
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
@@ -45,6 +46,7 @@ CHECKS: Final[dict[str, Any]] = {
     "grounded": Grounded,
     "python_check": PythonCheck,
     "recall_at": RecallAt,
+    "recalled": Recalled,
     "seconds_at_most": SecondsAtMost,
     "tokens_at_most": TokensAtMost,
     "tool_at_most": ToolAtMost,

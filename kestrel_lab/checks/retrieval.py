@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import ClassVar
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Record, ToolAnswered
+from kestrel_lab.core.events import Record, RetrievalStep, StepFinished, ToolAnswered
 from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
@@ -19,10 +20,12 @@ from kestrel_lab.core.text import one_line
 class RecallAt:
     """Of the items that matter, the share that is among the first `k` results which the run was shown.
 
-    Results are those of `tool`, of all tools where it is empty: elements of a list, else lines, in the order in which
-    they came; the same one twice counts once, and calls that failed give none.
-    An item is found by a result that names it, letter by letter and not inside a longer name. The value is `recall@k`
-    of the trial, a column of its own in frames; the check passes from `at_least` on.
+    Results are those of `tool`, of all tools and operations where it is empty, in the order in which they came: of a
+    look-up in an index and of an operation the files that it gave, else elements of a list or lines; the same one twice
+    counts once, and calls that failed give none.
+    An item is found by a result that names it, letter by letter and not inside a longer name; a file that was looked up
+    by its whole path. The value is `recall@k` of the trial, a column of its own in frames; the check passes from
+    `at_least` on, with 0 it only measures.
     """
 
     needs: ClassVar[str] = ""
@@ -36,14 +39,14 @@ class RecallAt:
         if not self.items or not all(item.strip() for item in self.items) or len(set(self.items)) < len(self.items):
             msg = "recall_at needs at least one item, none of them empty and none twice"
             raise UsageError(msg)
-        if self.k < 1 or not 0 < self.at_least <= 1:
-            msg = f"recall_at needs k of at least 1, and at_least above 0 up to 1, not {self.k} and {self.at_least}"
+        if self.k < 1 or not 0 <= self.at_least <= 1:
+            msg = f"recall_at needs k of at least 1, and at_least from 0 to 1, not {self.k} and {self.at_least}"
             raise UsageError(msg)
 
     @property
     def label(self) -> str:
         """The check in words, which begins with the name of its metric."""
-        share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
+        share = "" if self.at_least in (0, 1) else f" at least {self.at_least:g}"
         return f"recall@{self.k}{f' of {self.tool}' if self.tool else ''}{share}: {one_line(', '.join(self.items), 60)}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -58,17 +61,28 @@ class RecallAt:
         return Score(check=self.label, passed=passed, value=value, reason=reason)
 
     @staticmethod
-    def names(text: str, item: str) -> bool:
-        """Whether a result names an item, letter by letter and not inside a longer name."""
-        return re.search(rf"(?<!\w){re.escape(item)}(?!\w)", text) is not None
+    def names(result: str | PurePosixPath, item: str) -> bool:
+        """Whether a result names an item: letter by letter and not inside a longer name, a file that was looked up by its whole path."""
+        if isinstance(result, PurePosixPath):
+            return result == PurePosixPath(item)
+        return re.search(rf"(?<!\w){re.escape(item)}(?!\w)", result) is not None
 
 
-def results(records: Iterable[Record], tool: str) -> Iterator[str]:
-    """What the run was shown, result by result."""
+def results(records: Iterable[Record], tool: str) -> Iterator[str | PurePosixPath]:
+    """What the run was shown, result by result; files that were looked up as paths."""
+    looked_up: dict[str, list[PurePosixPath]] = {}
     for event in (record.event for record in records):
         match event:
+            case RetrievalStep(call=call, stopped=stopped) if call and stopped:
+                looked_up[call] = _files(event.hits)
             case ToolAnswered(error=None, given=False) if tool in ("", event.tool):
-                yield from _elements(event)
+                yield from looked_up.get(event.call) or _elements(event)
+            case StepFinished(output={"files": list(files)}) if not tool:
+                yield from _files(files)
+
+
+def _files(told: Iterable[Json]) -> list[PurePosixPath]:
+    return [PurePosixPath(str(file["path"])) for file in told if isinstance(file, dict) and "path" in file]
 
 
 def _elements(answer: ToolAnswered) -> Iterator[str]:

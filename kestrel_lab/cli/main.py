@@ -36,7 +36,9 @@ from kestrel_lab.engine.settings import Settings, load_settings
 from kestrel_lab.engine.settingsfile import write_setting
 from kestrel_lab.evals.bisectresult import BisectResult
 from kestrel_lab.evals.bycheck import CHECK_HEADINGS, shared_checks
+from kestrel_lab.evals.byfamily import family_table
 from kestrel_lab.evals.comparison import Comparison
+from kestrel_lab.evals.failed import FAILED_HEADINGS, failed_table
 from kestrel_lab.evals.gating import EXIT_CODES, GateReport
 from kestrel_lab.evals.history import History
 from kestrel_lab.evals.notebooks import NotebookResult
@@ -192,6 +194,11 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             console.print(_narrow(*result.table()))
             if checks := shared_checks(result.rows):
                 console.print(_table(CHECK_HEADINGS, checks))
+            families, rates = family_table(result.rows, result.suite.count_errors)
+            if rates:
+                console.print(Text(), _table(families, rates), sep="\n")
+            if failed := failed_table(result.rows):
+                console.print(Text(), _table(FAILED_HEADINGS, failed), sep="\n")
         case GateReport():
             console.print(Text("\n".join((result.headline, *map(plain, result.notes)))))
             console.print(_table(*result.table()))

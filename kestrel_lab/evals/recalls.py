@@ -106,7 +106,7 @@ def _lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str, str] 
     return None
 
 
-def _never(check: RecallAt, asked: Sequence[Retrieval], records: Sequence[Record], shown: Sequence[str]) -> tuple[str, str, str]:
+def _never(check: RecallAt, asked: Sequence[Retrieval], records: Sequence[Record], shown: Sequence[object]) -> tuple[str, str, str]:
     """Why nothing names an item, as far as the log can tell."""
     if asked:
         steps = [step for one in asked for step in one.steps]

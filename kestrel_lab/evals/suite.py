@@ -15,6 +15,7 @@ from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.text import one_line, plain
 from kestrel_lab.evals.environment import Environment
 from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.given import GivenNote
 
 MOST_EPOCHS: Final = 1000
 """Epochs of a suite; what a search adds is counted from the next one on."""
@@ -91,6 +92,8 @@ class Scenario:
     """`on`, `strict` or `off`, see `engine.containment`; the session's where empty."""
     before: tuple[str, ...] = ()
     """Goals that are run first in the same workspace, one after the other; what they did and taught is there for `goal`, which alone is judged."""
+    notes: tuple[GivenNote, ...] = ()
+    """What the memory of a trial has when it begins; only configurations with `learning` have one."""
     environment: Environment | None = None
     """Brings tools with a state of their own, in place of `tools`."""
 
@@ -115,6 +118,7 @@ class Scenario:
         # Left out where not used, so that results stored before there were environments still stand.
         turns: dict[str, Json] = {"turns": list(self.turns)} if self.turns else {}
         turns |= {"before": list(self.before)} if self.before else {}
+        turns |= {"notes": [note.definition() for note in self.notes]} if self.notes else {}
         held: dict[str, Json] = {"containment": self.containment} if self.containment else {}
         return own | turns | held | ({"environment": self.environment.definition()} if self.environment else {})
 

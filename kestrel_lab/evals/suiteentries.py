@@ -48,8 +48,22 @@ class WorkspaceEntry(Entry):
     commit: str | None = None
 
 
+class NoteEntry(Entry):
+    """A note that the memory has when a trial begins; only configurations with `learning` have a memory."""
+
+    name: Name
+    """Small letters and digits: what checks call it."""
+    text: Annotated[str, Field(min_length=1)]
+    kind: str = "fact"
+    tags: list[str] = Field(default_factory=list)
+    taint: str = ""
+    age_days: float = 0.0
+    ttl_days: float | None = None
+    forgotten: bool = False
+
+
 class DefaultsEntry(Entry):
-    """What scenarios have that do not say otherwise; limits are merged one by one."""
+    """What scenarios have that do not say otherwise; limits are merged one by one, notes come before those of a scenario."""
 
     family: str = ""
     workspace: WorkspaceEntry | None = None
@@ -57,6 +71,7 @@ class DefaultsEntry(Entry):
     limits: LimitsEntry = LimitsEntry()
     approve: str = ""
     tags: list[str] = Field(default_factory=list)
+    notes: list[NoteEntry] = Field(default_factory=list)
 
 
 class ScenarioEntry(DefaultsEntry):

@@ -23,6 +23,7 @@ from kestrel_lab.engine.artifacts import as_text
 from kestrel_lab.evals.checkouts import check_place
 from kestrel_lab.evals.datasets import TABLES, Row, check_columns, filled, picked, read_rows, rows_of
 from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.given import GivenNote
 from kestrel_lab.evals.importers.published import is_published, load_published
 from kestrel_lab.evals.matrix import expanded
 from kestrel_lab.evals.recordings import default_folder
@@ -33,6 +34,7 @@ from kestrel_lab.evals.suiteentries import (
     ConfigEntry,
     DefaultsEntry,
     LimitsEntry,
+    NoteEntry,
     ScenarioEntry,
     ScenarioFileEntry,
     SourceEntry,
@@ -297,10 +299,12 @@ def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problem
         if check := _tried(tell, ("checks", number), problems, partial(parse_check, item, loosely=loosely)):
             checks.append(check)
     place = _tried(tell, ("workspace",), problems, lambda: _place(entry.workspace or defaults.workspace))
+    notes = _tried(tell, ("notes",), problems, lambda: _notes((*defaults.notes, *entry.notes)))
     return Scenario(
         id=entry.id,
         goal=entry.goal,
         before=tuple(entry.before),
+        notes=notes or (),
         checks=tuple(checks),
         family=entry.family or defaults.family,
         place=place or InlineFiles(),
@@ -311,6 +315,14 @@ def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problem
         tags=tuple(entry.tags or defaults.tags),
         weight=entry.weight,
     )
+
+
+def _notes(entries: Iterable[NoteEntry]) -> tuple[GivenNote, ...]:
+    notes = tuple(GivenNote(**{**entry.model_dump(), "tags": tuple(entry.tags)}) for entry in entries)
+    if len(names := [note.name for note in notes]) > len(set(names)):
+        msg = f"two notes are called {next(name for name in names if names.count(name) > 1)!r}: give each a name of its own"
+        raise UsageError(msg)
+    return notes
 
 
 def _made(written: dict[str, Any]) -> ConfigEntry:

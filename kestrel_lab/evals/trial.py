@@ -23,6 +23,7 @@ from kestrel_lab.engine.ports import NoMemory
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.session import Session
 from kestrel_lab.engine.workspace_macros import WorkspaceMacros
+from kestrel_lab.evals.given import give
 from kestrel_lab.evals.metrics import measure
 from kestrel_lab.evals.places import opened
 from kestrel_lab.evals.prepare import Prepared
@@ -113,6 +114,8 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     ):
         ports = replace(models.ports, abstain=None) if config.learning else replace(models.ports, memory=NoMemory(), abstain=None)
         turns = (scenario.goal, *scenario.turns)
+        if config.learning:
+            await give(ports.memory, scenario.notes, str(workspace.root))
 
         def begin(goal: str) -> Run:
             return session.start(

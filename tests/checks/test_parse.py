@@ -15,6 +15,7 @@ from kestrel_lab.checks.grading import ModelGraded
 from kestrel_lab.checks.grounding import Faithful, Grounded
 from kestrel_lab.checks.jsonanswer import AnswerSchema
 from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check, parse_checks
+from kestrel_lab.checks.recalled import Recalled
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
@@ -44,6 +45,8 @@ WRITTEN = [
     ({"python_check": "checks:sorted_rows"}, PythonCheck(function="checks:sorted_rows")),
     ({"recall_at": ["a.py", "b.py"]}, RecallAt(items=("a.py", "b.py"))),
     ({"recall_at": {"items": "a.py", "k": 5, "tool": "grep", "at_least": 0.5}}, RecallAt(items=("a.py",), k=5, tool="grep", at_least=0.5)),
+    ({"recalled": ["tax", "port"]}, Recalled(notes=("tax", "port"))),
+    ({"recalled": {"notes": "new", "never": ["old"], "k": 3}}, Recalled(notes=("new",), never=("old",), k=3)),
     ({"seconds_at_most": 30}, SecondsAtMost(seconds=30)),
     ({"tokens_at_most": 5000}, TokensAtMost(n=5000)),
     ({"tool_at_most": {"name": "grep", "n": 3}}, ToolAtMost(name="grep", n=3)),

@@ -9,7 +9,7 @@ from kestrel_lab.answers.abstaining import abstains
 from kestrel_lab.checks.abstention import AnswerAbstains
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Record, ToolAnswered
+from kestrel_lab.core.events import Record, RetrievalStep, StepFinished, ToolAnswered
 from kestrel_lab.core.protocols import Trial
 
 
@@ -51,6 +51,38 @@ def test_recall_is_the_share_among_the_first_k(check, events, value):
     assert score.check.startswith(f"recall@{check.get('k', 10)}")
 
 
+def looked_up(*paths, call="c"):
+    """The end of a look-up that gave these files."""
+    return RetrievalStep(step="s", call=call, hits=[{"path": path, "why": "imports web.py"} for path in paths], stopped="limit")
+
+
+@pytest.mark.parametrize(
+    ("check", "events", "value"),
+    [
+        # the text of search_code shows lines of files: the files count, not the lines
+        ({"items": ("b.py",), "k": 2}, [looked_up("a.py", "b.py"), answered("a.py:1-9\n1  one\n2  two\n\nb.py:3-4")], 1.0),
+        ({"items": ("web.py",)}, [looked_up("http/web.py"), answered("http/web.py")], 0.0),  # another file of that name
+        ({"items": ("a.py",)}, [looked_up("a.py", call="other"), answered("nothing")], 0.0),
+        (
+            {"items": ("x/a.py", "b.py"), "k": 2},
+            [StepFinished(step="s", ok=True, output={"files": [{"path": "b.py"}, {"path": "x/a.py"}]})],
+            1.0,
+        ),
+        ({"items": ("a.py",), "tool": "grep"}, [StepFinished(step="s", ok=True, output={"files": [{"path": "a.py"}]})], 0.0),
+    ],
+    ids=str,
+)
+def test_files_that_were_looked_up_count_by_their_whole_path(check, events, value):
+    """Of look-ups and of operations files are counted, by path; what else is told of them does not count."""
+    assert asyncio.run(RecallAt(**check)(trial(*events))).value == value
+
+
+def test_recall_may_be_measured_without_a_bound():
+    """With `at_least: 0` the value is known and nothing fails."""
+    score = asyncio.run(RecallAt(items=("doc-4",), at_least=0)(trial(RANKED)))
+    assert (score.value, score.passed, score.check) == (0.0, True, "recall@10: doc-4")
+
+
 def test_part_of_the_items_may_do():
     """With `at_least` a share is enough; what is missing is named where it is not."""
     assert asyncio.run(RecallAt(items=("doc-1", "doc-4"), at_least=0.5)(trial(RANKED))).passed
@@ -59,7 +91,7 @@ def test_part_of_the_items_may_do():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"items": ()}, {"items": (" ",)}, {"items": ("a", "a")}, {"items": ("a",), "k": 0}, {"items": ("a",), "at_least": 0}]
+    "wrong", [{"items": ()}, {"items": (" ",)}, {"items": ("a", "a")}, {"items": ("a",), "k": 0}, {"items": ("a",), "at_least": -0.1}]
 )
 def test_impossible_recalls_are_refused(wrong):
     """Nothing to find, or nothing to look at, is a mistake in the suite."""

@@ -212,7 +212,7 @@ scenarios_from: [none.yaml, more.yaml]
         "smoke.yaml:12: scenarios[0].checks[1]: answer_matches: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
         "smoke.yaml:15: scenarios[1].tags[0]: must be text, not 1",
         "smoke.yaml:16: scenarios[1].workspace: commit is a hash of 7 to 40 digits, which always means the same, not 'main': git rev-parse says it",
-        "smoke.yaml:17: scenarios[1].checks[0]: recall_at needs k of at least 1, and at_least above 0 up to 1, not 0 and 1.0",
+        "smoke.yaml:17: scenarios[1].checks[0]: recall_at needs k of at least 1, and at_least from 0 to 1, not 0 and 1.0",
         "smoke.yaml:18: scenarios[2]: the scenario name 'b' is used already at smoke.yaml:13: scenarios[1]",
         "smoke.yaml:20: scenarios[2].checks: must not be empty",
         "smoke.yaml:21: scenarios_from[0]: there is no scenario file 'none.yaml', neither beside the suite nor at the top of its repository",

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 from kestrel_lab.core.errors import StorageFull, StoreError
 from kestrel_lab.core.events import Progress, RunStarted
-from kestrel_lab.log.connection import connect, process_name
+from kestrel_lab.log.connection import connect, process_name, scrub
 from kestrel_lab.log.schema import MIGRATIONS
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.log.writer import Append, Execute, Line, Writer
@@ -169,3 +170,29 @@ def test_an_event_behind_a_missing_one_would_be_seen(tmp_path: Path) -> None:
 def test_a_process_is_named_by_host_and_number() -> None:
     """The name ends with this process's id."""
     assert process_name().endswith(f":{os.getpid()}")
+
+
+class BusyAtFirst(apsw.Connection):
+    """Refuses to clean the first time, without a wait: as SQLite does where two clean at once."""
+
+    refused = 0
+
+    def execute(self, sql: str, *more: Any, **options: Any) -> apsw.Cursor:
+        """Run `sql`, unless it is the first cleaning."""
+        if sql == "VACUUM" and not type(self).refused:
+            type(self).refused += 1
+            msg = "database is locked"
+            raise apsw.BusyError(msg)
+        return super().execute(sql, *more, **options)
+
+
+def test_a_cleaning_that_is_refused_at_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite refuses one of two cleanings without the wait it was told of: that one waits here, and then cleans."""
+    store = SessionStore(tmp_path / "log.db")
+    for sql in ("INSERT INTO notes_forgotten VALUES ('swordfish', 1)", "DELETE FROM notes_forgotten"):
+        store.execute(sql, (), "a row").result()
+    monkeypatch.setattr(apsw, "Connection", BusyAtFirst)
+    scrub(store.path)
+    store.close()
+    assert BusyAtFirst.refused == 1
+    assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())

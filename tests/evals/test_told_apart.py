@@ -1,0 +1,42 @@
+"""What a run of a suite tells beside its rates: families apart, and which scenarios failed and why."""
+
+from made_rows import row
+
+from kestrel_lab.evals.byfamily import family_table
+from kestrel_lab.evals.failed import failed_table
+
+
+def test_families_are_told_apart_where_there_are_several():
+    """A row per family and a column per configuration, with intervals and a dash for what was not tried; nothing for one family."""
+    rows = [
+        row("a", "pass", family="find"),
+        row("b", "fail", family="read"),
+        row("b", "pass", family="read", config="d"),
+    ]
+    headings, cells = family_table(rows, "fail")
+    assert headings == ["family", "(95 %)", "c (scripted)", "d (scripted)"]
+    assert cells == [["find", "passed", "100 % (21–100)", "–"], ["read", "passed", "0 % (0–79)", "100 % (21–100)"]]
+    assert family_table(rows[:1], "fail") == ([], [])
+
+
+def test_recall_is_told_beside_the_rate():
+    """Where checks measure it each family has a row for each k, the largest first."""
+    found = row("a", "pass", family="find")
+    found.result["scores"] = [
+        {"check": f"recall@{k}: x", "passed": True, "value": value, "reason": ""} for k, value in ((5, 0.5), (10, 1.0))
+    ]
+    _, cells = family_table([found, row("b", "fail", family="read")], "fail")
+    assert [cell[:2] for cell in cells[:3]] == [["find", "passed"], ["", "recall@10"], ["", "recall@5"]]
+    assert [cell[2].split(" (")[0] for cell in cells[:3]] == ["100 %", "100 %", "50 %"]
+
+
+def test_failures_are_told_with_reasons_the_best_configuration_first():
+    """What the best configuration failed comes before what others failed alone; of many the rest is counted; what broke is told elsewhere."""
+    rows = [row(f"s{n}", "pass", config="best") for n in range(9)] + [row("hard", "fail", config="best", reason="too hard")]
+    rows += [row(f"s{n}", "fail", config="worst", reason="slept") for n in range(9)] + [row("hard", "fail", config="worst", reason="slept")]
+    rows += [row("broken", "error", config="best", reason="no disk")]
+    cells = failed_table(rows)
+    assert cells[0] == ["hard", "best, worst", "too hard"]
+    assert cells[1] == ["s0", "worst", "slept"]
+    assert cells[-1][0] == "and 2 more"
+    assert not any("broken" in cell[0] for cell in cells)
