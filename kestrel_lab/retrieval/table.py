@@ -14,7 +14,7 @@ from kestrel_lab.retrieval.chunks import Parsed
 from kestrel_lab.retrieval.listing import Stamp
 from kestrel_lab.retrieval.words import indexed
 
-VERSION = 1
+VERSION = 2
 FIELDS = ("body", "title", "path", "base", "symbols")
 """What a file is found by, each a column of its full-text table."""
 _FTS = "content='', contentless_delete=1, tokenize='porter unicode61'"
