@@ -140,6 +140,32 @@ def test_every_file_has_an_explanation(tmp_path: Path, repository: bool) -> None
     index.close()
 
 
+def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) -> None:
+    """Submodules and repositories in a subfolder are found like in a plain folder; what they or the outer one ignore is not."""
+    quiet = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=n", "-c", "user.email=e"]
+    folder, origin = tmp_path / "work", tmp_path / "origin"
+    for name, repository in (("kept.py", folder), ("inner.py", folder / "nested"), ("vendored.py", origin), ("x.py", folder / "ignored")):
+        repository.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text("def heron(): ...\n")
+        (repository / "own.log").write_text("heron\n")
+        (repository / ".gitignore").write_text("*.log\nignored/\n")
+        subprocess.run([*quiet, "init", "-q"], cwd=repository, check=True)
+    subprocess.run([*quiet, "add", "."], cwd=origin, check=True)
+    subprocess.run([*quiet, "commit", "-qm", "first"], cwd=origin, check=True)
+    subprocess.run([*quiet, "submodule", "--quiet", "add", str(origin), "deep/vendor"], cwd=folder, check=True)
+    (folder / "loop").symlink_to(".")
+    assert [path for path in files_of(folder) if path.endswith((".py", ".log"))] == [
+        "deep/vendor/vendored.py",
+        "kept.py",
+        "nested/inner.py",
+    ]
+    index = CodeIndex(folder, tmp_path / "home")
+    index.refresh()
+    assert "ignored by the rule" in explain(index, "heron", "ignored/x.py").reason
+    assert "symbolic link" in explain(index, "heron", "loop/kept.py").reason
+    index.close()
+
+
 def guesses(index: CodeIndex, query: str) -> list[str]:
     """The files of which an explanation says what is not so, by a reading of our own: no word, or a place that they do not have."""
     places = {one.path: place for place, one in enumerate(Search(index).ranking(query).files, 1)}
