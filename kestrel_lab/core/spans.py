@@ -41,8 +41,8 @@ _PLACE = re.compile(r"^(?P<path>[^\n]+?):(?P<first>\d+)(?:-\d+)?  \(.*\)\n(?P<li
 """A place as `search_code` and `find_definition` show it: where and why, then its lines with their numbers."""
 _NUMBER = re.compile(r"^ *\d+  ", re.MULTILINE)
 _USE = re.compile(r"^(?P<path>[^\n:]+):(?P<line>\d+): (?:definition|import|call|use): (?P<text>.*)$", re.MULTILINE)
-_CUT = 200
-"""Characters from which on a line that was listed may be the beginning of a longer one."""
+_CUT: Final = {"find_references": 200, "search_code": 300, "find_definition": 300}
+"""Characters of a line that a tool shows at most."""
 _NOTE = re.compile(r"\n?\[(?:lines \d+ to \d+ of \d+|the last [\d,]+ characters|the file is )[^\]\n]*\]\s*\Z")
 _WEB = frozenset({"fetch_url", "read_web_page", "web_search", "web_fetch"})
 
@@ -157,7 +157,7 @@ def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple
     if tool == "grep":
         return whole, *(_line(whole, match) for match in _GREP.finditer(text))
     if tool == "find_references":
-        return whole, *(_line(whole, match) for match in _USE.finditer(text) if len(match["text"]) < _CUT)
+        return whole, *(_line(whole, match) for match in _USE.finditer(text))
     if tool in ("search_code", "find_definition"):
         return whole, *(_numbered(whole, match) for match in _PLACE.finditer(text))
     return (whole,)
@@ -227,15 +227,15 @@ def standing(span: Span, read: Callable[[str], str | None]) -> Standing:
     text = read(span.path)
     if text is None:
         return "gone"
-    lines = text.splitlines()
-    if _shown(lines[span.first - 1 : span.last]) == _shown(span.text.splitlines()):
+    lines, most = text.splitlines(), _CUT.get(span.found)
+    if _shown(lines[span.first - 1 : span.last], most) == _shown(span.text.splitlines(), most):
         return "current"
-    return "moved" if span.text.strip() and _shown(span.text.splitlines()).strip() in _shown(lines) else "stale"
+    return "moved" if span.text.strip() and _shown(span.text.splitlines(), most).strip() in _shown(lines, most) else "stale"
 
 
-def _shown(lines: list[str]) -> str:
-    """Lines as tools may show them: without the blanks at their ends, and one without those before it."""
-    return lines[0].strip() if len(lines) == 1 else "\n".join(line.rstrip() for line in lines)
+def _shown(lines: list[str], most: int | None) -> str:
+    """Lines as tools may show them: cut, without the blanks at their ends, and one without those before it."""
+    return lines[0].strip()[:most].rstrip() if len(lines) == 1 else "\n".join(line[:most].rstrip() for line in lines)
 
 
 def _cut(span: Span, cited: Citation) -> Span:

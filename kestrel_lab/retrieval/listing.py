@@ -14,7 +14,19 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 
 MOST_BYTES = 1_000_000
-SKIPPED_FOLDERS = (".git", ".hg", ".svn", ".kestrel", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache", ".ruff_cache")
+SKIPPED_FOLDERS = (
+    ".git",
+    ".hg",
+    ".svn",
+    ".kestrel",
+    "node_modules",
+    "__pycache__",
+    ".venv",
+    ".tox",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".ipynb_checkpoints",
+)
 _SECRET = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", ".git-credentials"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.asc", "*.ppk"),

@@ -154,6 +154,8 @@ def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) 
     subprocess.run([*quiet, "commit", "-qm", "first"], cwd=origin, check=True)
     subprocess.run([*quiet, "submodule", "--quiet", "add", str(origin), "deep/vendor"], cwd=folder, check=True)
     (folder / "loop").symlink_to(".")
+    (folder / ".ipynb_checkpoints").mkdir()
+    (folder / ".ipynb_checkpoints" / "copy.py").write_text("heron\n")
     assert [path for path in files_of(folder) if path.endswith((".py", ".log"))] == [
         "deep/vendor/vendored.py",
         "kept.py",
