@@ -46,7 +46,8 @@ def next_actions(answer: str, files: Files, *, changed: Collection[str] = (), ra
     about = list(dict.fromkeys([*written, *named]))
     unique: dict[tuple[str, str], NextAction] = {}
     for each in (*_tests(about, written, files), *_commands(answer, files.root, ran), *_files(about, written)):
-        unique.setdefault((each.kind, each.text), each)
+        if ("test", each.text) not in unique:  # a test is a file as well
+            unique.setdefault((each.kind, each.text), each)
     return tuple(unique.values())[:MOST]
 
 

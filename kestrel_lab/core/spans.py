@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal, cast
 
-from kestrel_lab.core.events import ModelAnswered, Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import Event, ModelAnswered, ToolAnswered, ToolCalled
 from kestrel_lab.core.jsontypes import Json
 
 Trust = Literal["workspace", "tool", "untrusted"]
@@ -27,14 +28,21 @@ PATH: Final = rf"(?:(?:~|\.{{1,2}})?/)?(?:{_NAME}/)*[\w.+@-]*[\w+@-]\.[A-Za-z][A
 _DASH = r"\s?(?:-|–|—|to|through)\s?"
 _LINES = rf"(?P<first>\d+)(?:{_DASH}[lL]?(?P<last>\d+))?"
 _AFTER = re.compile(
-    rf"(?<![\w/.:-])(?P<path>{PATH})`?(?:(?::|#L|#l|:L)(?P<a>\d+)(?:[-–—:](?:L|l)?(?P<b>\d+))?"
+    rf"(?<![\w/.:-])(?P<path>{PATH})`?(?:(?::|#L|#l|:L)(?P<a>\d+)(?:[-–—:](?:L|l)?(?P<b>\d+))?(?P<more>(?:, ?\d+(?:-\d+)?)+(?=\])|(?:,\d+(?:-\d+)?)+(?![\w,-]|\.\w))?"
     rf"|[\s,(]{{1,3}}(?:at |on |in )?(?:lines?|ll?\.) {_LINES})"
 )
+_MORE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
 _BEFORE = re.compile(rf"\b[lL](?:ines?|l?\.) {_LINES} (?:of|in|from) (?:the (?:file )?)?[`\[(]*(?P<path>{PATH})(?![\w/-])")
-_CALL = re.compile(r"\[(?:call )?`?(?P<call>[\w/#~-]+(?:\.[\w/#~-]+)*\.\d+\.\d+(?:/[\w.-]+)*)`?\]")
+_CALL = re.compile(r"(?<![\w)])\[(?:call )?`?(?P<call>[\w/#~-]+(?:\.[\w/#~-]+)*\.\d+\.\d+(?:/[\w.-]+)*)`?\]")
 _URL = re.compile(r"https?://[^\s<>()\[\]`\"']+[^\s<>()\[\]`\"'.,;:!?]")
 _GREP = re.compile(r"^(?P<path>[^\n:]+):(?P<line>\d+): ?(?P<text>.*)$", re.MULTILINE)
 _PART = re.compile(r"^=== (?P<path>.+) ===\n", re.MULTILINE)
+_PLACE = re.compile(r"^(?P<path>[^\n]+?):(?P<first>\d+)(?:-\d+)?  \(.*\)\n(?P<lines>(?: *\d+  .*(?:\n|\Z))+)", re.MULTILINE)
+"""A place as `search_code` and `find_definition` show it: where and why, then its lines with their numbers."""
+_NUMBER = re.compile(r"^ *\d+  ", re.MULTILINE)
+_USE = re.compile(r"^(?P<path>[^\n:]+):(?P<line>\d+): (?:definition|import|call|use): (?P<text>.*)$", re.MULTILINE)
+_CUT: Final = {"find_references": 200, "search_code": 300, "find_definition": 300}
+"""Characters of a line that a tool shows at most."""
 _NOTE = re.compile(r"\n?\[(?:lines \d+ to \d+ of \d+|the last [\d,]+ characters|the file is )[^\]\n]*\]\s*\Z")
 _WEB = frozenset({"fetch_url", "read_web_page", "web_search", "web_fetch"})
 
@@ -89,6 +97,7 @@ def digest(text: str) -> str:
     return hashlib.sha256("\n".join(line.rstrip() for line in text.strip("\n").splitlines()).encode()).hexdigest()[:16]
 
 
+@lru_cache(maxsize=512)
 def citations(answer: str) -> tuple[Citation, ...]:
     """The places that an answer points at, in its order, each as often as it is written."""
     found: dict[int, Citation] = {}
@@ -96,6 +105,9 @@ def citations(answer: str) -> tuple[Citation, ...]:
         first = int(match["a"] or match["first"])
         last = int(match["b"] or match["last"] or first)
         found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=last)
+        for also in _MORE.finditer(answer, *match.span("more")):
+            first, last = int(also["first"]), int(also["last"] or also["first"])
+            found[also.start()] = Citation(text=match[0], at=also.start(), path=match["path"], first=first, last=last)
     for match in _BEFORE.finditer(answer):
         first = int(match["first"])
         found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=int(match["last"] or first))
@@ -106,17 +118,23 @@ def citations(answer: str) -> tuple[Citation, ...]:
     return tuple(found[at] for at in sorted(found))
 
 
-def spans_of(records: Iterable[Record]) -> tuple[Span, ...]:
-    """What the tools of a run answered, without errors: the whole answer, then the lines of files that it holds."""
-    args: dict[str, dict[str, Json]] = {}
-    found: list[Span] = []
-    for record in records:
-        event = record.event
+def asked_in(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
+    """The arguments of calls by their ids, as they were made; those that were never started, answered from the cache say, as the model asked."""
+    asked: dict[str, dict[str, Json]] = {}
+    for event in events:
         if isinstance(event, ToolCalled):
-            args[event.call] = event.args
+            asked[event.call] = event.args
         elif isinstance(event, ModelAnswered):
-            args |= {str(call.get("id", "")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
-        elif isinstance(event, ToolAnswered) and event.error is None and event.text.strip():
+            asked |= {str(call.get("id", "")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
+    return asked
+
+
+def spans_of(events: Sequence[Event]) -> tuple[Span, ...]:
+    """What the tools of a run answered, without errors: the whole answer, then the lines of files that it holds."""
+    args = asked_in(events)
+    found: list[Span] = []
+    for event in events:
+        if isinstance(event, ToolAnswered) and event.error is None and event.text.strip():
             found += answered(event.call, event.tool, args.get(event.call, {}), event.text)
     return tuple(found)
 
@@ -138,7 +156,18 @@ def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple
         )
     if tool == "grep":
         return whole, *(_line(whole, match) for match in _GREP.finditer(text))
+    if tool == "find_references":
+        return whole, *(_line(whole, match) for match in _USE.finditer(text))
+    if tool in ("search_code", "find_definition"):
+        return whole, *(_numbered(whole, match) for match in _PLACE.finditer(text))
     return (whole,)
+
+
+def _numbered(whole: Span, match: re.Match[str]) -> Span:
+    text = _NUMBER.sub("", match["lines"].removesuffix("\n"))
+    first = int(match["first"])
+    made = _of_file(whole, match["path"], first, first + text.count("\n"), text, match.start("lines"))
+    return replace(made, end=match.end("lines"))
 
 
 def _lines(whole: Span, path: str, offset: Json, start: int, text: str) -> Iterator[Span]:
@@ -174,9 +203,11 @@ def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | 
         return next((span for span in reversed(spans) if span.id == cited.call), None)
     if cited.page:
         return next((span for span in reversed(spans) if span.page and _same_page(span.page, cited.page)), None)
-    seen = [
-        span for span in spans if span.path and _same_file(span.path, cited.path) and span.first <= cited.first <= cited.last <= span.last
-    ]
+    named = [span for span in spans if span.path and _same_file(span.path, cited.path)]
+    exact = cited.path.removeprefix("./")
+    if any(span.path == exact for span in named):  # not the file of a longer path that ends so
+        named = [span for span in named if span.path == exact]
+    seen = [span for span in named if span.first <= cited.first <= cited.last <= span.last]
     if seen:
         return _cut(min(reversed(seen), key=lambda span: span.last - span.first), cited)
     text = read(cited.path)
@@ -196,21 +227,25 @@ def standing(span: Span, read: Callable[[str], str | None]) -> Standing:
     text = read(span.path)
     if text is None:
         return "gone"
-    lines = text.splitlines()
-    if digest("\n".join(lines[span.first - 1 : span.last])) == span.digest:
+    lines, most = text.splitlines(), _CUT.get(span.found)
+    if _shown(lines[span.first - 1 : span.last], most) == _shown(span.text.splitlines(), most):
         return "current"
-    return "moved" if span.text.strip() and span.text.strip() in text else "stale"
+    return "moved" if span.text.strip() and _shown(span.text.splitlines(), most).strip() in _shown(lines, most) else "stale"
+
+
+def _shown(lines: list[str], most: int | None) -> str:
+    """Lines as tools may show them: cut, without the blanks at their ends, and one without those before it."""
+    return lines[0].strip()[:most].rstrip() if len(lines) == 1 else "\n".join(line[:most].rstrip() for line in lines)
 
 
 def _cut(span: Span, cited: Citation) -> Span:
-    lines = span.text.split("\n")[cited.first - span.first : cited.last - span.first + 1]
-    before = "\n".join(span.text.split("\n")[: cited.first - span.first])
-    start = span.start + len(before) + (1 if before else 0)
-    text = "\n".join(lines)
-    return Span(
-        id=_id(cited, span.path), source=span.source, text=text, path=span.path, first=cited.first, last=cited.last, call=span.call,
-        start=start, end=start + len(text), found=span.found, trust=span.trust,
-    )  # fmt: skip
+    lines = span.text.split("\n")
+    text = "\n".join(lines[cited.first - span.first : cited.last - span.first + 1])
+    made = replace(span, id=_id(cited, span.path), text=text, first=cited.first, last=cited.last)
+    if span.end - span.start != len(span.text):  # shown with line numbers: the place of the whole is what there is
+        return made
+    start = span.start + sum(len(line) + 1 for line in lines[: cited.first - span.first])
+    return replace(made, start=start, end=start + len(text))
 
 
 def _id(cited: Citation, path: str = "") -> str:

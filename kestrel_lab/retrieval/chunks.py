@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kestrel_lab.core.text import one_line
-from kestrel_lab.retrieval.grammars import GRAMMARS, Grammar, language_of, parse
+from kestrel_lab.retrieval.declared import body_of, is_function, names_of
+from kestrel_lab.retrieval.grammars import GRAMMARS, HOLDERS, UNCUT, Grammar, language_of, parse
 
 _MOST_LINES = 120
 """Of one chunk; what is longer is cut."""
 _SECTION_LINES = 40
 _DEPTH = 40
 """Of nested definitions that are looked into."""
+_CPP_HEADER = re.compile(r"^\s*(?:class\s+\w[^;{]*\{|namespace\b[^;{]*\{|template\s*<|(?:public|private|protected)\s*:)", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}\s+\S.*|={1,3}\s+\S.*)$")
 _UNDERLINE = re.compile(r"^([=\-~^\"'`#*+.:_])\1{2,}\s*$")
 _LINK = re.compile(
@@ -69,6 +71,8 @@ class Parsed:
 def cut(path: str, text: str) -> Parsed:
     """Cut the text of the file `path`; never fails, whatever the text is."""
     language = language_of(path)
+    if path.endswith(".h") and _CPP_HEADER.search(text):
+        language = "c++"
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -91,7 +95,7 @@ def _code(language: str, text: str, lines: list[str]) -> Parsed:
     content = text.encode("utf-8", "surrogatepass")
     root = parse(language, content).root_node
     symbols = list(_symbols(root, grammar, content))
-    spans = [(each.first, min(each.last, len(lines)), each) for each in symbols if each.kind != "constant"]
+    spans = [(each.first, min(each.last, len(lines)), each) for each in symbols if each.kind not in UNCUT]
     owner: list[Symbol | None] = [None] * (len(lines) + 2)
     for first, last, symbol in spans:  # inner ones come behind outer ones and take their lines
         owner[first : last + 1] = [symbol] * (last + 1 - first)
@@ -117,6 +121,7 @@ def _code(language: str, text: str, lines: list[str]) -> Parsed:
 
 def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
     todo: list[tuple[Any, Any, str, int]] = [(child, child, "", 0) for child in reversed(root.children)]
+    spaces = {""}  # full names of what holds functions rather than methods
     while todo:
         node, whole, outer, depth = todo.pop()
         kind = grammar.definitions.get(node.type)
@@ -125,50 +130,22 @@ def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
                 around = node if node.type in {"decorated_definition", "export_statement", "template_declaration"} else None
                 todo += [(child, around or child, outer, depth + 1) for child in reversed(node.children)]
             continue
-        for name in _names(node, kind, content):
+        qualified = outer
+        for name in names_of(node, content):
             qualified = f"{outer}.{name}" if outer else name
-            shown = "method" if outer and kind == "function" else _function_like(node, kind)
-            yield Symbol(name, qualified, shown, whole.start_point[0] + 1, _last(whole))
-            if kind == "class" and depth < _DEPTH and (body := node.child_by_field_name("body")) is not None:
-                todo += [(child, child, qualified, depth + 1) for child in reversed(body.children)]
+            shown = "function" if kind == "constant" and is_function(node) else kind
+            shown = "method" if kind == "function" and outer not in spaces else shown
+            spaces |= {qualified} if kind == "namespace" else set()
+            yield Symbol(qualified.rsplit(".", 1)[-1], qualified, shown, whole.start_point[0] + 1, _last(whole))
+        if kind in HOLDERS and depth < _DEPTH and qualified != outer and (body := body_of(node)) is not None:
+            todo += [(child, child, qualified, depth + 1) for child in reversed(body.children)]
+        elif node.type == "type_definition":  # the structure of a `typedef struct node {…} node_t` has a name as well
+            todo += [(child, child, outer, depth + 1) for child in reversed(node.children)]
 
 
 def _last(node: Any) -> int:
     row, column = node.end_point
     return int(row) + (1 if column else 0) or 1
-
-
-def _function_like(node: Any, kind: str) -> str:
-    """A constant that is a function counts as one, as in `const add = (a, b) => a + b`."""
-    if kind == "constant" and node.type in {"lexical_declaration", "variable_declaration"}:
-        values = [child.child_by_field_name("value") for child in node.named_children]
-        if any(value is not None and value.type in {"arrow_function", "function_expression", "class"} for value in values):
-            return "function"
-    return kind
-
-
-def _names(node: Any, kind: str, content: bytes) -> list[str]:
-    if node.type == "expression_statement":  # Python's: only what assigns to a plain name defines something
-        child = node.children[0] if node.children else None
-        left = child.child_by_field_name("left") if child is not None and child.type == "assignment" else None
-        return [_text(left, content)] if left is not None and left.type == "identifier" else []
-    if node.type in {"lexical_declaration", "variable_declaration"}:
-        named = [child.child_by_field_name("name") for child in node.named_children]
-        return [_text(each, content) for each in named if each is not None and each.type == "identifier"]
-    found = node.child_by_field_name("name") or node.child_by_field_name("type" if node.type == "impl_item" else "declarator")
-    for _ in range(_DEPTH):
-        if found is None:
-            return []
-        inner = found.child_by_field_name("declarator") or found.child_by_field_name("name")
-        if inner is None:
-            break
-        found = inner
-    name = re.sub(r"\s+", "", _text(found, content).split("<")[0].replace("::", "."))
-    return [name.rsplit(".", 1)[-1]] if name and len(name) <= 200 and kind else []
-
-
-def _text(node: Any, content: bytes) -> str:
-    return content[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
 
 def _title(text: str, language: str) -> str:
@@ -178,7 +155,7 @@ def _title(text: str, language: str) -> str:
     if found:
         return _paragraph(found[2])
     comment = re.match(r"\s*(?:/\*+(.*?)\*/|((?:\s*//[^\n]*\n)+))", head, re.DOTALL)
-    return _paragraph(re.sub(r"^[\s*/]+", "", comment[1] or comment[2], flags=re.MULTILINE)) if comment and language != "python" else ""
+    return _paragraph(re.sub(r"^[\s*/!]+", "", comment[1] or comment[2], flags=re.MULTILINE)) if comment and language != "python" else ""
 
 
 def _paragraph(text: str) -> str:

@@ -112,6 +112,8 @@ def _ignored(folder: Path, path: str) -> str:
     if rule:
         return f"it is not listed: ignored by the rule {rule}"
     parents = [folder.joinpath(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]
+    if link := next((parent for parent in parents if parent.is_symlink()), None):
+        return f"it is not listed: {link.relative_to(folder)} is a symbolic link, which is not followed"
     if inner := next((parent for parent in parents if (parent / ".git").exists()), None):
         return f"it is not listed: it belongs to another repository, {inner.relative_to(folder)}"
     return "it is not listed: neither git nor rg names it among the files here, as they do with what an ignore file names"

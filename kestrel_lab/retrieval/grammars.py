@@ -24,7 +24,12 @@ class Grammar:
     """Matches an import; its groups, whichever there are, name what is imported."""
 
 
+HOLDERS = frozenset({"class", "namespace"})
+"""Kinds of symbols that others are within."""
+UNCUT = frozenset({"constant", "declaration"})
+"""Kinds that are too small to be chunks of their own."""
 _C_DEFINITIONS = {
+    "declaration": "declaration",
     "function_definition": "function",
     "struct_specifier": "class",
     "union_specifier": "class",
@@ -40,10 +45,12 @@ _JS_DEFINITIONS = {
     "generator_function_declaration": "function",
     "class_declaration": "class",
     "method_definition": "method",
+    "field_definition": "method",
+    "expression_statement": "constant",
     "lexical_declaration": "constant",
     "variable_declaration": "constant",
 }
-_JS_WITHIN = frozenset({"export_statement", "class_body", "statement_block", "internal_module", "ambient_declaration", "module"})
+_JS_WITHIN = frozenset({"export_statement", "class_body", "statement_block", "ambient_declaration", "module"})
 _JS_IMPORT = re.compile(r"""(?:\bfrom|\bimport|\brequire\(|\bimport\()\s*['"]([^'"\n]+)['"]""")
 _PYTHON = Grammar(
     module="tree_sitter_python",
@@ -58,6 +65,11 @@ _TS_DEFINITIONS = {
     "interface_declaration": "class",
     "type_alias_declaration": "class",
     "enum_declaration": "class",
+    "internal_module": "namespace",
+    "public_field_definition": "method",
+    "method_signature": "method",
+    "abstract_method_signature": "method",
+    "function_signature": "function",
 }
 _TYPESCRIPT = Grammar(
     module="tree_sitter_typescript",
@@ -77,37 +89,56 @@ _JAVA = Grammar(
         "annotation_type_declaration": "class",
         "method_declaration": "method",
         "constructor_declaration": "method",
+        "compact_constructor_declaration": "method",
+        "field_declaration": "constant",
+        "enum_constant": "constant",
     },
     within=frozenset({"class_body", "interface_body", "enum_body", "enum_body_declarations"}),
     imports=re.compile(r"^\s*import\s+(?:static\s+)?([\w.]+)", re.MULTILINE),
 )
 _GO = Grammar(
     module="tree_sitter_go",
-    definitions={"function_declaration": "function", "method_declaration": "method", "type_spec": "class", "const_spec": "constant"},
-    within=frozenset({"type_declaration", "const_declaration"}),
+    definitions={
+        "function_declaration": "function",
+        "method_declaration": "method",
+        "method_elem": "method",
+        "type_spec": "class",
+        "type_alias": "class",
+        "const_spec": "constant",
+        "var_spec": "constant",
+    },
+    within=frozenset({"type_declaration", "const_declaration", "var_declaration", "var_spec_list"}),
     imports=re.compile(r'^\s*(?:import\s+)?(?:\w+\s+)?"([\w./-]+)"\s*$', re.MULTILINE),
 )
 _RUST = Grammar(
     module="tree_sitter_rust",
     definitions={
         "function_item": "function",
+        "function_signature_item": "function",
+        "union_item": "class",
         "struct_item": "class",
         "enum_item": "class",
         "trait_item": "class",
         "impl_item": "class",
-        "mod_item": "class",
+        "mod_item": "namespace",
         "type_item": "class",
         "macro_definition": "function",
         "const_item": "constant",
         "static_item": "constant",
     },
-    within=frozenset({"declaration_list"}),
+    within=frozenset({"declaration_list", "foreign_mod_item"}),
     imports=re.compile(r"^\s*(?:pub\s+)?use\s+([\w:]+)|^\s*(?:pub\s+)?mod\s+(\w+)\s*;", re.MULTILINE),
 )
 _C = Grammar(module="tree_sitter_c", definitions=_C_DEFINITIONS, within=_C_WITHIN, imports=_INCLUDE)
 _CPP = Grammar(
     module="tree_sitter_cpp",
-    definitions={**_C_DEFINITIONS, "class_specifier": "class", "namespace_definition": "class", "alias_declaration": "class"},
+    definitions={
+        **_C_DEFINITIONS,
+        "class_specifier": "class",
+        "namespace_definition": "namespace",
+        "alias_declaration": "class",
+        "field_declaration": "declaration",
+    },
     within=_C_WITHIN | {"template_declaration", "field_declaration_list"},
     imports=_INCLUDE,
 )

@@ -19,7 +19,7 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.retrieval import history
 from kestrel_lab.retrieval.chunks import cut
 from kestrel_lab.retrieval.listing import Stamp, files_of, left_out, read_text, stamp
-from kestrel_lab.retrieval.table import UNUSABLE, Writing, connect, known, put, remove, touch
+from kestrel_lab.retrieval.table import OLD, UNUSABLE, Writing, connect, known, put, remove, touch
 
 T = TypeVar("T")
 _BATCH = 40
@@ -108,7 +108,7 @@ class CodeIndex:
             with self.reading() as connection:
                 return work(connection)
         except UNUSABLE as error:
-            self._discard(f"the index was damaged ({error}) and was built anew")
+            self._discard(_anew(error))
         self.refresh()
         with self.reading() as connection:
             return work(connection)
@@ -133,7 +133,7 @@ class CodeIndex:
                 if attempt == 2:
                     msg = f"the index {self.path} is damaged again after it was made anew ({error}): is the disk in order?"
                     raise StoreError(msg) from error
-                self._discard(f"the index was damaged ({error}) and was built anew")
+                self._discard(_anew(error))
             except apsw.BusyError as error:
                 msg = f"another process has been writing to the index {self.path} for long: try again when it is done"
                 raise StoreError(msg) from error
@@ -274,7 +274,7 @@ class CodeIndex:
         try:
             connection = connect(self.path)
         except UNUSABLE as error:
-            self._discard(f"the index was damaged ({error}) and was built anew")
+            self._discard(_anew(error))
             connection = connect(self.path)
         self._held.one = (connection, self.path.stat().st_ino)
         return connection
@@ -290,6 +290,11 @@ class CodeIndex:
         self._note = note
         for ending in ("", "-wal", "-shm"):
             Path(f"{self.path}{ending}").unlink(missing_ok=True)
+
+
+def _anew(error: Exception) -> str:
+    """What a person should know of an index that could not be used."""
+    return f"{error} was built anew" if str(error) == OLD else f"the index was damaged ({error}) and was built anew"
 
 
 def _same(before: tuple[int, Stamp, int, bytes, str] | None, now: Stamp | str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,27 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 
 MOST_BYTES = 1_000_000
-SKIPPED_FOLDERS = (".git", ".hg", ".svn", ".kestrel", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache", ".ruff_cache")
+SKIPPED_FOLDERS = (
+    ".git",
+    ".hg",
+    ".svn",
+    ".kestrel",
+    "node_modules",
+    "__pycache__",
+    ".venv",
+    ".tox",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".ipynb_checkpoints",
+)
 _SECRET = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", ".git-credentials"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.asc", "*.ppk"),
     *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "credentials", "credentials.json", "secrets.*", "*.tfstate", "*.tfvars"),
 )
+_STAGED = re.compile(r"(\d{6}) [0-9a-f]{40,64} \d\t(.*)", re.DOTALL)
+"""A file as git says what it has of it: mode, hash, stage, path."""
+_SUBMODULE = "160000"
 _NO_SECRET = (".env.example", ".env.sample", ".env.template", "*.pub")
 
 
@@ -50,16 +66,29 @@ def _skipped_folder(path: str) -> bool:
 
 
 def _by_git(folder: Path) -> list[str] | None:
-    """What git lists, also in a folder within a repository; `None` where there is none or the whole folder is ignored."""
+    """What git lists, also in a folder within a repository; `None` where there is none or the whole folder is ignored.
+
+    Of repositories within it, submodules or not, git tells only that they are there: what each holds is asked of itself.
+    """
     if not any((place / ".git").exists() for place in (folder, *folder.parents)):
         return None
-    argv = ["git", "-C", os.fspath(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    argv = ["git", "-C", os.fspath(folder), "ls-files", "-z", "--stage", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
         return None
-    found = _paths(done.stdout)
-    return found if done.returncode == 0 and found else None
+    if done.returncode != 0:
+        return None
+    found: list[str] = []
+    for line in _paths(done.stdout):
+        staged = _STAGED.match(line)
+        path = staged[2] if staged else line
+        inner = path.rstrip("/")
+        if (path.endswith("/") or (staged and staged[1] == _SUBMODULE)) and (folder / inner / ".git").exists():
+            found += [f"{inner}/{each}" for each in _by_git(folder / inner) or ()]
+        else:
+            found.append(path)
+    return found or None
 
 
 def _by_rg(folder: Path) -> list[str]:

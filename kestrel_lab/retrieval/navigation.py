@@ -64,10 +64,10 @@ class Graph:
         return Retrieval(query=query, hits=tuple(kept.values()), steps=(step,), stopped="saturation" if kept else "nothing")
 
     def definitions(self, name: str) -> list[Hit]:
-        """Where `name`, or `Class.name`, is defined: exact spelling first, code before tests."""
+        """Where `name`, or `Class.name`, is defined: exact spelling only, if there is one; what is merely declared comes last."""
         last = name.rsplit(".", 1)[-1]
         rows = self._index.rows(
-            "SELECT path, qualified, kind, first, last FROM symbols JOIN files ON files.id = symbols.file WHERE folded = ? ORDER BY path, first",
+            "SELECT path, qualified, kind, first, last FROM symbols JOIN files ON files.id = symbols.file WHERE folded = ? ORDER BY kind = 'declaration', path, first",
             (last.lower(),),
         )
         fitting = [row for row in rows if "." not in name or row[1].endswith(name) or f".{row[1]}".endswith(f".{name}")] or rows
@@ -134,7 +134,8 @@ class Graph:
         """The files that import `path` or link to it."""
         known = self._known()
         stem = posixpath.basename(path).rsplit(".", 1)[0]
-        word = posixpath.basename(posixpath.dirname(path)) if stem in {"__init__", "index", "mod"} else stem
+        folder = stem in {"__init__", "index", "mod"} or path.endswith(".go")  # which imports name in place of their files
+        word = posixpath.basename(posixpath.dirname(path)) if folder else stem
         rows = self._index.rows(
             "SELECT path, kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE target LIKE ?1 OR names LIKE ?1",
             (f"%{word}%",),
@@ -162,12 +163,48 @@ def _resolved(path: str, kind: str, target: str, names: str, known: frozenset[st
         return _python(here, target, names.split(), known)
     if language in {"javascript", "typescript", "tsx"}:
         endings = ("", ".ts", ".tsx", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js")
-        return _first([posixpath.join(here, target)], endings, known) if target.startswith(".") else []
+        plain = re.sub(r"\.[cm]?jsx?$", "", target)  # TypeScript is imported under the name of what it is compiled to
+        return _first([posixpath.join(here, each) for each in (target, plain)], endings, known) if target.startswith(".") else []
     if language in {"c", "c++"}:
         found = _first([posixpath.join(here, target), target], ("",), known)
         return found or [each for each in known if each.endswith("/" + target)][:1]
-    tail = target.replace("::", "/").replace(".", "/") + {"java": ".java", "rust": ".rs"}.get(language, "")
-    return sorted(each for each in known if each.endswith("/" + tail) or each == tail)[:1]
+    if language == "go":
+        return _go(target, known)
+    if language == "rust":
+        return _rust(path, target, known)
+    if language == "java":
+        options = [target.replace(".", "/"), target.rpartition(".")[0].replace(".", "/")]  # the latter for what is imported from a class
+        return next(
+            ([each] for option in options for each in sorted(known) if each == f"{option}.java" or each.endswith(f"/{option}.java")), []
+        )
+    return []
+
+
+def _go(target: str, known: frozenset[str]) -> list[str]:
+    """The files of a package: the folder that its address ends with, behind the name of its module, which may be any part of it."""
+    pieces = target.split("/")
+    modules = ["", *(posixpath.dirname(each) for each in known if posixpath.basename(each) == "go.mod")]
+    for start in range(1, len(pieces)):
+        folders = {posixpath.join(module, *pieces[start:]) for module in modules}
+        if found := [each for each in known if each.endswith(".go") and posixpath.dirname(each) in folders]:
+            return sorted(each for each in found if not each.endswith("_test.go"))
+    return []
+
+
+def _rust(path: str, target: str, known: frozenset[str]) -> list[str]:
+    """The file of a module: as far as the names of a `use` lead, from the file's own folder upwards."""
+    here, stem = posixpath.dirname(path), posixpath.basename(path).removesuffix(".rs")
+    own = here if stem in {"mod", "lib", "main"} else posixpath.join(here, stem)
+    pieces = [piece for piece in target.split("::") if piece]
+    roots = [own, here, *_above(here, "")]
+    while pieces and pieces[0] in {"crate", "self", "super"}:
+        roots = roots[1:] if pieces[0] == "super" else roots
+        pieces = pieces[1:]
+    for end in range(len(pieces), 0, -1):
+        options = [posixpath.join(root, *pieces[:end]) for root in roots]
+        if found := _first(options, (".rs", "/mod.rs"), known):
+            return found if found != [path] else []
+    return []
 
 
 def _python(here: str, target: str, names: list[str], known: frozenset[str]) -> list[str]:

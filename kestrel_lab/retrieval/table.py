@@ -14,7 +14,7 @@ from kestrel_lab.retrieval.chunks import Parsed
 from kestrel_lab.retrieval.listing import Stamp
 from kestrel_lab.retrieval.words import indexed
 
-VERSION = 1
+VERSION = 2
 FIELDS = ("body", "title", "path", "base", "symbols")
 """What a file is found by, each a column of its full-text table."""
 _FTS = "content='', contentless_delete=1, tokenize='porter unicode61'"
@@ -45,6 +45,8 @@ PRAGMA user_version = {VERSION};
 _BUSY_MS = 20_000
 UNUSABLE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 """What SQLite says of a damaged file."""
+OLD = "the index was made by another version of kestrel_lab and"
+"""What is said of one with other tables."""
 
 
 def connect(path: Path) -> apsw.Connection:
@@ -74,8 +76,7 @@ def _prepare(connection: apsw.Connection) -> None:
     with Writing(connection):
         if connection.pragma("user_version") != VERSION:
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                msg = "an index of another version"
-                raise apsw.FormatError(msg)
+                raise apsw.FormatError(OLD)
             connection.execute(_SCHEMA)
 
 

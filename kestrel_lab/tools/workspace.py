@@ -18,7 +18,7 @@ from kestrel_lab.tools.confine import open_beneath
 from kestrel_lab.tools.encoding import Text, decode
 from kestrel_lab.tools.listing import Entry, closing, descend, entries
 
-SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel"})
+SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})
 """Directories that are not searched or listed recursively unless named."""
 PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json"})
 """Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs, this one included."""

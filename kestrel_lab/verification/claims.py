@@ -20,7 +20,10 @@ _ITEM: Final = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}\s+")
 _RULE: Final = re.compile(r"^\s*\|?[\s:|-]*-{3,}[\s:|-]*\|?\s*$")
 _COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
-_END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=[\"“'`(\[*_A-Z0-9À-Þ\x00])")
+_END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
+_CODE_NAME: Final = re.compile(r"\w*[a-z\d]_\w|\w+(?:\.\w+)*\(")
+MOST_CHARS: Final = 1_000
+"""Characters of one claim: what goes on without an end is cut, because what is asked of a claim takes time that grows with its square."""
 _SHORT: Final = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|vs|cf|al|approx|no|nos|fig|sec|ch|vol|pp|p|ca|mr|mrs|ms|dr|prof|st|resp|incl|excl|max|min|esp)|(?:^|[\s(])(?-i:[A-HJ-Z]))\.$",
     re.IGNORECASE,
@@ -57,8 +60,21 @@ def pieces(answer: str) -> Iterator[Said]:
             found = [*_sentences(block.text, block.at, (lead or heading) if block.kind == "item" else heading)]
             lead = found[-1].text if found and block.kind == "paragraph" else lead
             yield from found
-        else:
+        elif block.kind == "code":
             yield replace(block, lead=lead or heading)
+        else:
+            yield from _bounded(replace(block, lead=lead or heading))
+
+
+def _bounded(said: Said) -> Iterator[Said]:
+    """What is longer than a claim may be, in parts that end between words where that can be."""
+    start = 0
+    while len(said.text) - start > MOST_CHARS:
+        end = max(said.text.rfind(" ", start + MOST_CHARS // 2, start + MOST_CHARS), said.text.rfind("\n", start, start + MOST_CHARS))
+        end = end if end > start else start + MOST_CHARS
+        yield replace(said, text=said.text[start:end], at=said.at + start)
+        start = end
+    yield replace(said, text=said.text[start:], at=said.at + start) if start else said
 
 
 def _blocks(answer: str) -> Iterator[Said]:
@@ -119,10 +135,21 @@ def _sentences(text: str, at: int, lead: str) -> Iterator[Said]:
     start = 0
     for match in [*_END.finditer(covered), None]:
         end = len(text) if match is None else match.end()
-        if match is not None and _SHORT.search(covered[start : match.start() + 1]):
+        if match is not None and not _ends(covered, match, start):
             continue
         piece = text[start:end]
         if piece.strip():
             before = len(piece) - len(piece.lstrip())
-            yield Said(text=piece.strip(), at=at + start + before, lead=lead)
+            yield from _bounded(Said(text=piece.strip(), at=at + start + before, lead=lead))
         start = end
+
+
+def _ends(covered: str, match: re.Match[str], start: int) -> bool:
+    """Whether a sentence ends here: before a letter that is not small, a figure, a sign that opens something, or a name of code."""
+    if match[0][0] in "。！？":
+        return True
+    follows = covered[match.end()]
+    begins = follows in "\"“'`([*_\x00" or follows.isdigit() or (follows.isalpha() and not follows.islower())
+    return (begins or _CODE_NAME.match(covered, match.end()) is not None) and not _SHORT.search(
+        covered[max(start, match.start() - 20) : match.start() + 1]
+    )

@@ -55,10 +55,15 @@ class VerifierEngine:
     checks: Mapping[Kind, tuple[Check, ...]] = field(default_factory=lambda: CHECKS)
 
     def __call__(self, subject: Subject) -> tuple[Issue, ...]:
-        """What is wrong, the worst first, each place once for each check; nothing is run, changed or fetched."""
+        """What is wrong, the worst first, each place once for each check; nothing is run, changed or fetched.
+
+        Where the ground may be looked into for so long only, no check begins after that.
+        """
         found: dict[tuple[str, str], Issue] = {}
         for kind in sorted(kinds(subject)):
             for check in self.checks.get(kind, ()):
+                if subject.files.late:
+                    break
                 for one in check(subject):
                     found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))
         known = list(found.values())

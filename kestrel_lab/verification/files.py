@@ -16,7 +16,20 @@ MAX_FILE: Final = 1_500_000
 MAX_BYTES: Final = 80_000_000
 """Bytes of all files that a word is searched in; what lies behind them is not known, and nothing is refused for it."""
 _SKIPPED: Final = frozenset(
-    {".git", ".hg", ".kestrel", "__pycache__", "node_modules", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox"}
+    {
+        ".git",
+        ".hg",
+        ".kestrel",
+        ".ipynb_checkpoints",
+        "__pycache__",
+        "node_modules",
+        ".venv",
+        "venv",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".tox",
+    }
 )
 
 

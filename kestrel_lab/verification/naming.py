@@ -6,6 +6,7 @@ import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from kestrel_lab.core.spans import PATH
@@ -67,8 +68,13 @@ def file_names(text: str) -> list[str]:
     return list(dict.fromkeys(name.text for name in files_in(Said(text=text, at=0))))
 
 
-def names_in(said: Said) -> Iterator[Name]:
+@lru_cache(maxsize=512)
+def names_in(said: Said) -> tuple[Name, ...]:
     """The names of code that a sentence names."""
+    return tuple(_names_in(said))
+
+
+def _names_in(said: Said) -> Iterator[Name]:
     if said.kind == "code":
         return
     text = _URL.sub(lambda match: " " * len(match[0]), said.text)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from kestrel_lab.core.events import Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import Record, ToolAnswered
 from kestrel_lab.core.jsontypes import Json, dumps
-from kestrel_lab.core.spans import Span, spans_of
+from kestrel_lab.core.spans import Span, asked_in, spans_of
 from kestrel_lab.verification.claims import Said, claims_of
 from kestrel_lab.verification.files import Files, whole_word
 from kestrel_lab.verification.symbols import Symbols
@@ -93,15 +93,19 @@ class Subject:
 def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path | None) -> Subject:
     """The answer of a run with what its log holds."""
     return Subject(
-        answer=answer, goal=goal, spans=spans_of(records), calls=made_calls(records), ground=None if root is None else Ground(root)
+        answer=answer,
+        goal=goal,
+        spans=spans_of([record.event for record in records]),
+        calls=made_calls(records),
+        ground=None if root is None else Ground(root),
     )
 
 
 def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:
     """The calls of tools that were answered."""
-    called = {record.event.call: record.event for record in records if isinstance(record.event, ToolCalled)}
+    asked = asked_in(record.event for record in records)
     return tuple(
-        Made(call=event.call, tool=event.tool, args=called[event.call].args if event.call in called else {}, ok=event.error is None)
+        Made(call=event.call, tool=event.tool, args=asked.get(event.call, {}), ok=event.error is None)
         for event in (record.event for record in records)
         if isinstance(event, ToolAnswered)
     )

@@ -8,8 +8,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from kestrel_lab.core.events import ToolAnswered, ToolCalled
-from kestrel_lab.core.spans import Span, Standing, answered, citations, resolve, standing
+from kestrel_lab.core.events import ModelAnswered, ToolAnswered, ToolCalled
+from kestrel_lab.core.spans import Span, Standing, citations, resolve, spans_of, standing
 from kestrel_lab.core.text import AS_TEXT, head_tail, one_line, plain
 
 SHOWN: Final = 3_000
@@ -22,18 +22,12 @@ _MARKS: Final = {"supported": "✓", "not contradicted": "·", "weak": "?", "con
 STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone since"}
 
 
-def cited_of(answer: str, seen: Sequence[ToolCalled | ToolAnswered]) -> list[Span]:
+def cited_of(answer: str, seen: Sequence[ModelAnswered | ToolCalled | ToolAnswered]) -> list[Span]:
     """What an answer cites of what the run saw, each once."""
     cited = citations(answer)
     if not cited:
         return []
-    args = {event.call: event.args for event in seen if isinstance(event, ToolCalled)}
-    spans = [
-        span
-        for event in seen
-        if isinstance(event, ToolAnswered) and event.error is None
-        for span in answered(event.call, event.tool, args.get(event.call, {}), event.text)
-    ]
+    spans = spans_of(seen)
     found = [span for one in cited if (span := resolve(one, spans, lambda _: None)) is not None]
     return list({span.id: span for span in found}.values())
 

@@ -68,7 +68,7 @@ class RunView:
     """The task list, by number."""
     macros: dict[str, str] = field(default_factory=dict)
     """Macros that were called, by call."""
-    seen: list[e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
+    seen: list[e.ModelAnswered | e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
     """What tools were asked and answered, for what the answer cites."""
     cited: list[Span] = field(default_factory=list)
     """What the answer cites of it."""
@@ -280,6 +280,7 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
 
 
 def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
+    view.seen.append(event)  # a call that the cache answers is never started: only the model says what it was asked
     known = text_id(view, event.call) in view.rows
     row = text_row(view, event.call)
     if not known:

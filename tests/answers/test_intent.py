@@ -93,6 +93,17 @@ def test_issues_are_changes() -> None:
     assert guess("Does ```\nfix the bug\n``` run?").intent == "question"
 
 
+def test_looking_first_and_changing_then_is_a_change() -> None:
+    """What is to be done with what is found decides, where that is a change of files; summing up is explaining."""
+    goals = (
+        "Find all TODOs and fix them",
+        "List the failing tests and repair each",
+        "Find the slow tests and show them",
+        "Summarize README",
+    )
+    assert [guess(goal).intent for goal in goals] == ["edit", "edit", "question", "explanation"]
+
+
 def test_a_second_opinion_is_asked_only_when_unsure() -> None:
     """It decides if it names one intent, and is ignored if it says nothing that can be used."""
     asked: list[str] = []

@@ -140,6 +140,34 @@ def test_every_file_has_an_explanation(tmp_path: Path, repository: bool) -> None
     index.close()
 
 
+def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) -> None:
+    """Submodules and repositories in a subfolder are found like in a plain folder; what they or the outer one ignore is not."""
+    quiet = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=n", "-c", "user.email=e"]
+    folder, origin = tmp_path / "work", tmp_path / "origin"
+    for name, repository in (("kept.py", folder), ("inner.py", folder / "nested"), ("vendored.py", origin), ("x.py", folder / "ignored")):
+        repository.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text("def heron(): ...\n")
+        (repository / "own.log").write_text("heron\n")
+        (repository / ".gitignore").write_text("*.log\nignored/\n")
+        subprocess.run([*quiet, "init", "-q"], cwd=repository, check=True)
+    subprocess.run([*quiet, "add", "."], cwd=origin, check=True)
+    subprocess.run([*quiet, "commit", "-qm", "first"], cwd=origin, check=True)
+    subprocess.run([*quiet, "submodule", "--quiet", "add", str(origin), "deep/vendor"], cwd=folder, check=True)
+    (folder / "loop").symlink_to(".")
+    (folder / ".ipynb_checkpoints").mkdir()
+    (folder / ".ipynb_checkpoints" / "copy.py").write_text("heron\n")
+    assert [path for path in files_of(folder) if path.endswith((".py", ".log"))] == [
+        "deep/vendor/vendored.py",
+        "kept.py",
+        "nested/inner.py",
+    ]
+    index = CodeIndex(folder, tmp_path / "home")
+    index.refresh()
+    assert "ignored by the rule" in explain(index, "heron", "ignored/x.py").reason
+    assert "symbolic link" in explain(index, "heron", "loop/kept.py").reason
+    index.close()
+
+
 def guesses(index: CodeIndex, query: str) -> list[str]:
     """The files of which an explanation says what is not so, by a reading of our own: no word, or a place that they do not have."""
     places = {one.path: place for place, one in enumerate(Search(index).ranking(query).files, 1)}
@@ -288,18 +316,40 @@ def test_every_line_is_in_exactly_one_chunk(path: str, text: str) -> None:
 
 SOURCES = {
     "a.js": (
-        "export function load(x) { }\nclass Store { get(k) { return k } }\nconst add = (a, b) => a + b\n",
-        {"load", "Store", "Store.get", "add"},
+        "export function load(x) { }\nclass Store { get(k) { return k }\n handler = () => 1; size = 2; }\nconst add = (a, b) => a + b\n"
+        "module.exports.late = () => 1;\nStore.prototype.put = function () {};\nlocal.x = 1;\n",
+        {"load", "Store", "Store.get", "Store.handler", "add", "late", "Store.put"},
     ),
     "a.ts": (
-        "interface Shape { area: number }\nexport class Box implements Shape { area = 1 }\ntype Id = string\n",
-        {"Shape", "Box", "Id"},
+        "interface Shape { area(): number }\nexport abstract class Box implements Shape { area = 1; abstract go(): void; on = () => 1 }\n"
+        "type Id = string\nexport namespace N { export function f() {} }\ndeclare function g(): void;\n",
+        {"Shape", "Shape.area", "Box", "Box.go", "Box.on", "Id", "N", "N.f", "g"},
     ),
-    "a.java": ("class Stack { int top() { return 1; } }\n", {"Stack", "Stack.top"}),
-    "a.go": ("package p\ntype Node struct{}\nfunc (n Node) Next() int { return 1 }\nfunc Make() {}\n", {"Node", "Next", "Make"}),
-    "a.rs": ("struct Ring;\nimpl Ring { fn turn(&self) {} }\nfn main() {}\n", {"Ring", "Ring.turn", "main"}),
-    "a.c": ("#define SIZE 3\nstruct pair { int a; };\nstatic int *sum(int a) { return 0; }\n", {"SIZE", "pair", "sum"}),
-    "a.cpp": ("namespace n { class Tree { void grow() {} }; }\nint Tree::cut() { return 1; }\n", {"n", "n.Tree", "n.Tree.grow", "cut"}),
+    "a.java": (
+        "class Stack { static final int A = 1, B = 2; int top() { return 1; }\n enum K { ONE } }\n",
+        {"Stack", "Stack.A", "Stack.B", "Stack.top", "Stack.K", "Stack.K.ONE"},
+    ),
+    "a.go": (
+        "package p\ntype Node struct{}\nfunc (n *Node[T]) Next() int { return 1 }\nfunc Make() {}\nconst A, B = 1, 2\nvar V = 1\n"
+        "type Do interface { It() error }\ntype Same = Node\n",
+        {"Node", "Node.Next", "Make", "A", "B", "V", "Do", "Do.It", "Same"},
+    ),
+    "a.rs": (
+        'struct Ring;\nimpl<T> Ring<T> { fn turn(&self) {} }\nfn main() {}\nmod other;\ntrait Draw { fn draw(&self); }\nextern "C" { fn c(); }\n',
+        {"Ring", "Ring.turn", "main", "Draw", "Draw.draw", "c"},
+    ),
+    "a.c": (
+        "#define SIZE 3\nstruct pair { int a; };\nstatic int *sum(int a) { return 0; }\nint known(int);\ntypedef int (*back)(void *);\n"
+        "typedef struct node { int v; } node_t;\nstruct later;\n",
+        {"SIZE", "pair", "sum", "known", "back", "node_t", "node"},
+    ),
+    "a.h": ("class Tree { public: void grow(); };\nint plain(int);\n", {"Tree", "Tree.grow", "plain"}),
+    "a.cpp": (
+        "namespace n { class Tree { void grow() {} operator bool() const { return true; } }; }\nint Tree::cut() { return 1; }\nclass Later;\n"
+        "namespace a::b { void f() {} }\ntemplate <class T> void Box<T>::put() {}\nconst std::string& name(const std::string& s) { return s; }\n"
+        "bool operator<(const A& a, const A& b) { return true; }\n",
+        {"n", "n.Tree", "n.Tree.grow", "n.Tree.operator bool", "Tree.cut", "a.b", "a.b.f", "Box.put", "name", "operator<"},
+    ),
     "a.py": (
         "LIMIT = 3\n@decorated\nclass A:\n    async def run(self): ...\n    def x(self): ...\nif LIMIT:\n    def late(): ...\n",
         {"LIMIT", "A", "A.run", "A.x", "late"},
