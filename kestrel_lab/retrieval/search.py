@@ -21,7 +21,9 @@ from kestrel_lab.retrieval.words import spoken
 
 TOLD_BEHIND = 100
 """How many files behind the chosen ones a trace tells of."""
-PATH_FIRST = Weights(body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0)
+PATH_FIRST = Weights(
+    body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0, together=0.0, imported=0.0, folder=0.0
+)
 """For a second look: what files and their symbols are called counts more than what is in them."""
 _SHOWN_LINES = 12
 _WORDS = {
@@ -39,6 +41,9 @@ _WORDS = {
     "said": "commit messages",
     "lately": "changed lately",
     "alike": "meaning",
+    "together": "changes together with the best",
+    "imported": "imported by the best",
+    "folder": "in the folder of the best",
 }
 
 
