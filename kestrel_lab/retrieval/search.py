@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import apsw
@@ -114,9 +115,10 @@ def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: It
     lines = text[0].split("\n")
     first, last = max(1, min(first, len(lines))), max(1, min(last, len(lines)))
     if last - first >= _SHOWN_LINES:
-        telling = set(words)
-        counts = [sum(word in line.lower() for word in telling) for line in lines[first - 1 : last]]
-        best = max(range(len(counts) - _SHOWN_LINES + 1), key=lambda at: (sum(counts[at : at + _SHOWN_LINES]) + 2 * (at == 0), -at))
+        within = "\n".join(lines[first - 1 : last]).lower()
+        telling = {word for word in words if word in within}
+        sums = [0, *accumulate(sum(word in line for word in telling) for line in within.split("\n"))]
+        best = max(range(len(sums) - _SHOWN_LINES), key=lambda at: (sums[at + _SHOWN_LINES] - sums[at] + 2 * (at == 0), -at))
         first, last = first + best, first + best + _SHOWN_LINES - 1
     shown = "\n".join(line[:300] for line in lines[first - 1 : last])
     return Hit(path=path, first=first, last=last, text=shown, hash=hashlib.sha256(text[1]).hexdigest(), how="", why="")
