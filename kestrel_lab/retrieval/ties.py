@@ -46,6 +46,6 @@ def _imported(connection: apsw.Connection, leaders: Collection[str]) -> dict[str
     known = frozenset(str(row[0]) for row in connection.execute("SELECT path FROM files"))
     sql = "SELECT path, kind, target, names FROM edges JOIN files ON files.id = file WHERE path IN (SELECT value FROM json_each(?))"
     found: dict[str, set[str]] = defaultdict(set)
-    for path, *edge in connection.execute(sql, (json.dumps(list(leaders)),)):
-        found[path].update(resolved(path, *edge, known))
+    for path, kind, target, names in connection.execute(sql, (json.dumps(list(leaders)),)):
+        found[path].update(resolved(path, kind, target, names, known))
     return found
