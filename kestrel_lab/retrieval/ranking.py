@@ -187,9 +187,9 @@ def words_in(connection: apsw.Connection, table: str, column: str, asked: Mappin
     found: dict[int, float] = defaultdict(float)
     for weight, words in groups.items():
         match = " OR ".join(f'"{word}"' for word in words)
-        sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?"
-        bound = (f"{{{column}}} : ({match})" if column else match, most or 100_000)
-        for number, score in connection.execute(sql, bound):
+        # Sorting costs as much again as matching: only where not all are wanted.
+        sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ?" + (f" ORDER BY rank LIMIT {most:d}" if most else "")
+        for number, score in connection.execute(sql, (f"{{{column}}} : ({match})" if column else match,)):
             found[number] -= score * weight
     return found
 
