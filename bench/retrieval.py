@@ -4,7 +4,7 @@ Two public sets. Localisation: issues of repositories, and which files the chang
 (`localisation/issues.jsonl`); the repositories are git folders called `owner+name`, and are checked out commit by commit
 into copies. SciFact: claims, and the abstracts that speak of them (`scifact/`). The weights were chosen on the issues
 whose id has an even hash (`dev`) and on a sample of a repository that is not reported, those of ties between files on
-the logs of five others; the issues of `test` were left alone.
+commits of ten logs, older than the issues where a repository has any; the issues of `test` were left alone.
 """
 
 from __future__ import annotations
