@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ MOST_COMMITS = 3_000
 _MOST_FILES = 40
 """Of one commit; what touches more is a sweep and tells nothing."""
 _MESSAGE_CHARS = 2_000
+_FEW = 2
+"""Commits with something else that a file is taken to have had beside those that are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,6 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def said_of(connection: apsw.Connection, messages: Mapping[int, float], files: Mapping[str, int]) -> dict[int, float]:
     """What the commits that match a question, with their scores, come to for the files they changed."""
-    import json
-
     found: dict[int, list[float]] = defaultdict(list)
     sql = "SELECT seq, path, many FROM commit_files WHERE seq IN (SELECT value FROM json_each(?))"
     for seq, path, many in connection.execute(sql, (json.dumps(list(messages)),)):
@@ -121,3 +122,16 @@ def together(connection: apsw.Connection, path: str, most: int = 30) -> dict[str
         found[str(other)] += 1 / math.log2(1 + many)
     best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:most]
     return {other: score / (total + 1) for other, score in best}
+
+
+def shares(connection: apsw.Connection, leaders: Collection[str], paths: Collection[str]) -> dict[str, dict[str, float]]:
+    """For each of `leaders`, the `paths` that changed with it: in which share of their own commits, large ones and files of few counting less."""
+    sql = "SELECT path, seq, many FROM commit_files WHERE path IN (SELECT value FROM json_each(?))"
+    commits: dict[str, dict[int, float]] = {path: {} for path in [*leaders, *paths]}
+    for path, seq, many in connection.execute(sql, (json.dumps(list(commits)),)):
+        commits[path][seq] = 1 / math.log2(1 + many)
+    found: dict[str, dict[str, float]] = {}
+    for leader in leaders:
+        both = {path: sum(amount for seq, amount in commits[path].items() if seq in commits[leader]) for path in paths}
+        found[leader] = {path: amount / (sum(commits[path].values()) + _FEW) for path, amount in both.items() if amount}
+    return found

@@ -148,7 +148,8 @@ def named_code(text: str) -> tuple[str, ...]:
 
 def mentioned_paths(text: str, files: Collection[str]) -> set[str]:
     """The files that a text names by a path which only one of them fits."""
-    places = _Places(dict(enumerate(files)))
-    listed = list(files)
     named = [match[1] or match[2] for match in _FRAME.finditer(text)] + [match[1] for match in _PATH.finditer(_FRAME.sub(" ", text))]
+    ends = tuple({re.split(r"[/\\]", path.lower())[-1] for path in named})
+    listed = [path for path in files if path.lower().endswith(ends)] if ends else []
+    places = _Places(dict(enumerate(listed)))
     return {listed[found[0]] for path in named if len(found := places.paths(path)) == 1}

@@ -6,8 +6,8 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apsw
@@ -16,6 +16,7 @@ from kestrel_lab.retrieval import history
 from kestrel_lab.retrieval.asking import Question, ask
 from kestrel_lab.retrieval.mentions import KINDS, Mentions, mentions
 from kestrel_lab.retrieval.table import FIELDS
+from kestrel_lab.retrieval.ties import TIES, ties
 
 _MOST_TERMS = 300
 _MOST_BODY_TERMS, _MOST_CHUNK_TERMS = 100, 40
@@ -25,6 +26,8 @@ _MOST_ALIKE = 100
 _MOST_TIMES = 8
 """Words said more often than this in a question count no more."""
 _COMMON_SHARE, _COMMON_FILES = 0.4, 20
+_LEADERS, _MOST_TIED = 3, 60
+"""Of a ranking, the files that others may be tied to, and the ones that are looked at for it."""
 PRIORS = frozenset({"lately"})
 """Signals that a file has whatever is asked."""
 _TESTS = re.compile(
@@ -33,7 +36,7 @@ _TESTS = re.compile(
 _ASKS_TESTS = re.compile(r"\b(unit ?tests?|test (file|case|suite|module)s?|fixtures?|conftest|tests? (for|of|that))\b", re.IGNORECASE)
 _ASKS_DOCS = re.compile(r"\b(documentation|docs?|tutorials?|examples?|readme|changelog|guide)\b", re.IGNORECASE)
 _PERIPHERAL = re.compile(
-    r"(^|/)(docs?|examples?|samples?|benchmarks?|changelog|changes|release[^/]*|whatsnew|vendor|third_party|cextern|extern|locale)(/|\.|$)",
+    r"(^|/)(docs?|examples?|samples?|benchmarks?|changelog|changes|release[^/]*|whatsnew|vendor|third_party|cextern|extern|locale(?=/[^/]+/))(/|\.|$)",
     re.IGNORECASE,
 )
 
@@ -58,6 +61,12 @@ class Weights:
     lately: float = 0.3
     alike: float = 0.5
     """Meaning, where vectors can be had."""
+    together: float = 0.7
+    """Changed together with one of the best files; this and the next two were chosen on the logs of repositories."""
+    imported: float = 0.15
+    """Imported by one of the best files."""
+    folder: float = 0.1
+    """In the folder of one of the best files."""
     tests: float = 0.3
     """Factor of tests where the question is not about them."""
     peripheral: float = 0.5
@@ -126,10 +135,30 @@ def rank(
         signals["alike"] = alike(connection, question.telling, {file: best[file][0][0] for file in nearest})
     held = _Signals(signals=signals, best=best, named=named, weights=weights)
     about = (bool(_ASKS_TESTS.search(question.head)), bool(_ASKS_DOCS.search(question.head)))
-    ranked = sorted((one for row in rows if (one := _ranked(row, held, *about)) is not None), key=lambda one: (-one.score, one.path))
+    ranked = _sorted(one for row in rows if (one := _ranked(row, held, *about)) is not None)
+    ranked = _tied(connection, ranked, weights)
     return Ranking(
         files=tuple(ranked), question=question, places={one.path: place for place, one in enumerate(ranked, 1)}, looked=tuple(wide)
     )
+
+
+def _sorted(files: Iterable[Ranked]) -> list[Ranked]:
+    return sorted(files, key=lambda one: (-one.score, one.path))
+
+
+def _tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weights) -> list[Ranked]:
+    """The same files, those among the first that are tied to the very first counting more: a change is rarely of one file alone."""
+    if not ranked or ranked[0].score <= 0 or not any(getattr(weights, kind) for kind in TIES):
+        return ranked
+    near = ranked[:_MOST_TIED]
+    leaders = {one.path: (one.score / ranked[0].score) ** 2 for one in ranked[:_LEADERS]}
+    found = ties(connection, leaders, [one.path for one in near])
+    risen = []
+    for one in near:
+        parts = {kind: found[kind][one.path] for kind in TIES if found[kind].get(one.path)}
+        score = one.score + sum(getattr(weights, kind) * part for kind, part in parts.items()) * one.factor
+        risen.append(replace(one, score=score, parts={**one.parts, **parts}))
+    return _sorted([*risen, *ranked[_MOST_TIED:]])
 
 
 def _telling(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:
@@ -158,9 +187,9 @@ def words_in(connection: apsw.Connection, table: str, column: str, asked: Mappin
     found: dict[int, float] = defaultdict(float)
     for weight, words in groups.items():
         match = " OR ".join(f'"{word}"' for word in words)
-        sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?"
-        bound = (f"{{{column}}} : ({match})" if column else match, most or 100_000)
-        for number, score in connection.execute(sql, bound):
+        # Sorting costs as much again as matching: only where not all are wanted.
+        sql = f"SELECT rowid, rank FROM {table} WHERE {table} MATCH ?" + (f" ORDER BY rank LIMIT {most:d}" if most else "")
+        for number, score in connection.execute(sql, (f"{{{column}}} : ({match})" if column else match,)):
             found[number] -= score * weight
     return found
 

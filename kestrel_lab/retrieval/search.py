@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import apsw
@@ -21,7 +22,9 @@ from kestrel_lab.retrieval.words import spoken
 
 TOLD_BEHIND = 100
 """How many files behind the chosen ones a trace tells of."""
-PATH_FIRST = Weights(body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0)
+PATH_FIRST = Weights(
+    body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0, together=0.0, imported=0.0, folder=0.0
+)
 """For a second look: what files and their symbols are called counts more than what is in them."""
 _SHOWN_LINES = 12
 _WORDS = {
@@ -39,6 +42,9 @@ _WORDS = {
     "said": "commit messages",
     "lately": "changed lately",
     "alike": "meaning",
+    "together": "changes together with the best",
+    "imported": "imported by the best",
+    "folder": "in the folder of the best",
 }
 
 
@@ -109,9 +115,10 @@ def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: It
     lines = text[0].split("\n")
     first, last = max(1, min(first, len(lines))), max(1, min(last, len(lines)))
     if last - first >= _SHOWN_LINES:
-        telling = set(words)
-        counts = [sum(word in line.lower() for word in telling) for line in lines[first - 1 : last]]
-        best = max(range(len(counts) - _SHOWN_LINES + 1), key=lambda at: (sum(counts[at : at + _SHOWN_LINES]) + 2 * (at == 0), -at))
+        within = "\n".join(lines[first - 1 : last]).lower()
+        telling = {word for word in words if word in within}
+        sums = [0, *accumulate(sum(word in line for word in telling) for line in within.split("\n"))]
+        best = max(range(len(sums) - _SHOWN_LINES), key=lambda at: (sums[at + _SHOWN_LINES] - sums[at] + 2 * (at == 0), -at))
         first, last = first + best, first + best + _SHOWN_LINES - 1
     shown = "\n".join(line[:300] for line in lines[first - 1 : last])
     return Hit(path=path, first=first, last=last, text=shown, hash=hashlib.sha256(text[1]).hexdigest(), how="", why="")
