@@ -87,8 +87,7 @@ def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None
     assert sorted(trace[:2]) == ["+a", "+b"]
     assert trace[4:] == ["+c", "-c", "+d", "-d", "+e", "-e"]
     queued = [event.queued for event in answered(run)]
-    assert queued[0] < 0.04
-    assert queued[2] > 0.03
+    assert queued[2] > queued[0] + 0.03
     assert queued[4] > queued[3] > queued[2]
     assert all(0.03 < event.seconds < 5 for event in answered(run))
 
