@@ -199,7 +199,7 @@ def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: 
     model = ScriptedModel([[("look", {}), ("launch", {"where": "moon"}), ("look", {})], "up"])
     with pytest.raises(ApprovalRequired) as caught:
         run(session, workspace, None, model)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     error = caught.value
     assert (error.tool, error.args_asked) == ("launch", {"where": "moon", "times": 1})
     assert f"kestrel approve {error.run_id}" in str(error)

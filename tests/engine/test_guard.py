@@ -357,7 +357,7 @@ def test_scripts_depend_on_nothing() -> None:
 
 def test_escalation_goes_past_a_dead_endpoint(session: Session, workspace: Path, server: ServerProcess) -> None:
     """The first model's server is dead: each turn goes on with the second at once, and the open breaker saves the call."""
-    supervisor = supervised(session, patience_s=60)
+    supervisor = session.supervisor = RuntimeSupervisor(HealthPolicy(failures=2, open_s=60))
     spare = Endpoint(["spare"])
     model = EscalatingModel(models=(behind(server), spare))
     runs = [asyncio.run(session.run("go", model=model, workspace=workspace)) for _ in range(3)]

@@ -384,11 +384,11 @@ def test_no_server_outlives_its_process(tmp_path: Path, how: str) -> None:
     if how == "kill" and sys.platform != "linux":
         pytest.skip("only Linux tells a process that its parent was killed")
     ids = tmp_path / "ids"
-    done = subprocess.run([sys.executable, "-c", _DIES, str(tmp_path), how, "-S", HOSTILE, f"stubborn={ids}"], timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", _DIES, str(tmp_path), how, "-S", HOSTILE, f"stubborn={ids}"], timeout=120, check=False)
     assert done.returncode == (-9 if how == "kill" else 0)
     server, child = map(int, ids.read_text().split())
-    assert gone(server, within=3)
-    assert gone(child, within=3)
+    assert gone(server, within=20)
+    assert gone(child, within=20)
 
 
 @pytest.fixture

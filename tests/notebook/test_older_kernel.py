@@ -63,7 +63,7 @@ def test_in_a_page_questions_are_typed_below_the_cell(older: Mapping[str, str], 
     root.mkdir()
     config.mkdir()
     with serve(root, config, older) as url, playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split(), timeout=120_000)
         with JupyterLab(url, root, browser).opened("older", [SETUP, '%kestrel run "write" --as r', "print(r.answer, r.status)"]) as page:
             command(page, "notebook:run-all-cells")
             for number in range(2):
