@@ -346,6 +346,7 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
 
             begun, seen = start(session, workspace, person)
             await until(seen, ApprovalAsked)
+            session.store.flush()  # what is on its way to the disk nobody else was asked
             await (until(seen, ApprovalGiven) if pause is None else asyncio.sleep(pause))
             given = ApprovalGiven(
                 call=begun.questions[0].call if begun.questions else "answer.1.1", granted=False, by="there", how="command"
