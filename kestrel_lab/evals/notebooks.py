@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from kestrel_lab.views.html import headline_html, table_html
 CELL_TIMEOUT_S: Final = 120.0
 """Seconds that one cell may take where nothing else is said."""
 STARTUP_TIMEOUT_S: Final = 60
+_LAST_WORDS: Final = 400
+"""Characters that are told of what a kernel that died wrote to its terminal."""
 _SKIP: Final = "skip-execution"
 """The tag of cells that nbclient leaves alone."""
 _HEADINGS: Final = ("cell", "outcome", "seconds", "error")
@@ -161,6 +164,7 @@ class _Execution:
         ]
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.stopped = False
+        self.last_words = ""
         self.client = self._client()
         self.begun: dict[int, float] = {}
         self.ended: dict[int, float] = {}
@@ -170,19 +174,26 @@ class _Execution:
     async def run(self) -> NotebookResult:
         began = time.perf_counter()
         failure: Exception | None = None
-        try:
-            await self.client.async_execute()
-        except Exception as error:
-            # With a cell under way it is what became of that cell; without one the kernel never came up.
-            if not self.begun:
-                msg = f"{self.source}: the kernel did not start: {type(error).__name__}: {error}"
-                raise UsageError(msg) from error
-            failure = error
-        finally:
-            self._write()
+        with tempfile.TemporaryFile() as said:
+            try:
+                # What cells print comes as messages. The rest is of interest once the kernel died: one that ends may complain of it.
+                await self.client.async_execute(stderr=said)
+            except Exception as error:
+                said.seek(0)
+                self.last_words = one_line(plain(said.read().decode(errors="replace"))[-_LAST_WORDS:], _LAST_WORDS)
+                # With a cell under way it is what became of that cell; without one the kernel never came up.
+                if not self.begun:
+                    msg = self._with_last_words(f"{self.source}: the kernel did not start: {type(error).__name__}: {error}")
+                    raise UsageError(msg) from error
+                failure = error
+            finally:
+                self._write()
         self._raise_if_stopped()
         cells = tuple(self._cell(number, failure) for number in range(1, len(self.cells) + 1))
         return NotebookResult(source=self.source, path=self.target, cells=cells, seconds=time.perf_counter() - began)
+
+    def _with_last_words(self, message: str) -> str:
+        return f"{message}; the kernel said last: {self.last_words}" if self.last_words else message
 
     def _client(self) -> Any:
         from nbclient import NotebookClient
@@ -242,7 +253,7 @@ class _Execution:
         return next(number for number, known in enumerate(self.cells, 1) if known is cell)
 
     def _cell(self, number: int, failure: Exception | None) -> CellRun:
-        from nbclient.exceptions import CellExecutionError, CellTimeoutError
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
         source = str(self.cells[number - 1].source)
         if number not in self.begun:
@@ -256,6 +267,8 @@ class _Execution:
         elif isinstance(failure, CellTimeoutError):
             outcome, error = "timeout", "CellTimeout"
             message = f"took longer than the {math.ceil(self.timeout)} s that a cell may take (--timeout)"
+        elif isinstance(failure, DeadKernelError):
+            message = self._with_last_words(message)
         return CellRun(
             number=number, source=source, outcome=outcome, seconds=seconds, error=error, message=message, traceback=plain(traceback)
         )

@@ -21,6 +21,8 @@ from kestrel_lab.testing import ScriptedModel
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect, sync_playwright
 
+expect.set_options(timeout=60_000)  # a deadline, not a measurement: a loaded machine may take long
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -103,7 +105,7 @@ def server(session: Session, folder: Path) -> Iterator[Server]:
 def browser() -> Iterator[Browser]:
     """One browser for the file."""
     with sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split(), timeout=120_000)
         yield opened
         opened.close()
 
@@ -112,7 +114,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """A page that notes what goes wrong in it, and whatever it asks of another machine."""
     opened = browser.new_page(viewport={"width": 1100, "height": 900})
-    opened.set_default_timeout(15_000)
+    opened.set_default_timeout(60_000)
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on(

@@ -314,10 +314,10 @@ def test_any_text_is_answered_or_refused(text: str) -> None:
 )
 def test_a_condition_is_bounded(text: str) -> None:
     """Nesting beyond 32 and what would make a reader run in circles is refused at once."""
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(UsageError):
         parse(text)
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_long_conditions_are_refused_and_wide_ones_answered() -> None:

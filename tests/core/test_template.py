@@ -205,9 +205,9 @@ def test_templates_are_bounded() -> None:
 )
 def test_no_text_takes_long(part: str) -> None:
     """Repetitions up to the cap are rendered or refused at once."""
-    began = time.perf_counter()
+    began = time.thread_time()
     try:
         render(part * (MAX_TEMPLATE // len(part)), {"a": {"b": 1}})
     except UsageError:
         pass
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1

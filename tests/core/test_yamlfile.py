@@ -108,7 +108,7 @@ def test_attacks_are_refused_fast():
     laughs = "a: &a [x]\n" + "".join(
         f"{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n" for p, c in zip("abcdefgh", "bcdefghi", strict=True)
     )
-    started = time.perf_counter()
+    started = time.thread_time()
     assert "anchors and aliases" in refusal(laughs)
     assert "more than 50 levels" in refusal("[" * 100_000)
     assert "more than 50 levels" in refusal("{a: " * 100_000)
@@ -116,7 +116,7 @@ def test_attacks_are_refused_fast():
     assert "more than 50,000 values" in refusal("[" + "1," * 60_000 + "1]")
     assert "300 digits" in refusal("a: " + "9" * 5000)
     assert "larger than 1,000,000 bytes" in refusal("a" * (MAX_BYTES + 1))
-    assert time.perf_counter() - started < 1.5
+    assert time.thread_time() - started < 1.5
 
 
 def test_control_characters_are_refused():

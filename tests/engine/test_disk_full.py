@@ -17,7 +17,7 @@ POINTS = range(1, 71, 3)
 def outcomes(folder: Path, points: Iterable[int]) -> list[dict[str, Any]] | str:
     """What became of the session at each point, or what went wrong."""
     command = [sys.executable, str(Path(__file__).with_name("full_worker.py")), str(folder), *map(str, points)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=360, check=False)
     return done.stderr if done.returncode else [json.loads(line) for line in done.stdout.splitlines()]
 
 

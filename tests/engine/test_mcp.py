@@ -216,16 +216,16 @@ def test_restarts_end_with_their_budget(make: Make) -> None:
         (["exits"], "it ended with exit code 7; it said last: no licence found"),
         (["noise"], "it writes what is no message to its standard output: <html>not a server</html>"),
         (["silent"], "it was not ready within 0.3 s"),
-        (["slow=5"], "it was not ready within 0.3 s"),
+        (["slow=60"], "it was not ready within 0.3 s"),
     ],
 )
 def test_a_server_that_does_not_start_is_named_and_blocks_nothing_else(make: Make, workspace: Path, how: list[str], reason: str) -> None:
     """Whatever it does instead, the reason is told within its time, and a run with all tools goes on without it."""
-    limit = 5.0 if how[0] in ("exits", "noise") else 0.3
+    limit = 20.0 if how[0] in ("exits", "noise") else 0.3
     session = make(bad=hostile(*how, start_timeout_s=limit), good=hostile("banner"))
     began = time.monotonic()
     run = session.run_sync("go", model=ScriptedModel([call("good:echo", text="hi"), say("ok")]), workspace=workspace)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
     assert run.status is RunStatus.COMPLETE
     rows = {row.name: (row.state, row.reason) for row in session.mcp.table()}
     assert rows["bad"][0] == "recovering"
@@ -384,11 +384,11 @@ def test_no_server_outlives_its_process(tmp_path: Path, how: str) -> None:
     if how == "kill" and sys.platform != "linux":
         pytest.skip("only Linux tells a process that its parent was killed")
     ids = tmp_path / "ids"
-    done = subprocess.run([sys.executable, "-c", _DIES, str(tmp_path), how, "-S", HOSTILE, f"stubborn={ids}"], timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", _DIES, str(tmp_path), how, "-S", HOSTILE, f"stubborn={ids}"], timeout=120, check=False)
     assert done.returncode == (-9 if how == "kill" else 0)
     server, child = map(int, ids.read_text().split())
-    assert gone(server, within=3)
-    assert gone(child, within=3)
+    assert gone(server, within=20)
+    assert gone(child, within=20)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The scheduler of steps, against a reference that is too simple to be wrong."""
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -204,15 +203,27 @@ def test_at_least_one_step_at_once() -> None:
 
 
 def test_the_critical_path_decides() -> None:
-    """Twelve steps of 50 ms with a longest chain of three take about 150 ms, not 600."""
+    """Twelve steps of equal length with a longest chain of three take as long as three, not as twelve."""
     steps = [step(f"s{n}", *([f"s{n - 4}"] if n >= 4 else [])) for n in range(12)]
+    under_way: list[asyncio.Future[None]] = []
 
-    async def nap(_: Step) -> None:
-        await asyncio.sleep(0.05)
+    async def work(_: Step) -> None:
+        under_way.append(asyncio.get_running_loop().create_future())
+        await under_way[-1]
 
-    began = time.perf_counter()
-    asyncio.run(StepScheduler(Plan(steps=tuple(steps)), nap).run_parallel(12))
-    assert 0.15 <= time.perf_counter() - began < 0.25
+    async def lengths() -> list[int]:
+        """How many are under way when all that can begin has begun; then they end together."""
+        seen = []
+        task = asyncio.create_task(StepScheduler(Plan(steps=tuple(steps)), work).run_parallel(12))
+        while not task.done():
+            for _ in range(100):
+                await asyncio.sleep(0)
+            seen.append(len(under_way))
+            while under_way:
+                under_way.pop().set_result(None)
+        return seen
+
+    assert asyncio.run(asyncio.wait_for(lengths(), 20)) == [4, 4, 4, 0]  # the last time nothing is left
 
 
 def test_a_failure_that_was_dealt_with_is_left() -> None:

@@ -5,7 +5,7 @@ import heapq
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
@@ -243,65 +243,95 @@ def test_the_line_is_fair_and_survives_who_leaves_it() -> None:
 
 
 class Limited(OpenAIServer):
-    """Serves `room` requests at once, and refuses others for `retry_after` seconds; counts what comes too early."""
+    """Serves `room` requests at once, each for `serving_s`, and refuses others for `retry_after` seconds."""
 
-    def __init__(self, room: int, retry_after: str, latency_s: float) -> None:
-        super().__init__([Reply(text="ok")], latency_s=latency_s)
-        self.room, self.retry_after = room, retry_after
-        self.refused = self.served = self.early = self.busy = self.bursts = 0
-        self.quiet_until = self.known_at = 0.0
+    def __init__(self, room: int, retry_after: str, serving_s: float) -> None:
+        super().__init__([Reply(text="ok")])
+        self.room, self.retry_after, self.serving_s = room, retry_after, serving_s
+        self.refused = self.busy = 0
         self.request_queue_size = 128
 
     def take(self, body: bytes, headers: dict[str, str]) -> Reply:
-        """Answer or refuse."""
+        """Answer or refuse; whoever has an answer finds its place free."""
         with self._lock:
-            now = time.monotonic()
-            # What was on its way when the first was refused could not know.
-            self.early += self.known_at < now < self.quiet_until - 0.02
-            if self.busy >= self.room:
-                self.refused += 1
-                if now > self.quiet_until:
-                    self.known_at = now + 0.25
-                    self.bursts += 1
-                self.quiet_until = now + float(self.retry_after)
-                return Reply(status=429, error="slow down", headers={"retry-after": self.retry_after})
-            self.busy += 1
-        threading.Timer(self.latency_s, self._done).start()
-        return Reply(text="ok")
-
-    def _done(self) -> None:
+            refused = self.busy >= self.room
+            self.refused += refused
+            self.busy += not refused
+        time.sleep(self.serving_s)
+        if refused:
+            return Reply(status=429, error="slow down", headers={"retry-after": self.retry_after})
         with self._lock:
             self.busy -= 1
-            self.served += 1
+        return Reply(text="ok")
 
 
-def ask_many(server: Limited, calls: int, *, mutant: type[Throttle] | None = None) -> tuple[float, Throttle]:
-    """Seconds for so many calls at once, each of which must be answered."""
-    supervisor = RuntimeSupervisor(patience_s=30)
-    model = with_retries(LiteLLMModel("openai/any", api_base=server.api_base, api_key="k"), 3, first_wait_s=0.05)
-    endpoint = watch_model(model, supervisor)
-    if mutant is not None:
-        endpoint.turns.throttle = mutant(ThrottlePolicy(), time.monotonic, lambda: 0.0)
+def noting(kind: type[Throttle]) -> type[Throttle]:
+    """`kind`, counting calls that it lets go within a pause it was told of, and bursts of refusals, as `World` does."""
 
-    async def scene() -> float:
-        await guarded(model, supervisor, lambda event: None)(REQUEST, lambda piece: None)  # loads litellm
-        began = time.monotonic()
-        await asyncio.gather(*(guarded(model, supervisor, lambda event: None)(REQUEST, lambda piece: None) for _ in range(calls)))
-        return time.monotonic() - began
+    class Noting(kind):  # type: ignore[misc,valid-type]  # a class is a variable here
+        early = bursts = last_burst = 0
+        quiet_until = 0.0
 
-    return asyncio.run(scene()), endpoint.turns.throttle
+        def enter(self) -> int | None:
+            ticket: int | None = super().enter()
+            self.early += ticket is not None and time.monotonic() < self.quiet_until
+            return ticket
+
+        def refused(self, ticket: int, wait_s: float | None) -> None:
+            self.quiet_until = max(self.quiet_until, time.monotonic() + (wait_s or 0.0))
+            if ticket > self.last_burst:
+                self.bursts += 1
+                self.last_burst = self._number
+            super().refused(ticket, wait_s)
+
+    return Noting
 
 
-def serve_many(mutant: type[Throttle] | None = None) -> None:
+CALLS, ROOM, SERVING_S = 90, 6, 0.05
+
+
+def model_at(server: Limited) -> LiteLLMModel:
+    """A model of this server."""
+    return LiteLLMModel("openai/any", api_base=server.api_base, api_key="k")
+
+
+async def all_of(call: Callable[[], Awaitable[object]]) -> float:
+    """Seconds for all calls at once, each of which must be answered; one before them loads litellm."""
+    await call()
+    began = time.monotonic()
+    await asyncio.gather(*(call() for _ in range(CALLS)))
+    return time.monotonic() - began
+
+
+def ideal_s() -> float:
+    """Seconds where somebody knows how much room there is; on a loaded machine more than the server itself takes."""
+
+    async def scene(server: Limited) -> float:
+        model, room = model_at(server), asyncio.Semaphore(ROOM)
+
+        async def call() -> None:
+            async with room:
+                await model(REQUEST, lambda piece: None)
+
+        return await all_of(call)
+
+    with Limited(ROOM, "0.5", SERVING_S) as server:
+        return asyncio.run(scene(server))
+
+
+def serve_many(kind: type[Throttle] = Throttle) -> None:
     """90 calls at once on a server with room for 6 of 50 ms each: few refusals, none early, near what the server can do."""
-    with Limited(room=6, retry_after="0.5", latency_s=0.05) as server:
-        took, throttle = ask_many(server, 90, mutant=mutant)
-    ideal = 90 * 0.05 / 6
-    assert server.early == 0
+    with Limited(ROOM, "0.5", SERVING_S) as server:
+        supervisor = RuntimeSupervisor(patience_s=30)
+        model = with_retries(model_at(server), 3, first_wait_s=0.05)
+        throttle: Any = noting(kind)(ThrottlePolicy(), time.monotonic, lambda: 0.0)
+        watch_model(model, supervisor).turns.throttle = throttle
+        took = asyncio.run(all_of(lambda: guarded(model, supervisor, lambda event: None)(REQUEST, lambda piece: None)))
+    assert throttle.early == 0
     assert server.refused == throttle.refusals
     assert server.refused <= 12
-    assert throttle.episodes <= server.bursts <= 5
-    assert took <= 4 * ideal + 3
+    assert throttle.episodes <= throttle.bursts <= 5
+    assert took <= 4 * CALLS * SERVING_S / ROOM + 3 or took <= 4 * ideal_s() + 3
 
 
 def test_a_rate_limited_server_is_used_well() -> None:
@@ -336,18 +366,18 @@ class Refusing:
 def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
     """A refused call is made again; the run says what it waits for, the log how long, and none of it is working time."""
     session = Session(tmp_path / "home", env={})
-    model = Refusing(3)
-    run = asyncio.run(session.run("go", model=with_retries(model, 2), workspace=tmp_path, limits=Limits(seconds=0.5)))
+    model = Refusing(3, retry_after_s=0.6)
+    run = asyncio.run(session.run("go", model=with_retries(model, 2), workspace=tmp_path, limits=Limits(seconds=1.5)))
     (answer,) = [event for event in run.events() if isinstance(event, ModelAnswered)]
     assert (run.answer, model.asked) == ("done", 4)
-    assert 0.6 <= answer.backoff <= answer.seconds
-    assert answer.queued < 0.05
+    assert 1.8 <= answer.backoff <= answer.seconds
+    assert answer.queued < answer.backoff / 3
     assert [event.text for event in run.events() if isinstance(event, Progress)] == [
-        "waiting for own/limited: it asked to slow down once, 5 calls at once, next in 0.2 s",
+        "waiting for own/limited: it asked to slow down once, 5 calls at once, next in 0.6 s",
         "",
     ]
     assert (working_time(run.records()), idle_time(run.records())) == (run._state.working_s, run._state.idle_s)
-    assert run._state.working_s < 0.5 < run._state.idle_s
+    assert run._state.working_s < 1.5 < run._state.idle_s
     (row,) = session.supervisor.states()
     assert (row.state, row.breaker) == ("ready", "closed")
     session.close()
@@ -361,13 +391,13 @@ def test_pauses_between_other_attempts_are_told_too(tmp_path: Path) -> None:
         async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
             self.asked += 1
             if self.asked == 1:
-                raise ModelError("down", transient=True, retry_after_s=0.3)
+                raise ModelError("down", transient=True, retry_after_s=1.6)
             return ModelAnswer(text="done")
 
-    run = asyncio.run(session.run("go", model=with_retries(Failing(1)), workspace=tmp_path, limits=Limits(seconds=0.25)))
+    run = asyncio.run(session.run("go", model=with_retries(Failing(1)), workspace=tmp_path, limits=Limits(seconds=1.5)))
     (answer,) = [event for event in run.events() if isinstance(event, ModelAnswered)]
     assert run.answer == "done"
-    assert answer.backoff >= 0.3
+    assert answer.backoff >= 1.6
     session.close()
 
 

@@ -87,8 +87,7 @@ def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None
     assert sorted(trace[:2]) == ["+a", "+b"]
     assert trace[4:] == ["+c", "-c", "+d", "-d", "+e", "-e"]
     queued = [event.queued for event in answered(run)]
-    assert queued[0] < 0.04
-    assert queued[2] > 0.03
+    assert queued[2] > queued[0] + 0.03
     assert queued[4] > queued[3] > queued[2]
     assert all(0.03 < event.seconds < 5 for event in answered(run))
 
@@ -209,7 +208,7 @@ def test_a_slow_tool_is_stopped(session: Session, workspace: Path) -> None:
     """After its seconds a tool is cancelled, the model is told, and others are not affected."""
     stopped = []
 
-    @tool(timeout_s=0.05)
+    @tool(timeout_s=0.5)
     async def sleep() -> str:
         """Sleep."""
         try:
@@ -220,9 +219,9 @@ def test_a_slow_tool_is_stopped(session: Session, workspace: Path) -> None:
 
     began = time.monotonic()
     run = turn(session, workspace, [sleep], [("sleep", {})])
-    assert problem(run) == ("timeout", "error: sleep was stopped after 0.05 s")
+    assert problem(run) == ("timeout", "error: sleep was stopped after 0.5 s")
     assert stopped == [True]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_long_answer_is_cut_in_the_middle(session: Session, workspace: Path) -> None:

@@ -38,11 +38,16 @@ async def _latencies(store: SessionStore, questions: int) -> list[float]:
                 "r", ApprovalAsked(call=name, step="s", tool="t", args={}, danger="HIGH", key="k", question=name), urgent=True
             ).result()
 
+            looks = 0
+
             def look(name: str = name) -> Record | None:
+                nonlocal looks
+                looks += 1
                 return store.decision("r", name)
 
             waiting = asyncio.create_task(wait_until(store.path, look))
-            await asyncio.sleep(0.1)
+            while looks < 6:  # the frequent looks of the beginning are over: the next one without a word would be after a second
+                await asyncio.sleep(0.01)
             other.stdin.write(f"{name}\n")
             await asyncio.wait_for(waiting, 10)
             woken = time.time()
@@ -57,9 +62,9 @@ def test_another_process_wakes_a_waiter(relative: bool, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     store = SessionStore(Path("home/k.db") if relative else tmp_path / "home" / "k.db")
     store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
-    seconds = sorted(asyncio.run(_latencies(store, 7)))
+    seconds = sorted(asyncio.run(_latencies(store, 5)))
 
-    assert seconds[3] < 0.3
+    assert seconds[2] < 0.4
     assert seconds[-1] < 1.5
     store.close()
 

@@ -27,6 +27,6 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]
     playwright = pytest.importorskip("playwright.sync_api")
     root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
     with serve(root, config, {"OPENAI_API_KEY": CANARY}) as url, playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split(), timeout=120_000)
         yield JupyterLab(url, root, browser)
         browser.close()

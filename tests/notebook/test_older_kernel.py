@@ -13,7 +13,9 @@ import pytest
 from lab_server import CHROMIUM, QUIET, JupyterLab, command, serve
 from typist import typist
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.slow]
+from kestrel_lab.notebook.panel import HELLO_S
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 PINS = ["ipykernel==6.31.0", "nest-asyncio==1.6.0"]
 SETUP = """%load_ext kestrel_lab
 import ipykernel
@@ -43,13 +45,13 @@ def test_questions_are_typed_and_stop_works(older: Mapping[str, str], tmp_path: 
         status = person.run("print(r.status)")
         began = time.monotonic()
         asked = person.run('%kestrel run "write" --as r', answer="y")
-        took = time.monotonic() - began
+        first, second = (at - began for at in person.asked_at[-2:])
         answer = person.run("print(r.answer)")
 
     assert (version, status, answer) == ("6.31.0\n", "CANCELLED\n", "done\n")
     assert ("was stopped" in stopped, asked.count("asks for approval")) == (True, 2)
     assert [(tmp_path / f"{n}.txt").read_text() for n in range(2)] == ["x", "x"]
-    assert 10 < took < 18
+    assert second - first < HELLO_S < first
 
 
 @pytest.mark.browser
@@ -61,7 +63,7 @@ def test_in_a_page_questions_are_typed_below_the_cell(older: Mapping[str, str], 
     root.mkdir()
     config.mkdir()
     with serve(root, config, older) as url, playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split(), timeout=120_000)
         with JupyterLab(url, root, browser).opened("older", [SETUP, '%kestrel run "write" --as r', "print(r.answer, r.status)"]) as page:
             command(page, "notebook:run-all-cells")
             for number in range(2):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
-from lab_server import CHROMIUM, JupyterLab, command
+from lab_server import CHROMIUM, JupyterLab, command, stretch
 from nbconvert import HTMLExporter
 
 pytest.importorskip("playwright.sync_api")
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(400),
 ]
 WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
-ENDED = 10_000
+ENDED = 60_000
+"""A deadline, not a measurement: a loaded machine may take long."""
 expect.set_options(timeout=ENDED)
 
 
@@ -74,13 +75,14 @@ def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
     called = "[x.at for x in r.records() if x.event.type == 'tool_called' and x.event.tool == 'write_file']"
     print_when = f"print('ANSWER', r.answer)\nprint('CALLED', {called})"
     cells = [setup(turns), 'r = %kestrel run "write greetings"', print_when, "_ = open('0.txt', 'w').write('bye')"]
-    clicked = []
+    clicked, stretched = [], []
     with jupyterlab.opened("approve", cells) as page:
         command(page, "notebook:run-all-cells")
         for n in range(CLICKS):
             expect(page.locator(".kst-ask")).to_contain_text(f"{n}.txt")
             expect(page.locator(".kst-kind")).to_have_text("scripted")
             assert not (jupyterlab.root / "approve" / f"{n}.txt").exists()
+            stretched.append(stretch())
             button(page, "Approve").click()
             clicked.append(float(page.evaluate("() => window.clickedAt")))
         expect(output(page, 2)).to_contain_text("ANSWER I wrote them.", timeout=ENDED)
@@ -93,7 +95,7 @@ def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
 
     print("click to continue, ms:", *(f"{seconds * 1000:.0f}" for seconds in waited))
     assert [(jupyterlab.root / "approve" / f"{n}.txt").read_text() for n in range(CLICKS)] == ["bye"] + ["hello"] * (CLICKS - 1)
-    assert median(waited) < 0.1
+    assert median(waited) < 0.1 * median(stretched)
     assert (set(shown), "widgets" in saved["metadata"]) == ({"text/html", "text/plain"}, False)
 
 
@@ -141,6 +143,8 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
     cells = [setup(turns), '%%time\n%kestrel run "write" --as r', PRINT_WHEN_CALLED, loop]
     with jupyterlab.opened("threads", cells) as page:
         command(page, "notebook:run-all-cells")
+        expect(button(page, "Always for this run")).to_be_enabled()
+        stretched = stretch()
         button(page, "Always for this run").click()
         expect(output(page, 2)).to_contain_text("True, 'click', '', None, 'run')]", timeout=ENDED)
         waited = seconds_from_click(page, output(page, 2))
@@ -154,7 +158,7 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
         assert page.locator(".jp-Notebook .jp-Cell").count() == len(cells)
 
     print(f"click to continue on a thread: {waited * 1000:.0f} ms")
-    assert waited < 0.25
+    assert waited < 0.25 * stretched
 
 
 def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
@@ -173,7 +177,7 @@ def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
         button(page, "Approve").click()
         expect(output(page, 1)).to_contain_text("'done'", timeout=ENDED)
         line = page.locator(".jp-Stdin-input").last
-        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text("write_file (MEDIUM) asks for approval", timeout=20_000)
+        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text("write_file (MEDIUM) asks for approval", timeout=ENDED)
         line.fill("y")
         line.press("Enter")
         button(page, "Approve").click(timeout=ENDED)
@@ -189,7 +193,7 @@ def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None
         expect(page.locator(".kst-ask")).to_contain_text("write_file")
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         page.reload()
-        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=30_000)
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=ENDED)
         button(page, "Stop run").click()
         expect(output(page, 1)).to_contain_text(re.compile("cancelled", re.IGNORECASE), timeout=ENDED)
 
@@ -236,7 +240,7 @@ def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, e
         expect(page.locator(".kst-ask")).to_contain_text("write_file")
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         page.reload()
-        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=30_000)
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=ENDED)
         button(page, "Approve").click()
         if not extra:
             expect(output(page, 1)).to_contain_text("I wrote a.txt.", timeout=ENDED)
@@ -256,16 +260,16 @@ def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, e
 
 def test_a_run_that_ends_while_the_page_is_closed_is_shown_when_it_is_opened(jupyterlab: JupyterLab) -> None:
     """A background run that ended meanwhile is shown whole, and nothing of the panel is left."""
-    cells = [setup(WRITES), '%kestrel run "write" --bg --approval-timeout 4 --as r']
+    cells = [setup(WRITES), '%kestrel run "write" --bg --approval-timeout 10 --as r']
     with jupyterlab.opened("closed", cells) as page:
         command(page, "notebook:run-all-cells")
         expect(page.locator(".kst-ask")).to_contain_text("write_file")
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         address = page.url
         page.goto("about:blank")
-        page.wait_for_timeout(5_000)
+        page.wait_for_timeout(11_000)
         page.goto(address)
-        expect(output(page, 1)).to_contain_text("nobody answered within 4 s", timeout=30_000)
+        expect(output(page, 1)).to_contain_text("nobody answered within 10 s", timeout=ENDED)
         expect(page.locator(".kst")).to_have_count(0, timeout=ENDED)
 
 
@@ -303,6 +307,7 @@ def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, screens: Path, 
         command(page, "notebook:run-all-cells")
         expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=ENDED)
         page.screenshot(path=str(screens / f"running-{tool}.png"))
+        stretched = stretch()
         took = page.evaluate(
             """async () => {
               const widget = [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext);
@@ -323,7 +328,7 @@ def test_the_stop_button_cancels_cleanly(jupyterlab: JupyterLab, screens: Path, 
         expect(page.locator(".jp-Notebook")).to_contain_text("STATUS CANCELLED", timeout=ENDED)
 
     print(f"stop ({tool}): {took * 1000:.0f} ms")
-    assert took < 0.5
+    assert took < 0.5 * stretched
 
 
 TOGETHER = r"""
@@ -345,7 +350,7 @@ def reopened_and_exported(page: Page, file: Path, screens: Path) -> None:
     """Save the notebook, look at it after a reload and as a page that nbconvert makes, with a network that answers nothing."""
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     page.reload()
-    expect(output(page, 1)).to_contain_text("All is done.", timeout=30_000)
+    expect(output(page, 1)).to_contain_text("All is done.", timeout=ENDED)
     output(page, 1).screenshot(path=str(screens / "reopened.png"))
     notebook = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
     exported, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
@@ -468,7 +473,7 @@ def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path
         page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
         command(page, "notebook:run-all-cells")
         for step, state in {"kitchen": "running", "cellar": "running", "plan": "pending", "report": "pending"}.items():
-            expect(node(page, step)).to_have_attribute("data-state", state, timeout=30_000)
+            expect(node(page, step)).to_have_attribute("data-state", state, timeout=ENDED)
         expect(page.locator(".kst-node")).to_have_count(5)
         page.locator(".kst").screenshot(path=str(screens / f"plan-begun-{name}.png"))
         (folder / "kitchen").touch()

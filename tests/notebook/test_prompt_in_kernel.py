@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typist import typist
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab

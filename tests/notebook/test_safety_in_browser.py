@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]
 HERE = Path(__file__).parent
 LONG = 60_000

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 from kestrel_lab.core import events as e
 from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.notebook.stream import SPARE, PatchStream
+from kestrel_lab.notebook.stream import INTERVAL_S, SPARE, PatchStream
 from kestrel_lab.views.runview import RunView
 
 
@@ -62,10 +63,12 @@ def test_a_call_that_starts_is_sent_at_once_and_a_rush_of_calls_is_bundled() -> 
     """A tool may hold up the loop, so its beginning is told first; two hundred beginnings are still only a few messages."""
     assert len(told(starts(1), pause=0)) == 1
 
+    began = time.monotonic()
     rush = told(starts(200))
+    earned = (time.monotonic() - began) / INTERVAL_S  # one more may go with each interval that the rush itself lasts
     rows = [change["id"] for message in rush for change in message["changes"]]  # type: ignore[union-attr,call-overload,index]
 
-    assert len(rush) <= SPARE + 1
+    assert len(rush) <= SPARE + 1 + earned < 100
     assert rows == [f"c:c{n}" for n in range(200)]
 
 

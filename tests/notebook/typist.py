@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ class Typist:
     def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
         self._manager = manager
         self._client = client
+        self.asked_at: list[float] = []
 
     def run(self, code: str, answer: str | None = None) -> str:
         """What `code` prints or raises; a question is answered with `answer`, or with Stop if that is `None`."""
@@ -28,13 +30,14 @@ class Typist:
             printed.append(content.get("text") or content.get("evalue") or "")
 
         def asked(message: dict[str, Any]) -> None:
+            self.asked_at.append(time.monotonic())
             printed.append(message["content"]["prompt"])
             if answer is None:
                 self._manager.interrupt_kernel()
             else:
                 self._client.input(answer)
 
-        self._client.execute_interactive(code, allow_stdin=True, timeout=40, output_hook=hook, stdin_hook=asked)
+        self._client.execute_interactive(code, allow_stdin=True, timeout=100, output_hook=hook, stdin_hook=asked)
         return "".join(printed)
 
 

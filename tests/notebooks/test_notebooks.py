@@ -31,12 +31,12 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # a model on this machine shares it with other tests
+@pytest.mark.timeout(700)  # a model on this machine shares it with other tests
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_headless(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every notebook runs to its end with nobody there and leaves output that needs no kernel."""
     monkeypatch.setenv("KESTREL_HOME", str(tmp_path / "home"))
-    result = run_notebook_sync(path, tmp_path / path.name, cwd=ROOT)
+    result = run_notebook_sync(path, tmp_path / path.name, cwd=ROOT, timeout=600)
     assert result.ok, result.headline
     done = nbformat.read(tmp_path / path.name, as_version=4)
     assert "widgets" not in done.metadata

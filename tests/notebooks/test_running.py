@@ -150,6 +150,17 @@ def test_nothing_waits_for_a_person(tmp_path: Path, source: str, error: str) -> 
     assert not (tmp_path / "done").exists()
 
 
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+def test_what_a_kernel_says_of_itself_is_told_if_it_dies(tmp_path: Path, capfd: pytest.CaptureFixture[str], dies: bool) -> None:
+    """What no cell printed, like a complaint while it is shut down, is not mixed into the output; the last words of a dead one are told."""
+    # Descriptor 2 where ipykernel leaves it alone, else its copy of what it was.
+    says = "import os, sys\nos.write(getattr(sys.stderr, '_original_stdstream_copy', 2), b'no socket')"
+    result = run_notebook_sync(written(tmp_path / "nb.ipynb", says + ("\nos._exit(1)" if dies else "")))
+    assert capfd.readouterr() == ("", "")
+    assert result.ok is not dies
+    assert [cell.message.endswith("; the kernel said last: no socket") for cell in result.cells] == [dies]
+
+
 def test_cancelling_leaves_the_notebook_and_no_kernel(tmp_path: Path) -> None:
     """Whoever stops waiting gets the outputs so far in the file, and the kernel's process is gone."""
     source = written(tmp_path / "nb.ipynb", "import os\nprint(os.getpid())", "import time\ntime.sleep(60)")

@@ -185,10 +185,10 @@ def test_overhead_of_a_trivial_call_is_small(tmp_path: Path) -> None:
     def per_call(function: Any) -> float:
         rounds = []
         for _ in range(5):
-            started = time.perf_counter()
+            started = time.thread_time()
             for _ in range(500):
                 function()
-            rounds.append((time.perf_counter() - started) / 500)
+            rounds.append((time.thread_time() - started) / 500)
         return min(rounds) * 1e6
 
     def run_once() -> None:

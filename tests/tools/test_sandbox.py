@@ -224,7 +224,7 @@ def test_a_timeout_leaves_no_daemon(level: str, tmp_path: Path) -> None:
     started = time.monotonic()
     ended = run_at(held, tmp_path, DAEMONS.format(mark), timeout_s=0.5)
     assert alive(mark) == []
-    assert (ended.stopped, time.monotonic() - started < 3) == ("timeout", True)
+    assert (ended.stopped, time.monotonic() - started < 20) == ("timeout", True)
 
 
 @pytest.mark.parametrize("level", LEVELS)

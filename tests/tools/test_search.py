@@ -143,10 +143,10 @@ def test_patterns_mean_what_they_mean_to_ripgrep(tmp_path_factory: pytest.TempPa
 
 def test_many_stars_take_no_longer() -> None:
     """A pattern that would make a naive expression try every split of a name is refused at once."""
-    started = time.monotonic()
+    started = time.thread_time()
     assert compile_pattern("*a" * 40 + "*b").fullmatch("a" * 255) is None
     assert compile_pattern("**/" * 40 + "x").fullmatch("a/" * 60 + "y") is None
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_tree_shows_the_layout(place: Path) -> None:
