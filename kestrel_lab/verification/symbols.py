@@ -18,6 +18,8 @@ from kestrel_lab.verification.files import Files, whole_word
 
 Answer = Literal["yes", "no", "unknown"]
 BUILTINS: Final = frozenset(dir(builtins))
+_MOST_DEFINING: Final = 40
+"""Files that define a name from which on it is too common, as `__init__` is, to say where it is."""
 _MOST_PARSED: Final = 4
 _TRANSPARENT: Final = frozenset(
     {"staticmethod", "classmethod", "overload", "contextmanager", "asynccontextmanager", "abstractmethod", "override", "final"}
@@ -87,6 +89,8 @@ class Symbols:
         )
         every = [(path, self._files.read(path) or "") for path in self._files.having(name) if path.endswith((".py", ".pyi"))]
         first = [path for path, text in every if made.search(text)]
+        if len(first) > _MOST_DEFINING:
+            return []
         return first + [path for path, text in every if path not in first and known.search(text)][:_MOST_PARSED]
 
     def resolves(self, dotted: str) -> Answer:
