@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bench import natural_answers as natural
+from bench.answer_files import judged, report
 from bench.heldout_answers import FALSE, LATER_FALSE, LATER_TRUE, TRUE, placed
 from kestrel_lab.evals.seeded import FAULTS, Facts, made_up, true_answers
 from kestrel_lab.verification.engine import VerifierEngine
@@ -213,6 +215,11 @@ def show_answers(seed: int) -> dict[str, Counts]:
             lambda package: [(t, False) for p, t in LATER_TRUE if p == package] + [(t, True) for p, _, t in LATER_FALSE if p == package],
         ),
     )
+    for name, true, false in (("natural", natural.TRUE, natural.FALSE), ("natural, later", natural.LATER_TRUE, natural.LATER_FALSE)):
+        for package in dict.fromkeys(package for package, _, _ in true):
+            if (root := _root(package)) is not None:
+                written = [(text, False) for p, _, text in true if p == package] + [(text, True) for p, _, text in false if p == package]
+                _judge(f"{name}, {package}", ((placed(text, root), made) for text, made in written), Ground(root))
     for kind, of in kinds:
         for package in ("pluggy", "h11", "iniconfig", "tenacity", "click"):
             if of(package) and (root := _root(package)) is not None:
@@ -226,7 +233,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("data", type=Path, nargs="?", help="folder with the sets of claims")
     parser.add_argument("--out", type=Path, default=Path("out/faithfulness"), help="folder for the plot (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the seeded answers")
+    parser.add_argument("--answers", type=Path, help="judge the answers of this file of JSON Lines, and nothing else")
+    parser.add_argument("--show", action="store_true", help="with --answers: show the answers that were judged wrongly")
     asked = parser.parse_args(arguments)
+    if asked.answers is not None:
+        return int(not report(judged(asked.answers), show=asked.show))
     asked.out.mkdir(parents=True, exist_ok=True)
     auc = {} if asked.data is None else show_claims(asked.data, asked.out)
     kept = {"auroc": auc, "answers": show_answers(asked.seed)}

@@ -42,6 +42,8 @@ class Said:
     """What introduces it: the line before a list or a block, or the heading."""
     language: str = ""
     """Of a block of code, as its fence says it."""
+    header: str = ""
+    """Of a row, the first of its table."""
 
 
 def claims_of(answer: str) -> tuple[Said, ...]:
@@ -51,17 +53,20 @@ def claims_of(answer: str) -> tuple[Said, ...]:
 
 def pieces(answer: str) -> Iterator[Said]:
     """`answer` in pieces, headings too."""
-    lead = heading = ""
+    lead = heading = shown = ""
     for block in _blocks(answer):
         if block.kind == "heading":
             heading = lead = block.text
             yield block
         elif block.kind in ("item", "paragraph"):
-            found = [*_sentences(block.text, block.at, (lead or heading) if block.kind == "item" else heading)]
+            before = (lead or heading) if block.kind == "item" else shown if block.text[:1].islower() else heading
+            found = [*_sentences(block.text, block.at, before)]
+            shown = ""
             lead = found[-1].text if found and block.kind == "paragraph" else lead
             yield from found
         elif block.kind == "code":
             yield replace(block, lead=lead or heading)
+            shown = lead  # a paragraph that goes on with it has the same introduction
         else:
             yield from _bounded(replace(block, lead=lead or heading))
 
@@ -77,11 +82,11 @@ def _bounded(said: Said) -> Iterator[Said]:
     yield replace(said, text=said.text[start:], at=said.at + start) if start else said
 
 
-def _blocks(answer: str) -> Iterator[Said]:
+def _blocks(answer: str) -> Iterator[Said]:  # noqa: C901  # one case per kind of block
     """What Markdown makes of the lines: headings, rows, quotes, code, items and paragraphs."""
     lines = answer.splitlines(keepends=True)
     starts = [0, *accumulate(map(len, lines))]
-    place = 0
+    place, header, listed = 0, "", False
     while place < len(lines):
         line, at = lines[place], starts[place]
         used = 1
@@ -91,18 +96,39 @@ def _blocks(answer: str) -> Iterator[Said]:
             yield Said(text=text, at=at + len(line), kind="code", language=words[0].strip("{}.").lower() if words else "")
         elif match := _HEADING.match(line):
             yield Said(text=line[match.end() :].strip(), at=at + match.end(), kind="heading")
+        elif line.lstrip().startswith(">>> ") or (line.startswith(("    ", "\t")) and line.strip() and not listed):
+            used = _shown(lines, place)
+            session = line.lstrip().startswith(">>> ")
+            yield Said(text="".join(lines[place : place + used]), at=at, kind="code", language="pycon" if session else "")
         elif _is_row(line):
-            if not _RULE.match(line) and not (place + 1 < len(lines) and _RULE.match(lines[place + 1])):
-                yield Said(text=line.strip(), at=at, kind="row")
+            if place + 1 < len(lines) and _RULE.match(lines[place + 1]):
+                header = line.strip()
+            elif not _RULE.match(line):
+                yield Said(text=line.strip(), at=at, kind="row", header=header)
         elif line.lstrip().startswith(">"):
             yield Said(text=line.lstrip().lstrip("> ").strip(), at=at, kind="quote")
         elif match := _ITEM.match(line):
+            listed = True
             text, used = _together(lines, place, indented=True)
             yield Said(text=text[match.end() :], at=at + match.end(), kind="item")
         elif line.strip():
+            listed = listed and line[0].isspace()
             text, used = _together(lines, place, indented=False)
             yield Said(text=text, at=at, kind="paragraph")
         place += used
+
+
+def _shown(lines: list[str], place: int) -> int:
+    """How many lines a block of code takes that is only indented, or that begins with a prompt."""
+    indented = lines[place].startswith(("    ", "\t"))
+    last = place
+    for number in range(place, len(lines)):
+        if lines[number].strip() and indented and not lines[number].startswith(("    ", "\t")):
+            break
+        if not indented and not lines[number].strip():
+            break
+        last = number if lines[number].strip() else last
+    return last + 1 - place
 
 
 def _is_row(line: str) -> bool:

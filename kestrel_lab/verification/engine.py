@@ -15,26 +15,29 @@ from kestrel_lab.verification.facts import (
     advisories_were_met,
     deeds_were_done,
     names_resolve,
-    numbers_are_there,
 )
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.naming import code_in, files_in, names_in
+from kestrel_lab.verification.numbers import counts_are_right, numbers_are_there
 from kestrel_lab.verification.placing import definitions_are_there, files_exist, lines_hold
 from kestrel_lab.verification.quoting import quotes_are_exact
 from kestrel_lab.verification.running import SHELLS, blocks_parse, commands_are_there, imports_resolve, json_is_valid
+from kestrel_lab.verification.structure import bases_hold, calls_fit, lists_hold
 from kestrel_lab.verification.subject import Subject
+from kestrel_lab.verification.values import values_hold
 
-Kind = Literal["files", "names", "code", "commands", "addresses", "numbers", "quotes", "json", "deeds", "security"]
+Kind = Literal["files", "names", "code", "commands", "addresses", "numbers", "values", "quotes", "json", "deeds", "security"]
 Check = Callable[[Subject], Iterable[Issue]]
 
 CHECKS: Final[Mapping[Kind, tuple[Check, ...]]] = MappingProxyType(
     {
         "files": (files_exist, lines_hold, definitions_are_there),
-        "names": (names_resolve,),
-        "code": (blocks_parse, imports_resolve),
+        "names": (names_resolve, bases_hold, calls_fit, lists_hold),
+        "code": (blocks_parse, imports_resolve, calls_fit),
         "commands": (commands_are_there,),
         "addresses": (addresses_were_met,),
-        "numbers": (numbers_are_there,),
+        "numbers": (numbers_are_there, counts_are_right),
+        "values": (values_hold,),
         "quotes": (quotes_are_exact,),
         "json": (json_is_valid,),
         "deeds": (deeds_were_done,),
@@ -98,9 +101,9 @@ def _kinds_of(said: Said) -> set[Kind]:
     if any(True for _ in names_in(said)):
         found |= {"names", "files"}
     if any(True for _ in code_in(said)):
-        found |= {"commands", "quotes"}
+        found |= {"names", "commands", "quotes", "values", "numbers"}
     if said.kind == "quote" or re.search(r"[\"“]", said.text):
         found.add("quotes")
     if re.search(r"\d", said.text):
-        found.add("numbers")
+        found |= {"numbers", "values"}
     return found

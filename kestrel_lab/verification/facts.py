@@ -1,8 +1,7 @@
-"""Checks of facts: names of code, numbers, addresses, and what the answer says was done."""
+"""Checks of facts: names of code, addresses, and what the answer says was done."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -10,35 +9,14 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from kestrel_lab.core.spans import citations, resolve
-from kestrel_lab.core.syntax import tree_of
+from kestrel_lab.core.spans import citations
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.issues import Issue, Severity, issue
 from kestrel_lab.verification.naming import Name, files_in, names_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.symbols import BUILTINS, installed, source_of
-from kestrel_lab.verification.wording import PLACEHOLDER, stance
-from kestrel_lab.verification.words import telling
+from kestrel_lab.verification.wording import PLACEHOLDER
 
-_NUMBER: Final = re.compile(
-    r"(?<![\w.,/:#@=+-])[-+]?\$?(?P<number>\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?:e[-+]?\d+)?(?P<unit>%| ?(?:ms|s|kB|KB|MB|GB|KiB|MiB|GiB|px|x)\b)?(?![\w/]|[.,:]\d|-\w)"
-)
-_COUNTED: Final = re.compile(
-    r"^\W{0,3}(?:\w+ ){0,2}(?:functions?|class(?:es)?|methods?|files?|modules?|tests?|places?|callers?|times|steps?|options?|ways?|cases?|parameters?|arguments?|fields?|"
-    r"imports?|occurrences?|matches|hits?|references?|usages?|items?|entries|points?|parts?|reasons?|things?|changes?|issues?|errors?|things|others?|subclasses|exceptions|names?|"
-    r"keys|members|attributes|lines?|sentences?|examples?|bullets?|kinds?|types?|layers?|levels?|commits?|variants?|branches|checks?|calls?|helpers?|folders?|directories|packages)\b",
-    re.IGNORECASE,
-)
-_ROUGH: Final = re.compile(
-    r"(?:\babout|\baround|\broughly|\bapproximately|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bup to|\bnearly|\balmost|~|≈|\blines?|\bline\W{1,4}|\blines? \d+\s?(?:to|-|–|and|through)|\bgoes on to|\bstep|\bsection|\boption|\bphase|\bcase|\bissue #?|\bpart|\bPython|\bversion|\bRFC|\bPEP|\bHTTP/?)\s*$",
-    re.IGNORECASE,
-)
-_SUGGESTS: Final = re.compile(
-    r"\b(?:for example|e\.g\.|such as|say,|could|should|would|suggest\w*|recommend\w*|try|consider|change|raise it|lower it|increase|decrease|set it|instead|if you|passing|let's|imagine)\b",
-    re.IGNORECASE,
-)
-_LINE_COUNT: Final = re.compile(r"(?<![\w.])(?P<n>[\d,]+) lines\b(?! (?:of output|later|above|below|after|before|apart|further|up|down))")
-_KINDS: Final = re.compile(r"(?<![\w.])(?P<n>\d+) (?:top-level |public )?(?P<what>classes|functions)\b")
 _SOURCED: Final = re.compile(
     r"\b(?:according to|source|see|documented at|as described|reports?|per the|cited|read at|from)\b[^.]{0,40}$", re.IGNORECASE
 )
@@ -55,19 +33,29 @@ def names_resolve(subject: Subject) -> Iterator[Issue]:
     seen: set[str] = set()
     for said in subject.claims:
         for name in names_in(said):
-            if name.text in seen or stance(said.text, name.start, name.end, said.lead) != "asserted":
+            if name.text in seen or name.text in subject.introduced:
                 continue
-            seen.add(name.text)
-            if (found := _unresolved(subject, said, name)) is not None:
+            how = subject.stance(said, name)
+            if how in ("to be made", "denied"):
+                continue
+            if (found := _unresolved(subject, said, name, sure=how == "asserted")) is not None:
+                seen.add(name.text)
                 yield found
 
 
-def _unresolved(subject: Subject, said: Said, name: Name) -> Issue | None:
+def _unresolved(subject: Subject, said: Said, name: Name, *, sure: bool) -> Issue | None:
     text = name.text
     first, _, last = text.rpartition(".")
-    if not last or PLACEHOLDER.search(text) or last in BUILTINS or text in os.environ or not subject.files.whole:
+    if (
+        not last
+        or PLACEHOLDER.search(text)
+        or last in BUILTINS
+        or re.fullmatch(r"__\w+__", last)
+        or text in os.environ
+        or not subject.files.whole
+    ):
         return None
-    if first and first not in ("self", "cls") and (found := _member(subject, said, text)) is not None:
+    if first and first not in ("self", "cls") and (found := _member(subject, said, text, sure=sure)) is not None:
         return found
     if "." in text and first not in ("self", "cls") and subject.symbols.resolves(text) == "yes":
         return None
@@ -75,15 +63,29 @@ def _unresolved(subject: Subject, said: Said, name: Name) -> Issue | None:
         return None
     if not name.sure and shutil.which(last, path=subject.path):
         return None
-    severity: Severity = "critical" if name.sure else "minor"
+    severity: Severity = "critical" if sure and name.sure and not _example(subject, said, name) else "minor"
     return issue(severity, said.text, f"nothing here is called {text}", "use a name that the code has" + _like(subject, last))
 
 
-def _member(subject: Subject, said: Said, text: str) -> Issue | None:
+def _example(subject: Subject, said: Said, name: Name) -> bool:
+    """Something of the reader's or of an example: `APP_DEBUG`, `config("DEBUG")`, `app.settings`; what bears the workspace's name is its own."""
+    home = name.text.partition("_")[0].lower() in subject.home
+    holder = name.text.partition(".")[0]
+    known = any(one.kind != "name" for one in subject.symbols.defined(holder)) or holder.lower() == subject.files.root.name.lower()
+    if "." in name.text and not name.call and holder not in ("self", "cls") and not known:
+        return True  # a module or a variable of the reader's
+    called = re.match(r"\((?!\)|…|\.\.\.)", said.text[name.end :]) is not None
+    return (name.text.isupper() and "." not in name.text and not home) or (called and re.fullmatch(r"[a-z]+", name.text) is not None)
+
+
+def _member(subject: Subject, said: Said, text: str, *, sure: bool) -> Issue | None:
     """The issue with `Class.member` or `module.name` where the holder is known and has no such member."""
     if subject.tells(text) or subject.symbols.resolves(text) != "no":
         return None
     holder, _, last = text.rpartition(".")
+    is_class = any(one.kind == "class" for one in subject.symbols.defined(holder.rpartition(".")[2]))
+    if not is_class and (not sure or subject.names(last)):  # a module, or a variable that is called like one
+        return None
     return issue("critical", said.text, f"{holder} has no {last}", "use a name that it has" + _like(subject, last))
 
 
@@ -108,162 +110,6 @@ def _like(subject: Subject, word: str) -> str:
             known |= {name: path for member in (module, *module.members.values()) for name in member.members}
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
     return f", such as {near[0]} of {known[near[0]]}" if near else ""
-
-
-def numbers_are_there(subject: Subject) -> Iterator[Issue]:
-    """A number stands where the sentence says that it is from, near to what the sentence is about.
-
-    Counts, rough numbers and suggestions are not looked up, except counts of lines, classes and functions of a file.
-    """
-    for said in subject.claims:
-        if said.kind == "code":
-            continue
-        yield from _counts(subject, said)
-        text = _without_places(said.text)
-        for match in _NUMBER.finditer(text):
-            number, before, after = match["number"], text[: match.start()], text[match.end() :]
-            if (
-                _COUNTED.match(after)
-                or _ROUGH.search(before)
-                or _SUGGESTS.search(before)
-                or (match["unit"] or "").strip() in ("%", "x")
-                or _harmless(number, before)
-                or re.match(r"\s?ff?\b", after)
-            ):
-                continue
-            verdict = _looked_up(subject, said, number)
-            if verdict is not None:
-                severity, where = verdict
-                yield issue(severity, said.text, f"the number {match[0].strip()} is not in {where}", "look the number up")  # type: ignore[arg-type]  # one of the severities
-
-
-def _without_places(text: str) -> str:
-    for found in citations(text):
-        text = text.replace(found.text, " " * len(found.text))
-    return re.sub(r"^\s*\d+[.)]\s", lambda match: " " * len(match[0]), re.sub(r"`[^`]*`", _numbers_of_code, text))
-
-
-def _numbers_of_code(match: re.Match[str]) -> str:
-    """A literal in backticks counts as a number, code with a number in it does not."""
-    inner = match[0][1:-1].strip()
-    plain = re.fullmatch(r"(?:\w+ ?(?:=|:) ?)?(\d[\d_,]*(?:\.\d+)?)", inner)
-    return f" {plain[1]} ".rjust(len(match[0])) if plain else " " * len(match[0])
-
-
-def _harmless(number: str, before: str) -> bool:
-    return (number in ("0", "1", "2") and not re.search(r"\b(?:is|to|of|=|defaults?|after|for)\s*`?$", before)) or (
-        len(number) == 4 and number.startswith(("19", "20"))
-    )
-
-
-def _looked_up(subject: Subject, said: Said, number: str) -> tuple[str, str] | None:
-    """How bad it is that the number is not found, and where it was looked for; `None` where it is found or nothing speaks of it."""
-    plain = number.replace(",", "").replace("_", "")
-    forms = {
-        number,
-        plain,
-        f"{int(plain):_}" if plain.isdigit() else plain,
-        f"{int(plain):,}" if plain.isdigit() else plain,
-        plain.removesuffix(".0"),
-        f"{plain}.0",
-    }
-    pattern = re.compile("|".join(rf"(?<![\w.]){re.escape(form)}(?!\w|\.\d)" for form in sorted(forms)))
-    about = telling(said.text, but=[found.text for found in citations(said.text)]) | telling(said.lead)
-    cited = [span for found in citations(said.text) if (span := resolve(found, subject.spans, subject.files.read)) is not None]
-    named = [path for file in files_in(said) for path in subject.files.named(file.text)]
-    if pattern.search(subject.goal):
-        return None
-    if cited and any(pattern.search(_around(subject, span.path, span.first, span.last) or span.text) for span in cited):
-        return None
-    names = [name.text.rpartition(".")[2] for name in names_in(said)] + re.findall(r"[A-Za-z_]\w*(?= ?=)", said.text)
-    if any(found.path for found in cited):
-        bodies = [body for span in cited if span.path and (body := _body(subject, span.path, span.first))]
-        return (
-            None if any(pattern.search(body) for body in bodies) or _near(pattern, subject.told, about, names) else ("major", cited[0].id)
-        )
-    if named:
-        if any(_near(pattern, subject.files.read(path) or "", about, names) for path in named) or _near(
-            pattern, subject.told, about, names
-        ):
-            return None
-        return "major", named[0]
-    if cited:
-        return "major", cited[0].id
-    if _near(pattern, subject.told, about, names):
-        return None
-    holding = list(dict.fromkeys(path for name in names for path in subject.files.having(name)))[:400]
-    if any(_near(pattern, subject.files.read(path) or "", about, names) for path in holding):
-        return None
-    if holding:
-        return ("major" if any(_speaks(subject.files.read(path) or "", names) for path in holding) else "minor"), holding[0]
-    spoken = len(about & telling(subject.told)) >= 2 and bool(subject.whole_spans)
-    return ("major", "what the tools answered") if spoken else None
-
-
-def _body(subject: Subject, path: str, line: int) -> str:
-    """The text of the function or class that begins at the line."""
-    path = next(iter(subject.files.named(path)), path)
-    module = subject.symbols.module(path)
-    found = (
-        []
-        if module is None
-        else [one for member in module.members.values() for one in (member, *member.members.values()) if abs(one.first - line) <= 2]
-    )
-    lines = (subject.files.read(path) or "").splitlines()
-    return "\n".join("\n".join(lines[one.first - 1 : one.last]) for one in found if one.kind != "name")
-
-
-def _around(subject: Subject, path: str, first: int, last: int) -> str:
-    lines = (subject.files.read(path) or "").splitlines() if path else []
-    return "\n".join(lines[max(0, first - 4) : last + 3])
-
-
-def _speaks(text: str, names: list[str]) -> bool:
-    return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in names)
-
-
-def _near(pattern: re.Pattern[str], text: str, about: frozenset[str], names: list[str]) -> bool:
-    """Whether the number stands in lines that speak of the same."""
-    if not pattern.search(text):
-        return False
-    lines = text.splitlines()
-    for place, line in enumerate(lines):
-        if pattern.search(line):
-            near = "\n".join(lines[max(0, place - 3) : place + 3])
-            if telling(line) & about or any(name in near for name in names) or len(telling(near) & about) >= 2:
-                return True
-    return False
-
-
-def _counts(subject: Subject, said: Said) -> Iterator[Issue]:
-    paths = {path for file in files_in(said) for path in subject.files.named(file.text)}
-    if len(paths) != 1 or any(found.path for found in citations(said.text)):
-        return
-    path = next(iter(paths))
-    for match in _LINE_COUNT.finditer(said.text):
-        count, stated = len((subject.files.read(path) or "").splitlines()), int(match["n"].replace(",", ""))
-        if (
-            abs(count - stated) > 1
-            and not _ROUGH.search(said.text[: match.start()])
-            and re.search(r"\b(?:has|is|counts|file|long|total|with)\b", said.text)
-        ):
-            yield issue("major", said.text, f"{path} has {count} lines, not {stated}", "count again")
-    module = subject.symbols.module(path)
-    for match in _KINDS.finditer(said.text):
-        if (
-            module is None
-            or _ROUGH.search(said.text[: match.start()])
-            or not re.search(r"\b(?:defines?|has|contains?|with)\b", said.text[: match.start()])
-        ):
-            continue
-        kind = "class" if match["what"] == "classes" else "function"
-        top = [name for name, found in module.members.items() if found.kind == kind]
-        every = sum(
-            isinstance(node, ast.ClassDef if kind == "class" else ast.FunctionDef | ast.AsyncFunctionDef)
-            for node in ast.walk(tree_of(subject.files.read(path) or ""))
-        )
-        if int(match["n"]) not in (len(top), every, sum(not name.startswith("_") for name in top)):
-            yield issue("major", said.text, f"{path} defines {len(top)} {match['what']}, not {match['n']}", "count again")
 
 
 def addresses_were_met(subject: Subject) -> Iterator[Issue]:

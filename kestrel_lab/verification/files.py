@@ -43,6 +43,7 @@ class Files:
         self.whole = True
         """Whether everything could be looked into; where not, absence shows nothing."""
         self._paths: tuple[str, ...] | None = None
+        self._known: frozenset[str] = frozenset()
         self._folders: set[str] = set()
         self._texts: dict[str, str | None] = {}
         self._holding: dict[str, tuple[str, ...]] = {}
@@ -70,6 +71,7 @@ class Files:
                     self.whole = False
                     break
             self._paths = tuple(found[:MAX_FILES])
+            self._known = frozenset(self._paths)
         return self._paths
 
     def named(self, name: str) -> tuple[str, ...]:
@@ -79,10 +81,10 @@ class Files:
             inside = os.path.relpath(name, self.root)
             name = inside if not inside.startswith("..") else name
         known = self.paths
-        if name in set(known):
+        if name in self._known:
             return (name,)
         name = name.removeprefix("src/") if name.removeprefix("src/").startswith(f"{self.root.name}/") else name
-        if name.startswith(f"{self.root.name}/") and (short := name.partition("/")[2]) in set(known):
+        if name.startswith(f"{self.root.name}/") and (short := name.partition("/")[2]) in self._known:
             return (short,)
         return tuple(path for path in known if path.endswith(f"/{name}"))
 
@@ -111,7 +113,7 @@ class Files:
             if self._read > MAX_BYTES or self.late:
                 self.whole = False
                 return
-            text = self.read(path)
+            text = self._texts[path] if path in self._texts else self.read(path)
             if text is not None:
                 yield path, text
 

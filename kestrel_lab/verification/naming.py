@@ -19,6 +19,8 @@ _ENDINGS_TEXT: Final = "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml c
 _ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
 _PROSE: Final = frozenset({"node.js", "vue.js", "next.js", "d3.js", "three.js", "express.js", "react.js", "asp.net", "e.g", "i.e"})
 _DOTTED: Final = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\((?P<args>.*)\))?$", re.DOTALL)
+_KEYWORD: Final = re.compile(r"(?P<name>[a-z_]\w*)=[^=].*$", re.DOTALL)
+_PARAMETER: Final = re.compile(r"\b(?:parameter|argument|option|keyword|kwarg)s?\b", re.IGNORECASE)
 _IN_PROSE: Final = re.compile(
     r"(?<![\w`./:@#'-])(?:(?P<call>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\(\)|(?P<snake>_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)|(?P<camel>[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+))(?![\w/(`-])(?!\.\w)"
 )
@@ -58,7 +60,7 @@ def files_in(said: Said) -> Iterator[Name]:
     for match in _BARE_PATH.finditer(re.sub(r"[`*\"'“”(){}\[\],;|<>=]", " ", text)):
         name = match[0]
         ending = name.rpartition(".")[2] if "." in name.rpartition("/")[2] else ""
-        known = ending.lower() in _ENDINGS and name.lower() not in _PROSE
+        known = ending in _ENDINGS and name.lower() not in _PROSE
         if known or not ending or ("/" in name and ending):
             yield Name(name, match.start(), match.end())
 
@@ -80,12 +82,16 @@ def _names_in(said: Said) -> Iterator[Name]:
     text = _URL.sub(lambda match: " " * len(match[0]), said.text)
     for match in _CODE.finditer(text):
         inner = match[1].strip()
-        found = _DOTTED.match(inner)
+        found = _DOTTED.match(inner) or (
+            _KEYWORD.match(inner) if _PARAMETER.search(f"{text[: match.start()][-30:]} {text[match.end() :][:16]}") else None
+        )
         if found is None or _is_file(inner) or found["name"] in _LITERALS or keyword.iskeyword(found["name"]):
             continue
         near = _KIND.search(text[: match.start()]) is not None or _KIND_AFTER.search(text[match.end() :]) is not None
-        sure = bool(found["call"]) or "_" in inner.strip("_") or "." in inner or near or _camel(inner)
-        yield Name(found["name"], match.start(1), match.start(1) + len(found["name"]), sure, bool(found["call"]))
+        sure = (
+            found.re is _KEYWORD or bool(found.groupdict().get("call")) or "_" in inner.strip("_") or "." in inner or near or _camel(inner)
+        )
+        yield Name(found["name"], match.start(1), match.start(1) + len(found["name"]), sure, bool(found.groupdict().get("call")))
     for match in _VALUE.finditer(text):
         yield Name(match["name"], match.start("name"), match.end("name"), sure=True)
     covered = _CODE.sub(lambda match: " " * len(match[0]), text)
@@ -95,7 +101,11 @@ def _names_in(said: Said) -> Iterator[Name]:
             near = _KIND.search(covered[: match.start()]) is not None or _KIND_AFTER.search(covered[match.end() :]) is not None
             quoted = covered[max(0, match.start() - 1) : match.start()] == '"'
             yield Name(
-                name, match.start(), match.start() + len(name), sure=near or (not match["camel"] and not quoted), call=bool(match["call"])
+                name,
+                match.start(),
+                match.start() + len(name),
+                sure=near or bool(match["call"]) or (bool(match["snake"]) and not quoted),
+                call=bool(match["call"]),
             )
 
 

@@ -3,88 +3,121 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kestrel_lab.core.spans import Citation, citations, resolve
+from kestrel_lab.core.spans import PATH, Citation, citations
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.files import whole_word
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.naming import Name, files_in, names_in
+from kestrel_lab.verification.matching import coded_in, quoted_in
+from kestrel_lab.verification.naming import Name, code_in, files_in, names_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.symbols import Definition
-from kestrel_lab.verification.wording import PLACEHOLDER, stance
+from kestrel_lab.verification.wording import PLACEHOLDER, covered, stance
 from kestrel_lab.verification.words import telling
 
 SLACK: Final = 2
 """Lines that a place may be off and still be the one meant."""
 _DEFINES: Final = re.compile(
-    r"\b(?:defin(?:ed|ition)|declar(?:ed|ation)|implement(?:ed|ation)|lives?|located|starts?|begins?|sits?|resides?)\b", re.IGNORECASE
+    r"\b(?:defin(?:ed|ition)|declar(?:ed|ation)|lives?|located|starts?|starting|begins?|sits?|resides?|definiert|beginnt|steht|défini\w*|definid\w*)\b",
+    re.IGNORECASE,
+)
+_WITHIN: Final = re.compile(
+    r"\b(?:goes on|ends?|until|up to|continues|through|down to|inside|within|on|endet)(?: \w+){0,2} ?$", re.IGNORECASE
 )
 QUOTE: Final = re.compile(r"[\"“]([^\"“”\n]{8,400})[\"”]")
 
 
 def files_exist(subject: Subject) -> Iterator[Issue]:
     """Every file that is named is there, was told of in the run, or is to be made; one said to be missing is not there."""
-    to_be = to_be_made(subject)
     for said in subject.claims:
         for name in files_in(said):
-            how = "to be made" if name.text in to_be else stance(said.text, name.start, name.end, said.lead)
-            there = subject.files.exists(name.text)
-            if how == "denied":
-                if there and _denies_existence(said.text, name) and "/" in name.text:
-                    yield issue(
-                        "major",
-                        said.text,
-                        f"the file {name.text} is said not to be there, and it is",
-                        "look at the file, or leave the sentence out",
-                    )
-            elif not there and not _excused(subject, said, name) and how == "asserted" and subject.files.whole:
-                yield issue(
-                    "critical", said.text, f"the file {name.text} does not exist", f"name a file that exists{_like(subject, name.text)}"
-                )
+            how, there = subject.stance(said, name), subject.files.exists(name.text)
+            if there:
+                if stance(said.text, name.start, name.end) == "denied" and _denies_existence(said.text, name) and "/" in name.text:
+                    what = f"the file {name.text} is said not to be there, and it is"
+                    yield issue("major", said.text, what, "look at the file, or leave the sentence out")
+            elif how == "asserted" and subject.files.whole and not _excused(subject, name, said):
+                sure = _is_source(name.text) or _LOCATES.search(covered(said.text)[: name.start]) is not None
+                fix = f"name a file that exists{_like(subject, name.text)}"
+                yield issue("critical" if sure else "minor", said.text, f"the file {name.text} does not exist", fix)
 
 
-def to_be_made(subject: Subject) -> set[str]:
-    """Files that some sentence of the answer proposes to make, or says not to be there, and that are not there."""
-    return {
-        name.text
-        for said in subject.claims
-        for name in files_in(said)
-        if stance(said.text, name.start, name.end, said.lead) in ("to be made", "denied") and not subject.files.exists(name.text)
+def _is_source(name: str) -> bool:
+    """Whether it is code, of which a workspace's own is meant; other files are often the reader's."""
+    return name.endswith(_SOURCES) and name.rpartition("/")[2] not in _READERS
+
+
+_SOURCES: Final = (
+    ".py",
+    ".pyi",
+    ".pyx",
+    ".js",
+    ".ts",
+    ".tsx",
+    ".jsx",
+    ".c",
+    ".h",
+    ".cc",
+    ".cpp",
+    ".rs",
+    ".go",
+    ".java",
+    ".kt",
+    ".rb",
+    ".md",
+    ".rst",
+)
+_READERS: Final = frozenset(
+    {
+        "manage.py",
+        "setup.py",
+        "conftest.py",
+        "settings.py",
+        "app.py",
+        "main.py",
+        "wsgi.py",
+        "asgi.py",
+        "config.py",
+        "script.py",
+        "test.py",
+        "index.js",
+        "main.js",
+        "app.js",
+        "README.md",
     }
+)
+"""What everybody's project has: where the workspace has none, the reader's is meant unless it is said what is in it."""
+_LOCATES: Final = re.compile(
+    r"\b(?:defined|declared|implemented|handled|located|lives?|sits?|found|documented|set|registered|exported|written|definiert|steht|liegt|implementiert|défini|definid[oa]|(?:is|are|ist|sind|stands?) (?:in|from))\b\W+(?:\w+\W+){0,2}$",
+    re.IGNORECASE,
+)
+
+
+def to_be_made(subject: Subject) -> frozenset[str]:
+    """Files that some sentence of the answer proposes to make, or says not to be there, and that are not there."""
+    return frozenset(name for name in subject.introduced if not subject.files.exists(name))
 
 
 def _denies_existence(sentence: str, name: Name) -> bool:
     return re.match(r"[`*_\"')\]\s]*(?:does not|doesn't|did not) exist\b", sentence[name.end :]) is not None
 
 
-def _excused(subject: Subject, said: Said, name: Name) -> bool:
+def _excused(subject: Subject, name: Name, said: Said) -> bool:
     """A pattern, a file that a tool told of, or one that the workspace's own texts name in full."""
     around = said.text[max(0, name.start - 1) : name.end + 1]
-    if PLACEHOLDER.search(name.text) or (set("*<{") & set(around)) or (name.text.startswith("~") or name.text.startswith("../")):
+    if PLACEHOLDER.search(name.text) or (set("*<{") & set(around)) or name.text.startswith(("~", "../", "/")):
         return True
     if any(name.text in span.text for span in subject.whole_spans) or any(
         _written(made.args, name.text) for made in subject.calls or () if made.ok
     ):
         return True
-    if "/" not in name.text and re.fullmatch(r"\.[a-z]+|[a-z]\.[a-z]", name.text):
-        return True
-    return bool(subject.files.having(name.text)) and (name.text.startswith(".") or _GENERATED.search(said.text) is not None)
+    return re.fullmatch(r"\.[a-z]+|[a-z]\.[a-z]", name.text) is not None or bool(subject.files.having(name.text))
 
 
-_GENERATED: Final = re.compile(
-    r"\b(?:config\w*|settings?|reads?|looks? for|loads?|writes?|wrote|written|creates?|generated?|outputs?|optional|default|environment|named)\b",
-    re.IGNORECASE,
-)
-
-
-def _written(args: object, name: str) -> bool:
-    return any(
-        isinstance(value, str) and (value == name or value.endswith(f"/{name}"))
-        for value in (args.values() if hasattr(args, "values") else ())
-    )
+def _written(args: Mapping[str, object], name: str) -> bool:
+    return any(isinstance(value, str) and (value == name or value.endswith(f"/{name}")) for value in args.values())
 
 
 def _like(subject: Subject, name: str) -> str:
@@ -97,132 +130,139 @@ def _like(subject: Subject, name: str) -> str:
 
 
 def lines_hold(subject: Subject) -> Iterator[Issue]:
-    """Every line that is pointed at is there, and has to do with what is said of it."""
+    """Every line that is pointed at is there, and what is said to be there is not only elsewhere in the file."""
     for place, said in enumerate(subject.claims):
-        if said.kind == "code" or (
-            said.text.endswith(":") and place + 1 < len(subject.claims) and subject.claims[place + 1].kind == "code"
-        ):
+        if said.kind == "code":
             continue
-        told = _with_names(subject, place)
-        for cited in _cited(subject, told):
-            if cited.path and (found := _line_issue(subject, told, cited)) is not None:
+        shows = place + 1 < len(subject.claims) and subject.claims[place + 1].kind == "code"
+        for cited in _cited(said):
+            if cited.path and (found := _line_issue(subject, said, cited, shows=shows)) is not None:
                 yield found
             elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
                 yield issue("major", said.text, f"there was no tool call {cited.call}", "cite a call of this run, or say where it is from")
 
 
-def _with_names(subject: Subject, place: int) -> Said:
-    """The claim; where it names nothing, with the names of what is said just before in its lead."""
-    said = subject.claims[place]
-    if place == 0 or any(True for _ in names_in(said)):
-        return said
-    named: set[str] = set()
-    for before in reversed(subject.claims[max(0, place - 3) : place]):
-        found = re.findall(r"[A-Za-z_]\w{3,}", before.text) if before.kind == "code" else [name.text for name in names_in(before)]
-        named |= set(found)
-        if named:
-            break
-    return replace(said, lead=" ".join(f"`{name}`" for name in sorted(named)) + f" {said.lead}")
-
-
-def _cited(subject: Subject, said: Said) -> Iterator[Citation]:
-    """The places in a claim; `line 12` alone is one of the only file that the claim names."""
-    found = citations(said.text)
+def _cited(said: Said) -> Iterator[Citation]:
+    """The places in a claim; `line 12` alone is one of the only file that the claim names, or that introduces it."""
+    plain = covered(said.text)
+    found = [one for one in citations(said.text) if " " not in _quoted(said.text, one.at) or one.text.startswith(("[", "http"))]
     yield from found
-    files = {name.text for name in files_in(said)}
+    files = {name.text for name in files_in(said)} or {name.text for name in files_in(Said(text=said.lead, at=0))}
     if len(files) == 1:
-        text = said.text
         for one in found:
-            text = text.replace(one.text, " " * len(one.text))
-        for match in _LINE.finditer(text):
+            plain = (
+                plain.replace(one.text, " " * len(one.text))
+                if one.text in plain
+                else plain[: one.at] + " " * len(one.text) + plain[one.at + len(one.text) :]
+            )
+        for match in _LINE.finditer(plain):
             first = int(match["first"])
             yield Citation(text=match[0], at=match.start(), path=next(iter(files)), first=first, last=int(match["last"] or first))
 
 
+def _quoted(text: str, at: int) -> str:
+    """The code or quote that the place is in the middle of."""
+    return next((match[0] for match in _INSIDE.finditer(text) if match.start() <= at < match.end()), "")
+
+
+_INSIDE: Final = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|“[^”\n]*”")
 _LINE: Final = re.compile(
-    r"\b(?:from |at |in |on )?lines?\\?\W{1,3}(?P<first>\d+)(?:\s?(?:-|–|to|through|and)\s?(?P<last>\d+))?(?! (?:lines|of output))",
+    r"(?<![\w.])(?:lines?|zeilen?|lignes?|l[ií]neas?|ll?\.|L(?=\d))\W{0,3}(?P<first>\d+)(?:\s?(?:-|–|to|through|and|bis|und|à|a|y)\s?L?(?P<last>\d+))?(?!\w| (?:lines|of output))",
     re.IGNORECASE,
 )
 
 
-def _line_issue(subject: Subject, said: Said, cited: Citation) -> Issue | None:
+def _line_issue(subject: Subject, said: Said, cited: Citation, *, shows: bool) -> Issue | None:
     text = subject.files.read(cited.path) if subject.files.named(cited.path) else None
-    lines = [] if text is None else text.splitlines()
-    if text is None or stance(said.text, cited.at, cited.at + len(cited.text), said.lead) != "asserted":
-        seen = resolve(cited, subject.spans, subject.files.read)
-        lines = [""] * (cited.first - 1) + seen.text.splitlines() if seen is not None and text is None else lines
-        if seen is None or text is not None:
-            return None  # the file itself is looked at by `files_exist`
+    if text is None:
+        return None  # the file itself is looked at by `files_exist`
+    lines = text.splitlines()
     where = f"{cited.path}:{cited.first}" + (f"-{cited.last}" if cited.last != cited.first else "")
-    if cited.last < cited.first or cited.last > len(lines):
-        return issue(
-            "critical", said.text, f"{where} is not there: the file has {len(lines)} lines", "read the file and name the right lines"
-        )
-    first, last = max(1, cited.first - SLACK), min(len(lines), cited.last + SLACK)
-    if _fits(subject, said, cited, lines, first, last):
+    if stance(said.text, cited.at, cited.at + len(cited.text), said.lead) != "asserted":
         return None
-    return issue(
-        "major",
-        said.text,
-        f"{where} has nothing of what the sentence says of it{_rather(subject, said, cited)}",
-        "read the file and name the right lines",
-    )
+    if cited.last < cited.first or cited.last > len(lines):
+        what, fix = f"{where} is not there: the file has {len(lines)} lines", "read the file and name the right lines"
+        return issue("critical" if cited.last >= cited.first else "minor", said.text, what, fix)
+    if (shows and said.text.endswith(":")) or _fits(subject, said, cited, text):
+        return None
+    what = f"{where} has nothing of what the sentence says of it{_rather(subject, said, cited)}"
+    return issue("major", said.text, what, "read the file and name the right lines")
 
 
-def _fits(subject: Subject, said: Said, cited: Citation, lines: list[str], first: int, last: int) -> bool:
-    """Whether the lines hold what the sentence names: a definition, a name, a quote, or at least its words."""
-    shown = "\n".join(lines[first - 1 : last])
-    found_names = [name.text for name in names_in(_about(said, cited))]
-    defines = _DEFINES.search(said.text) is not None
-    found_names = found_names or _names_before(subject, said, cited, anywhere=defines)
-    names = [name.rpartition(".")[2] for name in found_names]
-    whole = "\n".join(lines)
-    named = [name for name in names if _stands(name, whole)]
-    if defines and found_names and not named and all(subject.symbols.defined(name) for name in names):
-        return False
-    module = subject.symbols.module(next(iter(subject.files.named(cited.path)), ""))
-    plain = QUOTE.sub(lambda match: " " * len(match[0]), said.text)
-    places = [] if module is None else _owners(subject, found_names, module.path)
-    if places and not _USES.search(plain):
-        begins = any(abs(first - cited.first) <= SLACK for place in places for first in place.firsts or (place.first,))
-        within = re.search(
-            rf"\b(?:on|in|inside|within|of) (?:the )?(?:class )?[`*]*(?:{'|'.join(re.escape(place.name) for place in places)})\b", plain
+def _fits(subject: Subject, said: Said, cited: Citation, text: str) -> bool:
+    """Whether something that the sentence speaks of is in the lines, or nothing of it is in the file at all."""
+    lines = text.splitlines()
+    shown = "\n".join(lines[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
+    about = _about(said, cited)
+    shift = about.at - said.at
+    quoted = [code for code, _ in code_in(about) if not _PLAIN.fullmatch(code) and coded_in(code, [text])]
+    quoted += [quote for match in QUOTE.finditer(about.text) if quoted_in(quote := match[1], [text])]
+    if any(coded_in(one, [shown]) or quoted_in(one, [shown]) for one in quoted):
+        return True
+    names = [name for name in names_in(about) if not _is_place(name, cited, shift)]
+    if not names and _DEFINES.search(covered(about.text)):
+        return _begins_there(subject, said, cited)
+    words = {name.text: name.text.rpartition(".")[2] for name in names}
+    named = {full: word for full, word in words.items() if _stands(word, text)}
+    places = _owners(subject, list(named), next(iter(subject.files.named(cited.path)), ""))
+    if places and _defines(said, cited, [name for name in names if name.text in named], shift, places):
+        return any(abs(first - cited.first) <= SLACK for place in places for first in place.firsts or (place.first,)) or any(
+            _overlap(place, cited) for place in places if cited.last > cited.first
         )
-        if begins or (
-            _DEFINES.search(plain[max(0, cited.at - 60) : cited.at])
-            and not within
-            and not _GOES_ON.search(plain[: cited.at])
-            and cited.last - cited.first < 3
-        ):
-            return begins
-        if not any(_overlap(place, cited) for place in places):
-            return cited.last - cited.first < _LONG and any("." not in name and _stands(name, shown) for name in found_names)
-        others = [name for name in named if name not in {place.name for place in places}]
-        if not others and any(place.kind == "function" or abs(place.last - cited.last) <= SLACK for place in places):
-            return True
-        return any(_stands(name, shown) for name in others) or bool(telling(plain, but=(*names, cited.path)) & telling(shown))
-    if named:
-        inside = any(_overlap(place, cited) for place in places) and bool(telling(plain, but=(*names, cited.path)) & telling(shown))
-        return inside or any(_stands(name, shown) for name in named)
-    words = (telling(said.text, but=(cited.path,)) - telling(cited.path)) & telling(whole)
-    numbers = set(re.findall(r"(?<![\w.:])\d+(?:\.\d+)?(?![\w:])", said.text.replace(cited.text, " ")))
-    shown_words = telling(shown)
-    here = len(words & shown_words)
-    return (
-        not words
-        or here >= 2
-        or (here >= 1 and len(words) <= 2)
-        or any(re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", shown) for n in numbers)
-    )
+    if not named and not quoted:
+        return True
+    if any(
+        _stands(word, shown)
+        for full, word in named.items()
+        if cited.last - cited.first < _LONG or not places or full not in {p.name for p in places}
+    ):
+        return cited.last == cited.first or not places or any(_overlap(place, cited) for place in places) or len(named) > len(places)
+    told = telling(covered(about.text)) & telling(shown)
+    if any(_overlap(place, cited) for place in places) and not quoted and (len(told) >= 2 or len(places) >= len(named)):
+        return True
+    return not quoted and len(told) >= 2
 
 
+_PLAIN: Final = re.compile(rf"[\w.]+(?:\(\))?|.{{0,3}}|(?:{PATH})(?:[:#]L?\d+\S*)?")
+"""What is named in backticks but no code that could be quoted."""
 _LONG: Final = 5
 """Lines from which on a range is held against where a definition is, not only against whether its name is in it."""
-_GOES_ON: Final = re.compile(r"\b(?:goes on|ends?|until|up to|continues|through|down to)(?: \w+){0,2} ?$", re.IGNORECASE)
-_USES: Final = re.compile(
-    r"\b(?:call(?:s|ed|ing)?|us(?:e|es|ed|ing)|import(?:s|ed)?|invok\w*|referenc\w*|instantiat\w*|pass(?:es|ed)|registered|patched|overrid\w*|inherit\w*|subclass\w*|wrapped|exported|re-exported)\b",
-    re.IGNORECASE,
-)
+
+
+def _begins_there(subject: Subject, said: Said, cited: Citation) -> bool:
+    """Whether what was spoken of before begins in the lines; where nothing was that the file defines, it may be anything."""
+    before = [other for other in subject.claims if other.at < said.at][-3:]
+    words = [
+        word
+        for other in before
+        for word in re.findall(r"[A-Za-z_]\w{3,}", other.text if other.kind == "code" else " ".join(name.text for name in names_in(other)))
+    ]
+    places = _owners(subject, list(dict.fromkeys(words)), next(iter(subject.files.named(cited.path)), ""))
+    return not places or any(abs(first - cited.first) <= SLACK for place in places for first in place.firsts or (place.first,))
+
+
+def _is_place(name: Name, cited: Citation, shift: int) -> bool:
+    return cited.at <= name.start + shift < cited.at + len(cited.text)
+
+
+def _defines(said: Said, cited: Citation, names: list[Name], shift: int, places: list[Definition]) -> bool:
+    """Whether the place is said to be where something begins: in so many words, or right beside the name of a class."""
+    plain = covered(said.text)
+    before = plain[max(0, cited.at - 60) : cited.at]
+    holder = re.search(
+        rf"\b(?:on|in|inside|within|of) (?:the )?(?:class )?[`*]*(?:{'|'.join(re.escape(place.name) for place in places)})\b",
+        said.text[: cited.at],
+    )
+    if _DEFINES.search(before) and not holder and not _WITHIN.search(before) and cited.last - cited.first < 3:
+        return True
+    last = max((name for name in names if name.end + shift <= cited.at), key=lambda name: name.end, default=None)
+    if last is None or last.text.rpartition(".")[2] not in {place.name for place in places}:
+        return False
+    ends = last.end + shift
+    beside = (
+        re.fullmatch(r"[`\s(,|*:–—)-]*(?:(?:see|at|in|file|lines?|of|from) ?[`\s(]*)*", plain[ends : cited.at].replace("x", "")) is not None
+    )
+    return beside and cited.last == cited.first and all(place.kind == "class" for place in places)
 
 
 def _owners(subject: Subject, names: list[str], path: str) -> list[Definition]:
@@ -235,15 +275,7 @@ def _owners(subject: Subject, names: list[str], path: str) -> list[Definition]:
             classes = [one for one in subject.symbols.defined(holder.rpartition(".")[2]) if one.path == path and one.kind == "class"]
             known = [one.members[last] for one in classes if last in one.members] or known
         found += known
-    methods = [one for one in found if one.kind == "function"]
-    return methods or found
-
-
-def _names_before(subject: Subject, said: Said, cited: Citation, *, anywhere: bool) -> list[str]:
-    """Names of what was said before that something is called: in the file, or anywhere."""
-    names = [name.text for name in names_in(Said(text=said.lead, at=0))]
-    files = subject.files.named(cited.path)
-    return [name for name in names if any(anywhere or one.path in files for one in subject.symbols.defined(name) if one.kind != "name")]
+    return [one for one in found if one.kind == "function"] or found
 
 
 def _overlap(place: Definition, cited: Citation) -> bool:
@@ -258,9 +290,10 @@ def _stands(name: str, text: str) -> bool:
 
 def _about(said: Said, cited: Citation) -> Said:
     """The part of a sentence that a place belongs to, where it points at several."""
-    others = [other for other in citations(said.text) if other.path]
+    others = [other for other in _cited(said) if other.path]
     if len(others) < 2:
         return said
+    others.sort(key=lambda other: other.at)
     position = [other.at for other in others].index(cited.at)
     begin = 0 if position == 0 else others[position - 1].at + len(others[position - 1].text)
     end = len(said.text) if position == len(others) - 1 else others[position + 1].at
@@ -280,14 +313,14 @@ def definitions_are_there(subject: Subject) -> Iterator[Issue]:
     for place, said in enumerate(subject.claims):
         files = () if said.kind == "code" else tuple(files_in(said))
         paths = [path for name in files for path in subject.files.named(name.text)]
-        if not paths or any(stance(said.text, file.start, file.end, said.lead) != "asserted" for file in files):
+        if not paths or any(subject.stance(said, file) != "asserted" for file in files):
             continue
         if _ITSELF.search(said.text) and not any(True for _ in names_in(said)):
             yield from _itself(subject, place, paths)
         named = [
             name
             for name in names_in(said)
-            if (name.sure or subject.symbols.defined(name.text)) and stance(said.text, name.start, name.end, said.lead) == "asserted"
+            if (name.sure or subject.symbols.defined(name.text)) and subject.stance(said, name) == "asserted"
         ]
         if named:
             yield from _not_in(subject, said, named, paths)

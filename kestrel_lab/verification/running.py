@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 import re
 import shlex
 import shutil
@@ -24,7 +25,7 @@ from kestrel_lab.verification.symbols import installed
 from kestrel_lab.verification.wording import PLACEHOLDER, stance
 
 SHELLS: Final = frozenset({"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"})
-_PYTHON: Final = frozenset({"python", "py", "python3", "pycon", "ipython"})
+PYTHON: Final = frozenset({"python", "py", "python3", "pycon", "ipython"})
 _BUILTIN_TEXT: Final = """
 alias bg bind break builtin cd command continue declare dirs disown echo enable eval exec exit export false fc fg getopts hash
 help history if for while until case function jobs kill let local logout popd printf pushd pwd read readonly return select set
@@ -60,7 +61,7 @@ def blocks_parse(subject: Subject) -> Iterator[Issue]:
 
 def _problem(said: Said) -> str:
     text = textwrap.dedent(said.text)
-    if said.language in _PYTHON:
+    if said.language in PYTHON:
         return _python_problem(text)
     if said.language in ("bash", "sh", "shell"):
         return _bash_problem(text)
@@ -88,6 +89,7 @@ def _python_problem(text: str) -> str:
             f"_ = {{\n{code}\n}}",
             f"_(\n{code}\n)",
             f"{code.rstrip()}\n    ...",
+            f"{code.rstrip()}:\n    ...",
         ):
             try:
                 tree_of(wrapped)
@@ -130,7 +132,7 @@ def _data_problem(language: str, text: str) -> str:
 def imports_resolve(subject: Subject) -> Iterator[Issue]:
     """What blocks of Python import is there: in the workspace or in an installed package."""
     for said in subject.claims:
-        if said.kind != "code" or said.language not in _PYTHON:
+        if said.kind != "code" or said.language not in PYTHON:
             continue
         try:
             tree = tree_of(python_of(textwrap.dedent(said.text)))
@@ -180,8 +182,12 @@ def _commands(said: Said) -> Iterator[str]:
     for code, at in code_in(said):
         words = code.split()
         near = said.text[max(0, at - 40) : at] + " " + said.text[at + len(code) : at + len(code) + 25]
-        like = re.fullmatch(r"[a-z][\w.-]*|\./\S+", words[0] if words else "") is not None and not code.endswith((":", ","))
-        if not like or stance(said.text, at, at + len(code), said.lead) != "asserted":
+        like = (
+            re.fullmatch(r"[a-z][\w.-]*|\./\S+", words[0] if words else "") is not None
+            and not code.endswith((":", ","))
+            and not keyword.iskeyword(words[0])
+        )
+        if not like or stance(said.text, at, at + len(code), said.lead) in ("denied", "supposed"):
             continue
         flags = any(word.startswith("-") and len(word) > 1 for word in words[1:])
         if (len(words) > 1 and (flags or words[0] in _ELSEWHERE or (_RUN.search(near) and not re.search(r"[=(){}\[\];]", code)))) or (
@@ -224,6 +230,8 @@ def _words(part: str) -> list[str]:
 
 def _missing(subject: Subject, words: list[str]) -> tuple[str, str] | None:  # noqa: C901  # one case per kind of command
     name, rest = words[0], words[1:]
+    if option := _unheard(subject, words):
+        return "critical", f"nothing here knows the option {option}"
     if name in _BUILTIN or PLACEHOLDER.search(name) or not re.match(r"[\w./~-]+$", name) or not subject.files.whole:
         return None
     if "/" in name:
@@ -264,7 +272,42 @@ def _missing(subject: Subject, words: list[str]) -> tuple[str, str] | None:  # n
         return "minor", f"the command {name} is not installed here"
     if subject.tells(name) and any(made.tool == name or name in str(made.args) for made in subject.calls or ()):
         return None
-    return "critical", f"there is no command {name}"
+    return "critical" if _is_ours(subject, words) else "minor", f"there is no command {name}"
+
+
+_FOLDERS: Final = frozenset({".", "src", "tests", "test", "docs", "lib"})
+"""Where a workspace's own files are meant."""
+
+
+def _is_ours(subject: Subject, words: list[str]) -> bool:
+    """Whether a command that nobody knows is said to be the workspace's: by its name, or by what it is to work on."""
+    plain = re.sub(r"\W|_", "", words[0].lower())
+    if any(len(home) > 2 and re.sub(r"\W|_", "", home) in plain for home in subject.home):
+        return True
+    for word in words[1:]:
+        if not word.startswith("-") and (
+            word in _FOLDERS or subject.files.exists(word) or word in subject.introduced or subject.symbols.defined(word)
+        ):
+            return True
+    return False
+
+
+def _unheard(subject: Subject, words: list[str]) -> str:
+    """An option of the workspace's own command that its texts do not have."""
+    name, rest = (
+        (words[2], words[3:]) if len(words) > 2 and words[1] == "-m" else (words[0].rpartition("/")[2].removesuffix(".py"), words[1:])
+    )
+    if (
+        name.lower() not in subject.home
+        or not subject.files.having("add_argument") + subject.files.having("click")
+        or subject.files.having("typer")
+    ):
+        return ""
+    options = (word.partition("=")[0] for word in rest)
+    written = [word for word in options if re.fullmatch(r"--[a-z][\w-]+", word) and word not in ("--help", "--version")]
+    forms = {word: (word, f"--{word[2:].removeprefix('no-')}") for word in written}
+    texts = [subject.told, *(text for _, text in subject.files.texts())] if written else []
+    return next((word for word in written if not any(form in text for form in forms[word] for text in texts)), "")
 
 
 def _declared(subject: Subject) -> set[str]:

@@ -14,7 +14,10 @@ from kestrel_lab.core.jsontypes import Json, dumps
 from kestrel_lab.core.spans import Span, asked_in, spans_of
 from kestrel_lab.verification.claims import Said, claims_of
 from kestrel_lab.verification.files import Files, whole_word
+from kestrel_lab.verification.introducing import foreign, introduced
+from kestrel_lab.verification.naming import Name
 from kestrel_lab.verification.symbols import Symbols
+from kestrel_lab.verification.wording import Stance, stance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +58,26 @@ class Subject:
     def claims(self) -> tuple[Said, ...]:
         """What the answer says."""
         return claims_of(self.answer)
+
+    @cached_property
+    def introduced(self) -> frozenset[str]:
+        """Names and files that the answer itself brings in: proposed, defined in an example, or said not to be there."""
+        return introduced(self.claims, lambda: frozenset(path.rpartition(".")[2].lower() for path in self.files.paths))
+
+    @cached_property
+    def home(self) -> frozenset[str]:
+        """What the workspace is called: its folder, its packages and modules, in lower case."""
+        parts = {part.removesuffix(".py").lower() for path in self.files.paths if path.endswith(".py") for part in path.split("/")[:3]}
+        return frozenset({part.lstrip("_") for part in parts} | {self.files.root.name.lower()}) - {"", "init__"}
+
+    def stance(self, said: Said, name: Name) -> Stance:
+        """How the answer stands to a name or file in a claim: what it brings in itself it does not assert, nor what another library has."""
+        how = stance(said.text, name.start, name.end, said.lead)
+        if how != "asserted":
+            return how
+        if name.text in self.introduced or name.text.rpartition(".")[2] in self.introduced:
+            return "to be made"
+        return "supposed" if foreign(said, name.start, name.end, self.home) else how
 
     @cached_property
     def files(self) -> Files:

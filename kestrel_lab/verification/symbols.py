@@ -13,10 +13,18 @@ from pathlib import Path
 from typing import Final, Literal
 
 from kestrel_lab.core.syntax import tree_of
+from kestrel_lab.verification.bindings import Binding, bindings
 from kestrel_lab.verification.files import Files, whole_word
 
 Answer = Literal["yes", "no", "unknown"]
 BUILTINS: Final = frozenset(dir(builtins))
+_MOST_DEFINING: Final = 40
+"""Files that define a name from which on it is too common, as `__init__` is, to say where it is."""
+_MOST_PARSED: Final = 4
+_TRANSPARENT: Final = frozenset(
+    {"staticmethod", "classmethod", "overload", "contextmanager", "asynccontextmanager", "abstractmethod", "override", "final"}
+)
+"""Decorators that leave what can be passed as it is."""
 _OF_ALL: Final = frozenset((*dir(object), *dir(type), "__dict__", "__slots__", "__annotations__", "__module__", "__name__"))
 """Members that every class has."""
 
@@ -45,6 +53,8 @@ class Symbols:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._modules: dict[str, Definition | None] = {}
+        self._defined: dict[str, list[Definition]] = {}
+        self._bound: dict[str, dict[str, list[Binding]]] = {}
 
     def module(self, path: str) -> Definition | None:
         """The names of one file; `None` if it cannot be parsed."""
@@ -54,13 +64,34 @@ class Symbols:
             )
         return self._modules[path]
 
+    def bound(self, path: str) -> dict[str, list[Binding]]:
+        """What the names of one file are bound to."""
+        if path not in self._bound:
+            self._bound[path] = bindings(self._files.read(path) or "", path) if not self._files.late else {}
+        return self._bound[path]
+
     def defined(self, name: str) -> list[Definition]:
         """Everything called `name`, at any depth, in the whole workspace."""
-        found: list[Definition] = []
-        for path in self._files.having(name):
-            if (module := self.module(path)) is not None:
-                found += _search(module, name)
-        return found
+        if name not in self._defined:
+            found: list[Definition] = []
+            for path in self._defining(name):
+                if (module := self.module(path)) is not None:
+                    found += _search(module, name)
+            self._defined[name] = found
+        return self._defined[name]
+
+    def _defining(self, name: str) -> list[str]:
+        """The files that define a class or function of that name, and some of those that set or import it: parsing takes long."""
+        word = re.escape(name)
+        made = re.compile(rf"\b(?:def|class)\s+{word}\b")
+        known = re.compile(
+            rf"\b{word}\s*(?::[^=\n]*)?=(?!=)|\bimport\b[^\n]*\b{word}\b|^\s*{word}\s*,?\s*$|\b(?:as|for)\s+{word}\b", re.MULTILINE
+        )
+        every = [(path, self._files.read(path) or "") for path in self._files.having(name) if path.endswith((".py", ".pyi"))]
+        first = [path for path, text in every if made.search(text)]
+        if len(first) > _MOST_DEFINING:
+            return []
+        return first + [path for path, text in every if path not in first and known.search(text)][:_MOST_PARSED]
 
     def resolves(self, dotted: str) -> Answer:
         """Whether `Class.method`, `module.Class.method` or `package.module` is there.
@@ -155,11 +186,14 @@ def _fill(holder: Definition, body: list[ast.stmt], path: str) -> None:  # noqa:
                 holder.members[node.name] = made
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 made = Definition(name=node.name, kind="function", path=path, first=node.lineno, last=node.end_lineno or node.lineno)
-                every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
+                taken = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg)))
+                made.arguments = tuple(one.arg for one in taken)
                 if (known := holder.members.get(node.name)) is not None and known.kind == "function":
                     made.firsts = (*(known.firsts or (known.first,)), made.first)
                     made.first = known.first
-                made.arguments = tuple(argument.arg for argument in every)
+                    made.arguments = (*known.arguments, *made.arguments)
+                plain = all(ast.unparse(one).rpartition(".")[2] in _TRANSPARENT for one in node.decorator_list)
+                made.open = node.args.kwarg is not None or not plain or (bool(made.firsts) and known is not None and known.open)
                 holder.open = holder.open or node.name in ("__getattr__", "__getattribute__")
                 _fill(made, node.body, path)
                 holder.members[node.name] = made

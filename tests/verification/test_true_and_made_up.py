@@ -97,7 +97,7 @@ def shop(tmp_path: Path) -> Ground:
         ("There is no shop/basket.py.", set()),
         ("shop/cart.py does not exist.", {"files_exist"}),
         ("Create a new file `shop/basket.py` for it.", set()),
-        ("In `shop/cart.py`, `LIMIT` is 40.", {"numbers_are_there"}),
+        ("In `shop/cart.py`, `LIMIT` is 40.", {"values_hold"}),
         ('It raises "too many items in one go".', {"quotes_are_exact"}),
         ('It raises "too many items at once".', set()),
         ("Run `make serve`.", set()),
