@@ -39,9 +39,26 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
                     what = f"the file {name.text} is said not to be there, and it is"
                     yield issue("major", said.text, what, "look at the file, or leave the sentence out")
             elif how == "asserted" and subject.files.whole and not _excused(subject, name, said):
-                sure = _is_source(name.text) or _LOCATES.search(covered(said.text)[: name.start]) is not None
+                sure = (
+                    _is_source(name.text)
+                    or _LOCATES.search(covered(said.text)[: name.start]) is not None
+                    or _relied_on(subject, said, name)
+                )
                 fix = f"name a file that exists{_like(subject, name.text)}"
                 yield issue("critical" if sure else "minor", said.text, f"the file {name.text} does not exist", fix)
+
+
+def _relied_on(subject: Subject, said: Said, name: Name) -> bool:
+    """Whether the answer points at a file for what it says, or places it in a folder that is there: then it is none of the reader's."""
+    folder = name.text.removeprefix("./").rpartition("/")[0]
+    cited = any(one.path == name.text for one in citations(said.text))
+    return cited or _POINTS.search(covered(said.text)[: name.start]) is not None or bool(folder and subject.files.exists(folder))
+
+
+_POINTS: Final = re.compile(
+    r"\b(?:see(?: also)?|cf\.?|according to|as per|source|siehe|vgl\.?|laut|gemäß|voir|selon|d'après|véase|según|vedi|secondo)\W+$",
+    re.IGNORECASE,
+)
 
 
 def _is_source(name: str) -> bool:

@@ -58,7 +58,8 @@ def test_summary_is_by_family(folder: Path) -> None:
     """Families with rates and recall@10, a plot, and a file with every metric and its interval."""
     done = kestrel(folder, "summary", "suite.yaml", "--by", "family", "-m", "recall@10", "--plot", "f.png", "--csv", "f.csv")
     assert done.returncode == 0
-    assert [line.split()[2:4] for line in done.stdout.splitlines()[2:]] == [["talk", "2"], ["find", "2"]]
+    assert [line.split()[2:4] for line in done.stdout.split("\n\n")[0].splitlines()[2:]] == [["talk", "2"], ["find", "2"]]
+    assert "b.py (first 10)" in done.stdout, "what was wanted and not found stands below"
     assert "50 % (" in done.stdout
     assert (folder / "f.png").read_bytes().startswith(b"\x89PNG")
     assert "recall@10_low" in (folder / "f.csv").read_text().splitlines()[0]
@@ -75,7 +76,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_parts_are_chosen_with_the_words_of_run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`summary` and `rescore` take --family, --tag and --scenario as `run` does, and leave the other trials alone."""
     _, out, _ = here(folder, monkeypatch, capsys, "summary", "suite.yaml", "--by", "scenario", "--tag", "slow")
-    assert [line.split()[2:4] for line in out.splitlines()[2:]] == [["b", "2"]]
+    assert [line.split()[2:4] for line in out.split("\n\n")[0].splitlines()[2:]] == [["b", "2"]]
     (folder / "part.yaml").write_text(SUITE.replace("bye", "hello"))
     _, out, _ = here(folder, monkeypatch, capsys, "rescore", "part.yaml", "--family", "talk")
     assert "2 trials judged again" in out

@@ -198,6 +198,7 @@ def test_two_sessions_of_one_process(tmp_path: Path) -> None:
         first, second = (Session(tmp_path / "home", env={}, tools=[hold]) for _ in range(2))
         run = first.start("go", model=script, workspace=tmp_path)
         await going.wait()
+        await asyncio.to_thread(first.store.flush)  # what nobody waits for is on disk some milliseconds later
         with pytest.raises(UsageError, match="worked on by another session of this process"):
             second.restart(run.id, model=script)
         assert first.restart(run.id, model=script) is run
