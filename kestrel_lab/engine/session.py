@@ -37,7 +37,7 @@ from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.ports import Ports
-from kestrel_lab.engine.prompts import system_prompt
+from kestrel_lab.engine.prompts import citing, system_prompt
 from kestrel_lab.engine.ruled import ruled, rules_as_json
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
@@ -234,7 +234,8 @@ class Session(Launching):
         policy = ruled(approve or self.approve, self.rules, own := rulebook(rules), place)
         level = parse_level(verify or self.verify)
         planned = plan_for(plan, goal, inputs)
-        planned = verified(planned, goal, level, form_for(form, self.form, planned))
+        formed = form_for(form, self.form, planned)
+        planned = verified(planned, goal, level, formed)
         steps = () if planned is None else foreseen(planned.steps)
         toolbox, growth = self.grown(offer_macros(self.resolve_tools(tools, steps), self.store, place), place.root, expand)
         self._check_sandbox(toolbox, place)
@@ -246,7 +247,7 @@ class Session(Launching):
             workspace=str(place.root),
             model=chosen.name,
             model_kind=chosen.kind,
-            system=system_prompt(bounds, instructions, met.line),
+            system=system_prompt(bounds, instructions, met.line, citing(level, formed, toolbox)),
             tools=offered(toolbox),
             limits=bounds.as_json(),
             policy=policy.text,
