@@ -103,7 +103,7 @@ class Session(Launching):
             home: Folder of the log.
             model: What runs use unless told otherwise; `None` finds one (see `kestrel doctor`).
             approve: Approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`.
-            tools: Offered to every run beside the native tools; one that is called like a tool of the web replaces it.
+            tools: Offered to every run beside the native tools: tools, functions, names of tools or of groups of them; one that is called like a tool of the web replaces it.
             models: Models by names of your own, for runs and for single steps of plans.
             middleware: Put around every call, of models and of tools: hooks before and after thinking and
                 acting. It sees a tool call before it is asked about; what it answers is what is recorded.
@@ -151,13 +151,13 @@ class Session(Launching):
         self.redactor = Redactor.of(self.env)
         self.indexes = session_indexes(self.home)
         offered_on_request = [*task_tools(), *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
-        self._tools = known_tools([*native_tools(), *offered_on_request], tools)
         self.supervisor = RuntimeSupervisor()
         self.cache = ToolCaching(self.home / "cache", cache, cache_url, self.supervisor)
         self.expansion = expansion or ExpansionSettings()
         servers = {**installed_servers(self.sources.root, mcp or (), Path.cwd()), **(mcp or {})}
         self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
+        self._tools = known_tools([*native_tools(), *offered_on_request], tools, self.mcp.names)
         self.store = SessionStore(self.home / "kestrel.db", network=network_home)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=abstain)
         """Memory, search, clock and patience of the runs to come."""
