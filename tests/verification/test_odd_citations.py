@@ -95,6 +95,9 @@ def test_paths_with_spaces_are_cited_in_brackets(tmp_path: Path, cite: str) -> N
         ("It returns 3 [a.py:1]. fun_4 returns 4. app.run() starts it.", 3),
         ("It is fast, e.g. fun_4 is. See no. 3 and B. Smith.", 2),
         ("It ends. и так далее", 1),
+        ("Findings:\n\n- `a` is 3\n\n**Summary**\n\nIt works. Done.\n\nLet me know if you need more.", 2),
+        ("What I found:\nMAX is 3. Yes. Hope this helps!", 2),
+        ("It calls this: `a()`. a_b:", 2),
     ],
 )
 def test_sentences_end_in_other_scripts_and_before_names_of_code(text: str, claims: int) -> None:
