@@ -86,6 +86,12 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
     file that is something else.
     """
     source = Path(path)
+    if not str(path):
+        msg = (
+            "a scripted model plays turns from a file, to try things out or test them without a real model: write scripted:FILE, "
+            "the file being YAML like `rules: [{when: PATTERN IN THE GOAL, turns: [ANSWER]}]`; kestrel models lists real ones"
+        )
+        raise UsageError(msg)
     if not source.is_file():
         msg = f"there is no script {str(path)!r}"
         raise UsageError(msg)

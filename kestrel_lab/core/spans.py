@@ -31,6 +31,9 @@ _AFTER = re.compile(
     rf"(?<![\w/.:-])(?P<path>{PATH})`?(?:(?::|#L|#l|:L)(?P<a>\d+)(?:[-–—:](?:L|l)?(?P<b>\d+))?(?P<more>(?:, ?\d+(?:-\d+)?)+(?=\])|(?:,\d+(?:-\d+)?)+(?![\w,-]|\.\w))?"
     rf"|[\s,(]{{1,3}}(?:at |on |in )?(?:lines?|ll?\.) {_LINES})"
 )
+_SPACED = re.compile(r"[\[`]((?:[^\s\[\]`:,;]+ )+)\Z")
+_LONGEST: Final = 120
+"""Characters before the last space of a path."""
 _MORE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
 _BEFORE = re.compile(rf"\b[lL](?:ines?|l?\.) {_LINES} (?:of|in|from) (?:the (?:file )?)?[`\[(]*(?P<path>{PATH})(?![\w/-])")
 _CALL = re.compile(r"(?<![\w)])\[(?:call )?`?(?P<call>[\w/#~-]+(?:\.[\w/#~-]+)*\.\d+\.\d+(?:/[\w.-]+)*)`?\]")
@@ -90,6 +93,8 @@ class Citation:
     last: int = 0
     call: str = ""
     page: str = ""
+    spaced: str = ""
+    """The longer path, with spaces, that `path` may be the end of: all that stands before it in the same brackets."""
 
 
 def digest(text: str) -> str:
@@ -104,7 +109,9 @@ def citations(answer: str) -> tuple[Citation, ...]:
     for match in _AFTER.finditer(answer):
         first = int(match["a"] or match["first"])
         last = int(match["b"] or match["last"] or first)
-        found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=last)
+        before = _SPACED.search(answer, max(0, match.start() - _LONGEST), match.start())
+        spaced = f"{before[1]}{match['path']}" if before else ""
+        found[match.start()] = Citation(text=match[0], at=match.start(), path=match["path"], first=first, last=last, spaced=spaced)
         for also in _MORE.finditer(answer, *match.span("more")):
             first, last = int(also["first"]), int(also["last"] or also["first"])
             found[also.start()] = Citation(text=match[0], at=also.start(), path=match["path"], first=first, last=last)
@@ -199,6 +206,8 @@ def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | 
     `None` for a call that never was, a page that nothing fetched, a file or lines that are not there.
     """
     spans = tuple(spans)
+    if cited.spaced and (whole := resolve(replace(cited, path=cited.spaced, spaced=""), spans, read)) is not None:
+        return whole
     if cited.call:
         return next((span for span in reversed(spans) if span.id == cited.call), None)
     if cited.page:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from kestrel_lab.core.limits import Limits
+from kestrel_lab.tools.registry import Tool
 
 _TEXT = """\
 You are an agent that works on a goal with tools, inside a workspace folder.
@@ -17,9 +21,25 @@ Prefer batching: several reads in one turn rather than one after the other.
 Say which files or tool results it rests on, and say so if something could not be found out."""
 
 
-def system_prompt(limits: Limits, instructions: str = "", time: str = "") -> str:
-    """The system message of a run, with what it is told of the time; `instructions` of the user come last."""
-    text = _TEXT.format(calls=limits.calls_per_turn)
+# Placeholders, not examples: copied as they stand they point at nothing, where `[main.1.1]` would name a call that was made.
+_HOW: Final = "[path:line] or [path:first-last] for lines of a file, [address] for a page, [call id] for any other result."
+_CITE: Final = f"Cite what it rests on in square brackets: {_HOW}"
+_CITE_EACH: Final = f"Cite for each claim in square brackets what shows it, and leave out what nothing shows: {_HOW}"
+
+
+def system_prompt(limits: Limits, instructions: str = "", time: str = "", cite: str = "") -> str:
+    """The system message of a run, with how it cites and what it is told of the time; `instructions` of the user come last."""
+    text = " ".join(filter(None, (_TEXT.format(calls=limits.calls_per_turn), cite)))
     if time:
         text = f"{text}\n- {time}"
     return f"{text}\n\n{instructions.strip()}" if instructions.strip() else text
+
+
+def citing(level: str, form: str, tools: Iterable[Tool]) -> str:
+    """How an answer is to cite, in the forms that `core.spans` reads; nothing where nobody looks at it, or no tool shows anything.
+
+    Each claim, where the answer is verified by its evidence or is research.
+    """
+    if level == "off" or not any(tool.flow.reads - {"run"} for tool in tools):
+        return ""
+    return _CITE_EACH if level in ("repair", "judge") or form == "research" else _CITE

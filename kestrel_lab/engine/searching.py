@@ -10,14 +10,16 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.text import plain, shown_folder
 from kestrel_lab.engine.blocking import run_blocking
 from kestrel_lab.engine.filesearch import find_in
-from kestrel_lab.retrieval.explain import Explained, explain
+from kestrel_lab.retrieval.explain import NO_UTF8, Explained, explain
 from kestrel_lab.retrieval.finding import Propose, ResourceMap, propose_by_rule
-from kestrel_lab.retrieval.hits import Hit, Retrieval
+from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.indexes import Indexes
+from kestrel_lab.retrieval.listing import unnameable
 from kestrel_lab.retrieval.navigation import Graph, Use
 from kestrel_lab.views.html import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
+from kestrel_lab.views.wording import count
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +55,10 @@ class Found:
     def told(self) -> str:
         """How good the answer is, in a sentence."""
         found = self.retrieval
-        missing = f"; in none of them: {', '.join(found.gaps[:10])}" if found.gaps else ""
-        text = f"{len(found.hits)} files cover {found.coverage:.0%} of the question (stopped: {found.stopped}){missing}"
+        missing = f"; {lacking(found.gaps)}" if found.gaps else ""
+        text = f"{count(len(found.hits), 'file')} found, which cover {found.coverage:.0%} of the question ({found.stopped}){missing}"
         if not found.hits:
-            text = f"nothing has to do with that; looked for: {', '.join(found.gaps[:10])}"
+            text = nothing(found.gaps)
         return f"{text}\n{self.note}" if self.note else text
 
     def __repr__(self) -> str:
@@ -176,7 +178,10 @@ def _facts(index: CodeIndex) -> tuple[tuple[str, str], ...]:
 
 
 def _left_out(index: CodeIndex) -> tuple[tuple[str, str], ...]:
-    return tuple((str(path), str(why)) for path, why in index.rows("SELECT path, skipped FROM files WHERE skipped <> '' ORDER BY path"))
+    odd = tuple((path, NO_UTF8) for path in unnameable(index.workspace)) if index.workspace.is_dir() else ()
+    return odd + tuple(
+        (str(path), str(why)) for path, why in index.rows("SELECT path, skipped FROM files WHERE skipped <> '' ORDER BY path")
+    )
 
 
 def plain_lines(text: str) -> str:

@@ -37,7 +37,7 @@ from kestrel_lab.engine.operations import OPERATIONS
 from kestrel_lab.engine.options import MakesPlan, RestartOptions, ResumeOptions, RunListener, RunOptions, Tools
 from kestrel_lab.engine.plans import plan_for
 from kestrel_lab.engine.ports import Ports
-from kestrel_lab.engine.prompts import system_prompt
+from kestrel_lab.engine.prompts import citing, system_prompt
 from kestrel_lab.engine.ruled import ruled, rules_as_json
 from kestrel_lab.engine.run import Run
 from kestrel_lab.engine.setup import Setup
@@ -103,7 +103,7 @@ class Session(Launching):
             home: Folder of the log.
             model: What runs use unless told otherwise; `None` finds one (see `kestrel doctor`).
             approve: Approval policy: `ask`, `auto`, `auto:LEVEL` or `deny`.
-            tools: Offered to every run beside the native tools; one that is called like a tool of the web replaces it.
+            tools: Offered to every run beside the native tools: tools, functions, names of tools or of groups of them; one that is called like a tool of the web replaces it.
             models: Models by names of your own, for runs and for single steps of plans.
             middleware: Put around every call, of models and of tools: hooks before and after thinking and
                 acting. It sees a tool call before it is asked about; what it answers is what is recorded.
@@ -151,13 +151,13 @@ class Session(Launching):
         self.redactor = Redactor.of(self.env)
         self.indexes = session_indexes(self.home)
         offered_on_request = [*task_tools(), *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
-        self._tools = known_tools([*native_tools(), *offered_on_request], tools)
         self.supervisor = RuntimeSupervisor()
         self.cache = ToolCaching(self.home / "cache", cache, cache_url, self.supervisor)
         self.expansion = expansion or ExpansionSettings()
         servers = {**installed_servers(self.sources.root, mcp or (), Path.cwd()), **(mcp or {})}
         self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=self.sandbox)
         """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
+        self._tools = known_tools([*native_tools(), *offered_on_request], tools, self.mcp.names)
         self.store = SessionStore(self.home / "kestrel.db", network=network_home)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=abstain)
         """Memory, search, clock and patience of the runs to come."""
@@ -234,7 +234,8 @@ class Session(Launching):
         policy = ruled(approve or self.approve, self.rules, own := rulebook(rules), place)
         level = parse_level(verify or self.verify)
         planned = plan_for(plan, goal, inputs)
-        planned = verified(planned, goal, level, form_for(form, self.form, planned))
+        formed = form_for(form, self.form, planned)
+        planned = verified(planned, goal, level, formed)
         steps = () if planned is None else foreseen(planned.steps)
         toolbox, growth = self.grown(offer_macros(self.resolve_tools(tools, steps), self.store, place), place.root, expand)
         self._check_sandbox(toolbox, place)
@@ -246,7 +247,7 @@ class Session(Launching):
             workspace=str(place.root),
             model=chosen.name,
             model_kind=chosen.kind,
-            system=system_prompt(bounds, instructions, met.line),
+            system=system_prompt(bounds, instructions, met.line, citing(level, formed, toolbox)),
             tools=offered(toolbox),
             limits=bounds.as_json(),
             policy=policy.text,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +18,25 @@ DEFAULT = "default"
 """Stands for the tools that every run is offered unless it names some."""
 
 
-def known_tools(own: Iterable[Tool], given: Tools) -> Toolbox:
-    """The tools of the package and those that a caller gives to every run.
+def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()) -> Toolbox:
+    """The tools of the package and those that a caller gives to every run: tools, functions, and the names that `chosen_tools` takes.
 
-    A given tool takes the place of one that is offered on request only. Raises `UsageError` for the name of any other.
+    A given tool takes the place of one that is offered on request only; one of those that is named is offered to every
+    run. Tools of the `servers` are already. Raises `UsageError` for an unknown name.
     """
-    added = [replace(given_tool(item), group="") for item in given]
+    known, added = Toolbox(own), list[Tool]()
+    for item in given:
+        server, colon, _ = item.partition(":") if isinstance(item, str) else ("", "", "")
+        if colon and server not in servers:
+            msg = f"there is no MCP server {server!r}; {nearest(server, servers)}"
+            raise UsageError(msg)
+        if not isinstance(item, str):
+            added.append(replace(given_tool(item), group=""))
+        elif not colon:
+            named = [replace(tool, group="") for tool in _named(known, item) if tool.group]
+            added += [tool for tool in named if tool.name not in {one.name for one in added}]  # a tool and its group may both be named
     taken = {tool.name for tool in added}
-    return Toolbox([*(tool for tool in own if not (tool.group and tool.name in taken)), *added])
+    return Toolbox([*(tool for tool in known if not (tool.group and tool.name in taken)), *added])
 
 
 def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:

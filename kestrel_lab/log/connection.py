@@ -88,7 +88,11 @@ def may_damage(sqlite: str) -> bool:
 def _unusable(path: Path, error: Exception) -> StoreError:
     if isinstance(error, apsw.FullError):
         return StorageFull(f"no room on the disk for the log {path}: free some space")
-    return StoreError(f"{path} cannot be used as the log: {error}. Move it away, or choose another home folder")
+    closed = isinstance(error, OSError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError)
+    first = f"nothing can be written in {path.parent}:" if closed else "move it away, or"
+    return StoreError(
+        f"{path} cannot be used as the log: {error}; {first} choose another home folder, with KESTREL_HOME=FOLDER or Lab(home=FOLDER)"
+    )
 
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:

@@ -75,9 +75,9 @@ def choose_model(
 
     if spec is not None and BETWEEN.strip() in spec.split():
         return _several(spec, again)
-    word, colon, rest = (spec or "").partition(":")
-    if colon and word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
-        return makers[word](rest)
+    word, _, rest = (spec or "").partition(":")
+    if word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
+        return makers[word](rest)  # of the bare word too: its maker knows what has to stand behind it
     provider = provider or env.get("MODEL_PROVIDER") or None
     if spec is not None and (spec == NONE or spec.endswith(WEB)):
         return NoModel() if spec == NONE else _searching(spec.removesuffix(WEB), provider, api_base, env)

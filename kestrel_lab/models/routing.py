@@ -126,7 +126,7 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     """
     path = Path(path)
     if not path.is_file():
-        msg = f"there is no file of routes {str(path)!r}"
+        msg = f"there is no file of routes {str(path)!r}: write {ROUTE}:FILE"
         raise UsageError(msg)
     document = read_yaml(path, shown_path(path))
     if not isinstance(document.value, dict):

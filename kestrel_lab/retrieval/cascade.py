@@ -147,16 +147,16 @@ class Cascade:
         asked = " ".join(coverage.gaps) or query
         search = Search(self._index, PATH_FIRST)
         ranking = search.ranking(asked)
-        telling = [one for one in ranking.files if {"path", "base", "symbols"} & set(one.parts)][: max(3, most // 4)]
+        telling = [one for one in ranking.hits if {"path", "base", "symbols"} & set(one.parts)][: max(3, most // 4)]
         first = search.hits(telling, asked)
-        behind = found.files[held:most]
+        behind = found.hits[held:most]
         step = Step(
             retriever=self._search.name,
             query=asked,
             arguments={"first": "paths and symbols", "terms": coverage.terms, "files": coverage.files},
-            found=len(ranking.files),
+            found=ranking.clear,
             dropped={
-                one.path: "none of the missing words is in its name or its symbols" for one in ranking.files[:100] if one not in telling
+                one.path: "none of the missing words is in its name or its symbols" for one in ranking.hits[:100] if one not in telling
             },
             seconds=round(time.perf_counter() - began, 4),
             note="looked again: too little was covered",

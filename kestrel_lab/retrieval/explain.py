@@ -14,7 +14,9 @@ from kestrel_lab.retrieval.hits import Retrieval, Step
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, files_of, left_out, stamp
 from kestrel_lab.retrieval.ranking import Ranking, Weights
-from kestrel_lab.retrieval.search import Search, told
+from kestrel_lab.retrieval.search import FAINT, Search, told
+
+NO_UTF8 = "its name is not UTF-8, which the index cannot keep: such files are left out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +55,8 @@ def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None
     made = f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = {told(one.parts, Weights(), one.factor)}"
     if (step := _in_steps(retrieval, asked)) is not None:
         return Explained(path=asked, state=step.state, reason=f"{step.reason}; {made}", place=place, parts=one.parts)
+    if place > ranking.clear:
+        return Explained(path=asked, state="dropped", reason=f"{made}; {FAINT}", place=place, parts=one.parts)
     state = "found" if place <= top_k else "behind"
     end = "" if state == "found" else f"; only the first {top_k} were asked for"
     return Explained(path=asked, state=state, reason=made + end, place=place, parts=one.parts)
@@ -61,15 +65,18 @@ def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None
 def unindexed(index: CodeIndex, path: str) -> Explained | None:
     """Why a file is not in the index; `None` for one that is."""
     if not path.isprintable() and path.encode("utf-8", "replace").decode() != path:
-        return Explained(
-            path=repr(path), state="missing", reason="its name is not UTF-8, which the index cannot keep: such files are left out"
-        )
+        return Explained(path=repr(path), state="missing", reason=NO_UTF8)
     rows = index.rows("SELECT skipped FROM files WHERE path = ?", (path,))
     if rows:
         return Explained(path=path, state="unread", reason=f"it is not read: {rows[0][0]}") if rows[0][0] else None
     place = index.workspace / path
     if path.startswith("../") or path == ".." or posixpath.isabs(path):
         return Explained(path=path, state="missing", reason=f"it is outside the folder {index.workspace}")
+    if (closed := _closed(index.workspace, path)) is not None:
+        why = (
+            f"it is not listed: the folder {closed} may not be read by you, so nobody can tell what is in it; allow it: chmod u+rx {closed}"
+        )
+        return Explained(path=path, state="unread", reason=why)
     if place.is_dir():
         return Explained(path=path, state="missing", reason="it is a folder; files are what is found")
     if not os.path.lexists(place):
@@ -97,6 +104,21 @@ def _unmatched(ranking: Ranking) -> str:
 def _alike(path: str, names: list[str]) -> str:
     close = get_close_matches(path, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def _closed(folder: Path, path: str) -> str | None:
+    """The first folder on the way to a file that may not be listed or entered, relative to `folder`."""
+    parts = path.split("/")
+    for depth in range(1, len(parts)):
+        parent = folder.joinpath(*parts[:depth])
+        try:
+            with os.scandir(parent):
+                os.lstat(parent / parts[depth])
+        except PermissionError:
+            return "/".join(parts[:depth])
+        except OSError:
+            return None
+    return None
 
 
 def _ignored(folder: Path, path: str) -> str:

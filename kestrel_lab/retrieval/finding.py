@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.retrieval.asking import ask
 from kestrel_lab.retrieval.cascade import Cascade
-from kestrel_lab.retrieval.hits import Hit, Retrieval
+from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
 from kestrel_lab.retrieval.mentions import named_code
 from kestrel_lab.retrieval.search import Search
 from kestrel_lab.retrieval.words import spoken
@@ -57,9 +57,9 @@ class ResourceMap:
 
     def __repr__(self) -> str:
         if not self.key_files:
-            return f"nothing found; missing: {', '.join(self.gaps)}"
+            return nothing(self.gaps)
         lines = [f"{one.place}  {one.why}" for one in self.key_files]
-        missing = f"; missing: {', '.join(self.gaps)}" if self.gaps else ""
+        missing = f"; {lacking(self.gaps)}" if self.gaps else ""
         end = f"coverage {self.coverage:.0%} after {self.rounds} round{'s' * (self.rounds > 1)} ({self.stopped}){missing}"
         return "\n".join([*lines, end])
 

@@ -87,6 +87,21 @@ class Retrieval(Sequence[Hit]):
         return iter(self.hits)
 
 
+def lacking(gaps: Sequence[str], most: int = 10) -> str:
+    """What no file that was found has of a question, in words; empty where nothing is missing."""
+    return f"none of them has {_words(gaps, most)}, which the question has" if gaps else ""
+
+
+def nothing(gaps: Sequence[str], most: int = 10) -> str:
+    """That nothing was found, and by which words."""
+    return f"nothing has to do with that: no file has {_words(gaps, most)}"
+
+
+def _words(gaps: Sequence[str], most: int) -> str:
+    named = ", ".join(f"'{word}'" for word in gaps[:most])
+    return f"the word{'s' * (len(gaps) > 1)} {named}" + (f" and {len(gaps) - most} more" if len(gaps) > most else "")
+
+
 class Retriever(Protocol):
     """Finds what a folder holds that has to do with a question."""
 

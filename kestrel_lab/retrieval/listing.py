@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from kestrel_lab.core.encoding import decode_marked
 from kestrel_lab.core.errors import UsageError
 
 MOST_BYTES = 1_000_000
@@ -53,12 +54,29 @@ def files_of(folder: Path) -> list[str]:
 
     Raises `UsageError` when there is no such folder.
     """
+    return [path for path in _listed(folder) if _is_utf8(path)]
+
+
+def unnameable(folder: Path) -> list[str]:
+    """Those whose names are not UTF-8, which cannot be kept as text: they are in no index. Odd bytes are written in hexadecimal."""
+    return [path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for path in _listed(folder) if not _is_utf8(path)]
+
+
+def _listed(folder: Path) -> list[str]:
     if not folder.is_dir():
         msg = f"{folder} is no folder: name one that exists"
         raise UsageError(msg)
     found = _by_git(folder)
     listed = _by_rg(folder) if found is None else found
     return sorted({path for path in listed if path and not _skipped_folder(path)})
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _skipped_folder(path: str) -> bool:
@@ -108,14 +126,7 @@ def rg() -> str:
 
 
 def _paths(listed: bytes) -> list[str]:
-    """Names that are no UTF-8 cannot be kept as text and are left out."""
-    found = []
-    for name in listed.split(b"\0"):
-        try:
-            found.append(name.decode())
-        except UnicodeDecodeError:
-            continue
-    return found
+    return [name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0")]
 
 
 def stamp(folder: Path, path: str) -> Stamp | str:
@@ -156,6 +167,8 @@ def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:
         return f"it cannot be read: {error.strerror}"
     if len(content) > MOST_BYTES:
         return f"larger than {MOST_BYTES:,} bytes"
+    if (marked := decode_marked(content)) is not None:
+        return marked.text, content
     if b"\0" in content:
         return "binary"
     text = content.decode("utf-8", "replace")

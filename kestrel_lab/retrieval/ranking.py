@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,8 @@ _MOST_TIMES = 8
 _COMMON_SHARE, _COMMON_FILES = 0.4, 20
 _LEADERS, _MOST_TIED = 3, 60
 """Of a ranking, the files that others may be tied to, and the ones that are looked at for it."""
+LEAST_SHARE = 0.005
+"""Of the best score by what is in files and their names: a file below it has next to nothing of the question, words that nearly every file has, say."""
 PRIORS = frozenset({"lately"})
 """Signals that a file has whatever is asked."""
 _TESTS = re.compile(
@@ -99,8 +101,15 @@ class Ranking:
     question: Question
     places: Mapping[str, int] = field(default_factory=dict)
     """Places by path, counted from 1."""
+    clear: int = 0
+    """How many of them, from the first on, match well enough to be given; see `LEAST_SHARE`."""
     looked: tuple[str, ...] = ()
     """The words that were looked up in texts, as the index has them; in names of files and symbols all of the question are."""
+
+    @property
+    def hits(self) -> tuple[Ranked, ...]:
+        """The files that are given."""
+        return self.files[: self.clear]
 
 
 Alike = Callable[[apsw.Connection, str, Mapping[int, int]], Mapping[int, float]]
@@ -136,14 +145,24 @@ def rank(
     held = _Signals(signals=signals, best=best, named=named, weights=weights)
     about = (bool(_ASKS_TESTS.search(question.head)), bool(_ASKS_DOCS.search(question.head)))
     ranked = _sorted(one for row in rows if (one := _ranked(row, held, *about)) is not None)
-    ranked = _tied(connection, ranked, weights)
-    return Ranking(
-        files=tuple(ranked), question=question, places={one.path: place for place, one in enumerate(ranked, 1)}, looked=tuple(wide)
-    )
+    clear, faint = _parted(ranked, weights)
+    ranked = [*_tied(connection, clear, weights), *faint]
+    places = {one.path: place for place, one in enumerate(ranked, 1)}
+    return Ranking(files=tuple(ranked), question=question, places=places, clear=len(clear), looked=tuple(wide))
 
 
 def _sorted(files: Iterable[Ranked]) -> list[Ranked]:
     return sorted(files, key=lambda one: (-one.score, one.path))
+
+
+def _parted(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], list[Ranked]]:
+    """The files that match by themselves, and those whose match is next to nothing beside the best one's, however lately they were changed."""
+    owned = [one.score - one.factor * sum(getattr(weights, name) * one.parts.get(name, 0.0) for name in PRIORS) for one in ranked]
+    least = LEAST_SHARE * max(owned, default=0.0)
+    parted: tuple[list[Ranked], list[Ranked]] = ([], [])
+    for one, own in zip(ranked, owned, strict=True):
+        parted[own < least].append(one)
+    return parted
 
 
 def _tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weights) -> list[Ranked]:

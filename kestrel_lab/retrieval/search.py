@@ -17,11 +17,12 @@ from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.listing import read_text
 from kestrel_lab.retrieval.meaning import Meaning
-from kestrel_lab.retrieval.ranking import Ranked, Ranking, Weights, rank
+from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank
 from kestrel_lab.retrieval.words import spoken
 
 TOLD_BEHIND = 100
-"""How many files behind the chosen ones a trace tells of."""
+"""How many files behind the chosen ones a trace tells of, and how many that hardly match."""
+FAINT = f"under {LEAST_SHARE:.1%} of the best score: next to nothing of the question is in it"
 PATH_FIRST = Weights(
     body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0, together=0.0, imported=0.0, folder=0.0
 )
@@ -65,7 +66,7 @@ class Search:
 
     def answer(self, ranking: Ranking, query: str, top_k: int, began: float) -> Retrieval:
         """The first `top_k` files of a ranking for `query` that was begun at a time of `perf_counter`."""
-        hits = self.hits(ranking.files[:top_k], query)
+        hits = self.hits(ranking.hits[:top_k], query)
         step = step_of(self.name, query, ranking, top_k, time.perf_counter() - began)
         return Retrieval(query=query, hits=tuple(hits), steps=(step,), stopped="limit" if hits else "nothing")
 
@@ -143,14 +144,16 @@ def told(parts: Mapping[str, float], weights: Weights, factor: float = 1.0) -> s
 
 def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float, **arguments: Any) -> Step:
     """The step of a trace that a ranking was."""
-    behind = ranking.files[top_k : top_k + TOLD_BEHIND]
+    behind = enumerate(ranking.hits[top_k : top_k + TOLD_BEHIND], top_k + 1)
+    faint = ranking.files[ranking.clear : ranking.clear + TOLD_BEHIND]
+    dropped = {**{one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in behind}, **{one.path: FAINT for one in faint}}
     return Step(
         retriever=name,
         query=query,
         arguments={"top_k": top_k, **arguments},
-        found=len(ranking.files),
-        chosen=tuple(one.path for one in ranking.files[:top_k]),
-        dropped={one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in enumerate(behind, top_k + 1)},
+        found=ranking.clear,
+        chosen=tuple(one.path for one in ranking.hits[:top_k]),
+        dropped=dropped,
         seconds=round(seconds, 4),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.text import plain
-from kestrel_lab.retrieval.hits import Hit, Retrieval
+from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
 from kestrel_lab.retrieval.index import CodeIndex
 from kestrel_lab.retrieval.indexes import Indexes
 from kestrel_lab.retrieval.navigation import Graph, Use
@@ -98,9 +98,9 @@ def _used(uses: Sequence[Use], name: str) -> str:
 
 def _told(found: Retrieval, note: str) -> str:
     if not found.hits:
-        return _noted(f"[nothing has to do with that; looked for: {', '.join(found.gaps[:12])}]", note)
-    missing = f"; in none of them: {', '.join(found.gaps[:12])}" if found.gaps else ""
-    end = f"[{len(found.hits)} files cover {found.coverage:.0%} of the question{missing}]"
+        return _noted(f"[{nothing(found.gaps)}]", note)
+    missing = f"; {lacking(found.gaps)}" if found.gaps else ""
+    end = f"[{len(found.hits)} file{'s' * (len(found.hits) != 1)} cover{'s' * (len(found.hits) == 1)} {found.coverage:.0%} of the question{missing}]"
     return _noted("\n\n".join([*map(_shown, found.hits), end]), note)
 
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kestrel_lab.core.encoding import Text, decode
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.confine import open_beneath
-from kestrel_lab.tools.encoding import Text, decode
 from kestrel_lab.tools.listing import Entry, closing, descend, entries
 
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})

@@ -22,6 +22,13 @@ _RULE: Final = re.compile(r"^\s*\|?[\s:|-]*-{3,}[\s:|-]*\|?\s*$")
 _COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
 _CODE_NAME: Final = re.compile(r"\w*[a-z\d]_\w|\w+(?:\.\w+)*\(")
+_LABEL: Final = re.compile(r"[*_]{0,3}(?:[^\W\d_]+[ '’-]?){1,3}(?:[*_]{0,3}:[*_]{0,3}|(?<=\w)[*_]{2,3})")
+_POLITE: Final = re.compile(
+    r"(?:(?:all )?(?:done|finished)|ok(?:ay)?|sure(?: thing)?|certainly|of course|thanks|thank you|you(?:'|’)re welcome|"
+    r"(?:i )?hope (?:this|that|it) helps|let me know if .{0,80}|(?:i(?:'|’)m )?happy to help)[.!,]*",
+    re.IGNORECASE,
+)
+"""What is said to be polite, or that the work is over: nothing that evidence could show."""
 MOST_CHARS: Final = 1_000
 """Characters of one claim: what goes on without an end is cut, because what is asked of a claim takes time that grows with its square."""
 _SHORT: Final = re.compile(
@@ -47,8 +54,12 @@ class Said:
 
 
 def claims_of(answer: str) -> tuple[Said, ...]:
-    """Everything that `answer` says, in its order; headings are no claims."""
-    return tuple(said for said in pieces(answer) if said.kind != "heading" and any(letter.isalnum() for letter in said.text))
+    """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are no claims."""
+    return tuple(said for said in pieces(answer) if said.kind != "heading" and any(map(str.isalnum, said.text)) and not _says_nothing(said))
+
+
+def _says_nothing(said: Said) -> bool:
+    return said.kind == "sentence" and (_LABEL.fullmatch(said.text) or _POLITE.fullmatch(said.text)) is not None
 
 
 def pieces(answer: str) -> Iterator[Said]:

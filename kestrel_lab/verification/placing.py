@@ -130,6 +130,8 @@ def _excused(subject: Subject, name: Name, said: Said) -> bool:
         _written(made.args, name.text) for made in subject.calls or () if made.ok
     ):
         return True
+    if any(one.spaced and one.path == name.text and subject.files.exists(one.spaced) for one in citations(said.text)):
+        return True
     return re.fullmatch(r"\.[a-z]+|[a-z]\.[a-z]", name.text) is not None or bool(subject.files.having(name.text))
 
 

@@ -48,7 +48,8 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
 
 
 def _hit(hit: dict[str, Json]) -> str:
-    return shown(f"{hit.get('path')}:{hit.get('first')}-{hit.get('last')} ({hit.get('why')})", 300)
+    first, last = hit.get("first"), hit.get("last")
+    return shown(f"{hit.get('path')}:{first}{'' if last == first else f'-{last}'} ({hit.get('why')})", 300)
 
 
 def prompt(event: e.Prompted, *, again: bool) -> NoticeRow:

@@ -87,7 +87,7 @@ def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Pa
 
 
 def test_tools_are_given_in_any_form(session: Session) -> None:
-    """Names, tools, plain functions and a toolbox all make a toolbox; a name is no tool of a session."""
+    """Names, tools, plain functions and a toolbox all make a toolbox, for a run and for all runs of a session; an unknown name is refused by both."""
 
     def plain(x: int) -> int:
         """Plain."""
@@ -96,8 +96,14 @@ def test_tools_are_given_in_any_form(session: Session) -> None:
     assert session.resolve_tools([act, plain, "read_file"]).names == ("act", "plain", "read_file")
     box = Toolbox([act])
     assert session.resolve_tools(box) is box
-    with pytest.raises(UsageError, match="is a name"):
-        Session(session.home, tools=["act"], env={})
+    with pytest.raises(UsageError, match="there is no tool 'wbe'; did you mean 'web'"):
+        Session(session.home, tools=["wbe"], env={})
+    with pytest.raises(UsageError, match="there is no MCP server 'time'"):
+        Session(session.home, tools=["time:*"], env={})
+    given = Session(session.home, tools=["default", "find_references", "retrieval", act], env={})
+    always = given.resolve_tools(None).names
+    given.close()
+    assert always == (*session.resolve_tools(None).names, "find_references", "search_code", "find_definition", "act")
 
 
 def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) -> None:

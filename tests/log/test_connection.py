@@ -23,7 +23,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     """A text file in the log's place is named, with what to do, and left as it is."""
     path = tmp_path / "kestrel.db"
     path.write_text("dear diary, " * 500)
-    with pytest.raises(StoreError, match=r"kestrel\.db cannot be used as the log.*Move it away"):
+    with pytest.raises(StoreError, match=r"kestrel\.db cannot be used as the log.*move it away"):
         connect(path)
     assert path.read_text() == "dear diary, " * 500
 
@@ -50,9 +50,9 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """A home whose parent is a file, or a folder in the log's place, is a `StoreError`, not a bare OS error."""
+    """A home whose parent is a file, or a folder in the log's place, is a `StoreError` that names the way out, not a bare OS error."""
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match="choose another home folder"):
+    with pytest.raises(StoreError, match=r"choose another home folder, with KESTREL_HOME=FOLDER or Lab\(home=FOLDER\)"):
         connect(tmp_path / "file" / "home" / "kestrel.db")
     (tmp_path / "kestrel.db").mkdir()
     with pytest.raises(StoreError, match="choose another home folder"):

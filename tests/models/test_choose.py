@@ -17,6 +17,7 @@ from kestrel_lab.models.local import LocalModel, local_extra_missing
 from kestrel_lab.models.providers import PROVIDERS
 from kestrel_lab.models.retry import RetryingModel
 from kestrel_lab.models.textloop import TextToolModel
+from kestrel_lab.testing import load_script
 
 NO_OLLAMA = {"OLLAMA_HOST": "127.0.0.1:9"}
 
@@ -160,6 +161,12 @@ def test_what_cannot_be_used_says_what_to_do(spec: str | None, more: dict[str, s
     with pytest.raises(UsageError) as caught:
         chosen(spec, {**KEYS, **env}, **more)
     assert words in str(caught.value)
+
+
+def test_a_scripted_model_without_its_file_says_what_it_is_for() -> None:
+    """The bare word is no misspelt model: what is to be typed is said."""
+    with pytest.raises(UsageError, match=r"to try things out .* without a real model: write scripted:FILE"):
+        choose_model("scripted", env={}, factories={"scripted": load_script})
 
 
 def test_default_models_exist() -> None:

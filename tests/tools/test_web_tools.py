@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from kestrel_lab.tools.registry import Toolbox, ToolContext
 from kestrel_lab.tools.web.foreign import foreign
 from kestrel_lab.tools.web.page import Page, readable
 from kestrel_lab.tools.web.reach import Reach
-from kestrel_lab.tools.web.search import search_tools
+from kestrel_lab.tools.web.search import reached, search_tools
 from kestrel_lab.tools.workspace import Workspace
 
 ARTICLE = "".join(
@@ -232,6 +234,34 @@ def test_without_the_extra_there_is_a_hint_and_plain_text() -> None:
         "UsageError web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY",
         "[]",
     ]
+
+
+def test_whether_anything_answers_is_known_soon() -> None:
+    """A port that listens, beside one that nobody does; a resolver that hangs is not waited for."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as closed:
+        place, nobody = listening.getsockname(), closed.getsockname()
+        closed.close()
+        assert [reached([nobody, place], 5), reached([nobody], 5)] == [True, False]
+    hanging, began = threading.Event(), time.perf_counter()
+
+    def hangs(*_: object, **__: object) -> None:
+        hanging.wait(20)
+        raise OSError
+
+    assert not reached([("example.org", 443)], 0.1, hangs)
+    assert time.perf_counter() - began < 5
+    hanging.set()
+
+
+def test_a_search_that_reaches_nobody_says_what_to_do() -> None:
+    """One sentence, and soon: here the proxy that the environment names is not there."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    (search,) = search_tools(Reach(env={"HTTPS_PROXY": f"http://127.0.0.1:{port}"}))
+    with pytest.raises(
+        ConnectionError, match=r"^no search engine can be reached \(the proxy of the environment .*go online, or name a proxy"
+    ):
+        asyncio.run(search.run(search.validate({"query": "a"}), ToolContext(workspace=Workspace(Path(".")))))
 
 
 def test_a_run_is_offered_the_web_only_if_it_is_named(tmp_path: Path) -> None:

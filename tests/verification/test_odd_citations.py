@@ -73,6 +73,20 @@ def test_lists_and_subscripts(text: str, found: list[tuple[int, int]]) -> None:
     assert [(one.first, one.last) for one in citations(text)] == found
 
 
+@pytest.mark.parametrize("cite", ["[my notes.md:2]", "`my notes.md:2`", "[see notes.md:2]", "[my notes.md#L2]", "[a b/my notes.md:2]"])
+def test_paths_with_spaces_are_cited_in_brackets(tmp_path: Path, cite: str) -> None:
+    """The whole of what stands in the brackets, if there is such a file, else its end; neither is refused as made up."""
+    meant = "notes.md" if "see" in cite else "a b/my notes.md" if "a b" in cite else "my notes.md"
+    (tmp_path / meant).parent.mkdir(exist_ok=True)
+    (tmp_path / meant).write_text(f"one\n{meant} it is\n")
+    ground = Ground(tmp_path, 5.0)
+    (cited,) = citations(f"It is so {cite}.")
+    span = resolve(cited, [], ground.files.read)
+    assert span is not None
+    assert (span.id, span.text) == (f"{meant}:2", f"{meant} it is")
+    assert VerifierEngine()(Subject(answer=f"It is so {cite}.", ground=ground)) == ()
+
+
 @pytest.mark.parametrize(
     ("text", "claims"),
     [
@@ -81,6 +95,9 @@ def test_lists_and_subscripts(text: str, found: list[tuple[int, int]]) -> None:
         ("It returns 3 [a.py:1]. fun_4 returns 4. app.run() starts it.", 3),
         ("It is fast, e.g. fun_4 is. See no. 3 and B. Smith.", 2),
         ("It ends. и так далее", 1),
+        ("Findings:\n\n- `a` is 3\n\n**Summary**\n\nIt works. Done.\n\nLet me know if you need more.", 2),
+        ("What I found:\nMAX is 3. Yes. Hope this helps!", 2),
+        ("It calls this: `a()`. a_b:", 2),
     ],
 )
 def test_sentences_end_in_other_scripts_and_before_names_of_code(text: str, claims: int) -> None:

@@ -18,6 +18,7 @@ from kestrel_lab.core.text import plain
 from kestrel_lab.views.bounds import ends
 from kestrel_lab.views.diffs import changed, diff_lines, shown_diff, split_diff
 from kestrel_lab.views.html import run_html, table_html
+from kestrel_lab.views.notices import notice_of
 from kestrel_lab.views.page import page
 from kestrel_lab.views.runview import RunView
 from kestrel_lab.views.text import run_text, table_text
@@ -267,6 +268,14 @@ def test_text_tells_what_happens_beside_calls() -> None:
         "info: it takes over from it: it",
         "warning: it it is degraded: it",
     ]
+
+
+def test_a_place_of_one_line_has_one_number() -> None:
+    """The notice of files that were found writes `:1`, and a range only for several lines."""
+    hits: list[dict[str, Json]] = [{"path": "a.py", "first": 1, "last": last, "why": "has a"} for last in (1, 3)]
+    told = notice_of(e.RetrievalStep(step="s", hits=hits, stopped="limit"))
+    assert told is not None
+    assert list(told.items) == ["a.py:1 (has a)", "a.py:1-3 (has a)"]
 
 
 def test_html_draws_the_plan() -> None:

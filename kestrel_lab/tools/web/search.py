@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
@@ -25,6 +29,9 @@ Engine = Callable[[str, int], list[Found]]
 _MOST = 20
 _BRAVE = "https://api.search.brave.com"
 _SECONDS = 20
+_ENGINES: Final = ("duckduckgo.com", "www.bing.com")
+"""Two of those that ddgs asks: where neither takes a connection, the others are not tried."""
+_REACHED_S: Final = 4.0
 
 
 def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
@@ -107,6 +114,7 @@ def _engines(reach: Reach) -> Engine:
             msg = "web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY"
             raise UsageError(msg) from error
         proxy = reach.proxy(read_url("https://duckduckgo.com")) or None
+        _check_reached(proxy)
         try:
             rows: list[dict[str, Any]] = DDGS(proxy=proxy, timeout=_SECONDS, verify=reach.env.get("SSL_CERT_FILE") or True).text(
                 query, max_results=count
@@ -114,11 +122,46 @@ def _engines(reach: Reach) -> Engine:
         except DDGSException as error:
             if str(error).startswith("No results found"):
                 return []
-            msg = f"no search engine answered ({error})"
+            msg = f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set BRAVE_API_KEY to ask Brave"
             raise ConnectionError(msg) from error
         return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
 
     return look
+
+
+def _check_reached(proxy: str | None) -> None:
+    """Raise `ConnectionError` where the search engines, or the proxy to them, take no connection: ddgs would try each for long."""
+    if proxy is None:
+        places, what = [(engine, 443) for engine in _ENGINES], " and ".join(_ENGINES)
+    else:
+        parts = urlsplit(proxy)
+        places, what = (
+            [(parts.hostname or "", parts.port or 443 if parts.scheme == "https" else parts.port or 80)],
+            "the proxy of the environment",
+        )
+    if not reached(places, _REACHED_S):
+        msg = f"no search engine can be reached ({what} take no connection): go online, or name a proxy that works in HTTPS_PROXY, and search again"
+        raise ConnectionError(msg)
+
+
+def reached(places: Sequence[tuple[str, int]], seconds: float, connect: Callable[..., Any] = socket.create_connection) -> bool:
+    """Whether one of these hosts and ports takes a connection within so long."""
+    answers: SimpleQueue[bool] = SimpleQueue()
+
+    def look(place: tuple[str, int]) -> None:
+        try:
+            connect(place, timeout=seconds).close()
+        except OSError:
+            answers.put(False)
+        else:
+            answers.put(True)
+
+    for place in places:  # threads that nobody waits for: a resolver may take half a minute to give up
+        Thread(target=look, args=(place,), daemon=True).start()
+    try:
+        return any(answers.get(timeout=seconds) for _ in places)
+    except Empty:
+        return False
 
 
 def _count(query: str, count: int) -> int:

@@ -21,17 +21,24 @@ class Text:
     encoding: str
 
 
-def decode(content: bytes, name: str) -> Text:
-    """UTF-8, or what a byte order mark says, else Latin-1, in which every byte is a character.
-
-    Raises `ValueError` that says so for content with NUL bytes: it is no text.
-    """
+def decode_marked(content: bytes) -> Text | None:
+    """What a byte order mark says that the content is; `None` without one, or where it is not that."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             try:
                 return Text(content.decode(encoding), encoding)
             except UnicodeDecodeError:
-                break
+                return None
+    return None
+
+
+def decode(content: bytes, name: str) -> Text:
+    """UTF-8, or what a byte order mark says, else Latin-1, in which every byte is a character.
+
+    Raises `ValueError` that says so for content with NUL bytes: it is no text.
+    """
+    if (marked := decode_marked(content)) is not None:
+        return marked
     if b"\0" in content[:_LOOKED_AT]:
         msg = f"{name} is a binary file ({len(content):,} bytes), not text"
         raise ValueError(msg)
