@@ -14,7 +14,7 @@ from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note
 from kestrel_lab.core.text import plain
 from kestrel_lab.log.connection import scrub
 from kestrel_lab.log.store import SessionStore
-from kestrel_lab.memory.alike import likeness
+from kestrel_lab.memory.alike import likeness, says_more
 from kestrel_lab.memory.nearest import VectorIndex
 from kestrel_lab.memory.query import MemoryQueryEngine
 from kestrel_lab.memory.selector import select
@@ -77,7 +77,10 @@ class NoteMemory:
             return found
         standing = await asyncio.to_thread(self.table.notes, workspace, _STANDING, (self._now(),))
         known = {note.id for note in found}
-        return (*found, *[note for note in standing if note.id not in known][: min(_MOST_STANDING, top_k - len(found))])
+        more = [note for note in standing if note.id not in known][: min(_MOST_STANDING, top_k - len(found))]
+        if more:
+            self.table.used([note.id for note in more], PROMOTE_AFTER)
+        return (*found, *more)
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
         """`keep`; returns whether there is a new note."""
@@ -99,9 +102,9 @@ class NoteMemory:
     def keep(self, note: Note, workspace: str) -> Note:
         """Keep `note` and return it as it is kept: under the id of an older one, if that says the same.
 
-        Again is the same as once. It takes the place of older notes that it contradicts, which stay and are linked; one
-        that is not trusted takes the place of none that is. A note whose id was forgotten is not kept: it comes back as
-        it is, with an empty id. Raises `UsageError` for a note that cannot be one.
+        Again is the same as once. It takes the place of older notes that it contradicts, or that say a part of what it
+        says; these stay and are linked. One that is not trusted takes the place of none that is. A note whose id was
+        forgotten is not kept: it comes back as it is, with an empty id. Raises `UsageError` for a note that cannot be one.
         """
         note = self._checked(note)
         self.sweep(workspace)
@@ -110,12 +113,15 @@ class NoteMemory:
         if (known := self.table.by_id([note.id], workspace).get(note.id) or self.table.equal(note, workspace)) is not None:
             return self._merged(known, note, workspace)
         rivals: list[Note] = []
+        parts: list[Note] = []
         near: list[Note] = []
         for other in self._similar(note, workspace):
             found = "contradicts" if note.kind == "fingerprint" else likeness(note.text, other.text).relation
-            if found == "same" and (other.kind == note.kind or not other.taint) and not (other.taint and not note.taint):
+            if found == "same" and says_more(note.text, other.text):
+                (parts if other.kind == note.kind and not (note.taint and not other.taint) else near).append(other)
+            elif found == "same" and (other.kind == note.kind or not other.taint) and not (other.taint and not note.taint):
                 return self._merged(other, note, workspace)
-            if found in {"contradicts", "same"}:
+            elif found in {"contradicts", "same"}:
                 rivals.append(other)
             elif found == "near":
                 near.append(other)
@@ -124,6 +130,8 @@ class NoteMemory:
             return kept or replace(note, id="")  # another process was faster
         for other in rivals:
             self._settle(note, other)
+        for other in parts:
+            self.table.mark(other.id, newer=note.id)
         for other in near[:3]:
             self.table.link(note.id, other.id, "like")
         return self.table.by_id([note.id], workspace).get(note.id, note)
