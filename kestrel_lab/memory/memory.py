@@ -158,7 +158,7 @@ class NoteMemory:
         The files are written anew for that, which takes as long as copying them. Runs in which the words were said keep
         them in their logs, and are named.
         """
-        chosen = select(self.table, selector, workspace)
+        chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
         if chosen or selector == "expired":  # those that expired were taken out of the tables before
             try:
@@ -169,6 +169,10 @@ class NoteMemory:
                 )
                 raise StoreError(msg) from error
         return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
+
+    def chosen(self, selector: str, workspace: str) -> list[Note]:
+        """What `forget` would forget, newest first; raises `UsageError` for a selector that is none."""
+        return select(self.table, selector, workspace)
 
     def sweep(self, workspace: str) -> None:
         """Forget what has expired."""

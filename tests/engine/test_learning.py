@@ -88,7 +88,7 @@ def test_a_fingerprint_says_what_the_workspace_is(tmp_path: Path) -> None:
         (tmp_path / "src" / f"m{number}.py").write_text("")
     (tmp_path / "pyproject.toml").write_text("")
     (note,) = fingerprint(tmp_path, "r", 1.0)
-    assert note.text == "This repository has about 10 .py files, 1 .toml files; is built and run with pyproject.toml; has the folders src."
+    assert note.text == "This repository has about 10 .py files, 1 .toml file; is built and run with pyproject.toml; has the folders src."
     assert (note.kind, note.taint) == ("fingerprint", "names of files")
 
 
