@@ -112,7 +112,9 @@ def _one_value_differs(new: str, old: str) -> bool:
         return False
     if a < 2 and all(value.isdigit() for value in (*left, *right)):  # part of a name: "migration 12", "step 3"
         return False
-    if a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} "):  # too: "the fast tests", "our Monday meeting"
+    if (
+        a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} ")
+    ):  # too: "the fast tests", "our Monday meeting"
         return False
     if _denied(new) and ours[a - 1 : a] != ["than"]:
         return False
