@@ -40,10 +40,11 @@ _CLASSES = tuple(
     """.strip().splitlines()
 )
 """Words of which only one can be true of a thing."""
-_LANGUAGES = frozenset(
-    "english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian ukrainian greek turkish"
-    " romansh hungarian arabic hebrew hindi bengali chinese japanese korean vietnamese indonesian".split()
-)
+_NAMES_OF_LANGUAGES = """
+english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian ukrainian greek turkish romansh
+hungarian arabic hebrew hindi bengali chinese japanese korean vietnamese indonesian
+"""
+_LANGUAGES = frozenset(_NAMES_OF_LANGUAGES.split())
 """What one can be told to write in: not both of two, where it is said how it is to be; a manual may exist in both."""
 _BINDING = re.compile(r"(?i)\b(?:always|must|shall|should|only|prefers?|please|from now on|in future|all|every|each)\b")
 _OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each", "every"})

@@ -112,27 +112,19 @@ class NoteMemory:
             return replace(note, id="")
         if (known := self.table.by_id([note.id], workspace).get(note.id) or self.table.equal(note, workspace)) is not None:
             return self._merged(known, note, workspace)
-        rivals: list[Note] = []
-        parts: list[Note] = []
-        near: list[Note] = []
+        stand: dict[str, list[Note]] = {"rival": [], "part": [], "near": [], "other": []}
         for other in self._similar(note, workspace):
-            found = "contradicts" if note.kind == "fingerprint" else likeness(note.text, other.text).relation
-            if found == "same" and says_more(note.text, other.text):
-                (parts if other.kind == note.kind and not (note.taint and not other.taint) else near).append(other)
-            elif found == "same" and (other.kind == note.kind or not other.taint) and not (other.taint and not note.taint):
+            if (how := _stands(note, other)) == "same":
                 return self._merged(other, note, workspace)
-            elif found in {"contradicts", "same"}:
-                rivals.append(other)
-            elif found == "near":
-                near.append(other)
+            stand[how].append(other)
         self.table.add(note, workspace).result()
         if (kept := self.table.equal(note, workspace)) is None or kept.id != note.id:
             return kept or replace(note, id="")  # another process was faster
-        for other in rivals:
+        for other in stand["rival"]:
             self._settle(note, other)
-        for other in parts:
+        for other in stand["part"]:
             self.table.mark(other.id, newer=note.id)
-        for other in near[:3]:
+        for other in stand["near"][:3]:
             self.table.link(note.id, other.id, "like")
         return self.table.by_id([note.id], workspace).get(note.id, note)
 
@@ -258,3 +250,15 @@ class NoteMemory:
             )
             runs |= dict.fromkeys(str(row[0]) for row in rows)
         return tuple(runs)
+
+
+def _stands(note: Note, other: Note) -> str:
+    """How an older note stands to a new one: `same`, a `part` of it, its `rival`, `near` or `other`."""
+    if note.kind == "fingerprint":
+        return "rival"
+    relation = likeness(note.text, other.text).relation
+    if relation != "same":
+        return "rival" if relation == "contradicts" else relation
+    if says_more(note.text, other.text):
+        return "part" if other.kind == note.kind and (other.taint or not note.taint) else "near"
+    return "same" if not other.taint or (note.taint and other.kind == note.kind) else "rival"
