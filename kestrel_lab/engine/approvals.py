@@ -15,7 +15,9 @@ from kestrel_lab.core.states import RunStatus
 from kestrel_lab.core.text import head_tail
 from kestrel_lab.engine.containment import met, why_denied
 from kestrel_lab.engine.context import RunContext
+from kestrel_lab.engine.noting import notes_of
 from kestrel_lab.engine.origins import origins_of
+from kestrel_lab.engine.references import worded
 from kestrel_lab.engine.ruled import binding, is_for, standing_leave
 from kestrel_lab.log.notify import wait_until
 from kestrel_lab.middleware.policy import Ruling
@@ -123,8 +125,9 @@ class ApprovalDesk:
         preview = self.ctx.tools.get(call.target).preview if call.target in self.ctx.tools else None
         if preview is None:
             return ""
+        scope = ToolContext(workspace=self.ctx.workspace, notes=notes_of(self.ctx, call.step))
         try:
-            text = await asyncio.to_thread(preview, call.args, ToolContext(workspace=self.ctx.workspace))
+            text = await asyncio.to_thread(preview, call.args, scope)
         except Exception as error:  # noqa: BLE001  # the boundary to a tool's own code; the person is told
             text = f"no preview: {type(error).__name__}: {error}"
         return head_tail(text, PREVIEW_CHARS)[0]
@@ -165,8 +168,8 @@ class ApprovalDesk:
         async with self._in_order:
             if asked.question not in ctx.state.questions:
                 told = replace(asked, preview=await self._preview(call), origins=origins_of(call.args, ctx.flow.now()))
-                ctx.emit(told, urgent=True)
-            asked = ctx.state.questions[asked.question]
+                ctx.emit(told, urgent=True, shown=await worded(told, ctx))
+            asked = await worded(ctx.state.questions[asked.question], ctx)
         if ctx.state.status is RunStatus.EXECUTING:
             ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for {'an answer' if asked.why == 'question' else 'approval'}")
         await ctx.on_disk()

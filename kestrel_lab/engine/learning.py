@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from kestrel_lab.core.events import Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.jsontypes import Json, content_key, dumps
 from kestrel_lab.core.notes import NAMES, Note
 from kestrel_lab.core.text import one_line
@@ -49,15 +50,20 @@ class _Failed:
 
 def pitfalls(records: Iterable[Record]) -> list[Note]:
     """For each error that was put right: what failed, why, and with which arguments the same tool worked then."""
-    called: dict[str, ToolCalled] = {}
+    asked: dict[str, dict[str, Json]] = {}
+    called: dict[str, dict[str, Json]] = {}
     failed: dict[tuple[str, str], _Failed] = {}
     found: list[Note] = []
     for record in records:
         event = record.event
-        if isinstance(event, ToolCalled):
-            called[event.call] = event
-        elif isinstance(event, ToolAnswered) and event.call in called:
-            place, args = (event.step, event.tool), called.pop(event.call).args
+        if isinstance(event, ModelAnswered):
+            asked |= {str(each["id"]): cast("dict[str, Json]", each["args"]) for each in event.calls if isinstance(each.get("args"), dict)}
+        elif isinstance(event, ToolCalled):
+            called[event.call] = event.args
+        elif isinstance(event, ToolAnswered) and (event.call in called or (event.cached and event.call in asked)):
+            place = (event.step, event.tool)
+            if (args := called.pop(event.call, None)) is None:  # the cache answered: what the model left out is as it was
+                args = {**(failed[place].args if place in failed else {}), **asked[event.call]}
             why = _failure(event)
             if why:
                 failed[place] = _Failed(args, why)
@@ -88,16 +94,16 @@ def fingerprint(workspace: Path, run: str, at: float) -> Iterator[Note]:
         return
     top = sorted(entry.name for entry in os.scandir(workspace) if entry.is_dir() and re.fullmatch(r"[A-Za-z][\w-]{0,30}", entry.name))
     there = [name for name in _MARKERS if (workspace / name).exists()]
-    parts = [f"This repository has {', '.join(f'{_about(count)} {kind} files' for kind, count in kinds.most_common(4))}"]
+    parts = [f"This repository has {', '.join(_about(count, f'{kind} file') for kind, count in kinds.most_common(4))}"]
     parts += [f"is built and run with {', '.join(there)}"] if there else []
     parts += [f"has the folders {', '.join(top[:8])}"] if top else []
     text = one_line("; ".join(parts) + ".", 300)
     yield Note(id=f"n{content_key(run, 'fingerprint')[:10]}", text=text, kind="fingerprint", run=run, at=at, taint=NAMES, confidence=0.9)
 
 
-def _about(count: int) -> str:
-    """A number that stays the same while a repository grows a little."""
-    return str(count) if count < 10 else f"about {round(count, 1 - len(str(count)))}"
+def _about(count: int, what: str) -> str:
+    """So many of something, in a number that stays the same while a repository grows a little."""
+    return f"{count} {what}{'s' * (count != 1)}" if count < 10 else f"about {round(count, 1 - len(str(count)))} {what}s"
 
 
 def _failure(event: ToolAnswered) -> str | None:
@@ -125,7 +131,7 @@ def _put_right(before: dict[str, Json], after: dict[str, Json]) -> bool:
 def _pitfall(event: ToolAnswered, before: _Failed, args: dict[str, Json], record: Record) -> Note:
     changed = {key: value for key, value in args.items() if before.args.get(key) != value}
     wrong = {key: value for key, value in before.args.items() if args.get(key) != value}
-    text = f"{event.tool} with {one_line(dumps(wrong), 90)} failed: {one_line(before.why, 90).rstrip('.')}. It worked with {one_line(dumps(changed), 90)}."
+    text = f"{event.tool} with {one_line(dumps(wrong), 90)} failed: {one_line(before.why.partition('; ')[0], 90).rstrip('.')}. It worked with {one_line(dumps(changed), 90)}."
     return Note(
         id=f"n{content_key(record.run_id, record.eid)[:10]}",
         text=one_line(text, 300),

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.events import MemoryRecalled, MemoryStored
 from kestrel_lab.core.jsontypes import Json, content_key
-from kestrel_lab.core.notes import GUIDING, OWN, Note, unvouched
+from kestrel_lab.core.notes import GUIDING, OWN, REFERENCE, Note, unvouched
 from kestrel_lab.engine.context import RunContext
 from kestrel_lab.engine.fitness import sourced, unfit
 from kestrel_lab.tools.registry import Notes
 
+SHOW = "the words of a note: kestrel memory show ID"
 _DAY_S = 24 * 3600.0
 
 
 @runtime_checkable
 class Forgets(Protocol):
     """A memory that can forget."""
+
+    def chosen(self, selector: str, workspace: str) -> Sequence[Note]:
+        """The notes that `selector` means. Raises `UsageError` for a selector that is none."""
+        ...
 
     def forget(self, selector: str, workspace: str) -> object:
         """Forget the notes that `selector` means; what came of it, its `repr` in a sentence. Raises `UsageError` for a selector that is none."""
@@ -30,7 +36,7 @@ class Forgets(Protocol):
 def notes_of(ctx: RunContext, step: str) -> Notes:
     """What the tools `recall`, `remember` and `forget` do for a step of the run."""
     desk = _Desk(ctx, step)
-    return Notes(recall=desk.recall, remember=desk.remember, forget=desk.forget)
+    return Notes(recall=desk.recall, remember=desk.remember, chosen=desk.chosen, forget=desk.forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +94,23 @@ class _Desk:
             raise ToolError(msg)
         return replace(note, taint=OWN + note.taint) if unvouched(note.taint) and self.ctx.flow.now().clean else note
 
+    def chosen(self, selector: str) -> str:
+        found = [note.named() | {"text": REFERENCE.format(note.id)} for note in self._forgets().chosen(selector, self.place)]
+        lines = [f"- {note['kind']} {note['id']}{_from(note)}: {note['text']}" for note in found]
+        return "\n".join([f"{selector} means {len(found)} note{'' if len(found) == 1 else 's'}:", *lines, SHOW])
+
     async def forget(self, selector: str) -> str:
+        memory = self._forgets()
+        await self.ctx.on_disk()
+        return repr(await asyncio.to_thread(memory.forget, selector, self.place))
+
+    def _forgets(self) -> Forgets:
         memory = self.ctx.ports.memory
         if not isinstance(memory, Forgets):
             msg = "the memory of this run cannot forget"
             raise ToolError(msg)
-        await self.ctx.on_disk()
-        return repr(await asyncio.to_thread(memory.forget, selector, self.place))
+        return memory
+
+
+def _from(note: dict[str, Json]) -> str:
+    return f" (from {note['taint']})" if "taint" in note else ""

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kestrel_lab.core.events import ApprovalAsked
 from kestrel_lab.core.messages import Message
+from kestrel_lab.core.text import one_line
 from kestrel_lab.engine.context import RunContext
-from kestrel_lab.tools.noting import recall
+from kestrel_lab.tools.noting import forget, recall
 
 _REFERENCE = re.compile(r"\[\[note:([a-z0-9]{1,40})\]\]")
 FORGOTTEN = "(this note was forgotten)"
@@ -34,6 +36,14 @@ async def spoken(messages: Sequence[Message], ctx: RunContext) -> Sequence[Messa
         return words.get(match[1], FORGOTTEN) if match[1] in recalled else match[0]
 
     return [replace(message, text=_REFERENCE.sub(put, message.text)) if _refers(message) else message for message in messages]
+
+
+async def worded(asked: ApprovalAsked, ctx: RunContext) -> ApprovalAsked:
+    """`asked` as a person is to see it: with the words of the notes that would be forgotten, which the log does not have."""
+    if asked.tool != forget.name or not (wanted := set(_REFERENCE.findall(asked.preview))):
+        return asked
+    words = {note.id: one_line(note.text, 300) for note in await ctx.ports.memory.notes(wanted, workspace=str(ctx.workspace.root))}
+    return replace(asked, preview=_REFERENCE.sub(lambda match: words.get(match[1], FORGOTTEN), asked.preview))
 
 
 def _refers(message: Message) -> bool:

@@ -244,8 +244,11 @@ class WorkspaceMemory:
         return self.list()._repr_html_()
 
     def list(self, selector: str = "all", *, replaced: bool = False) -> Notes:
-        """The notes that a selector means, newest first; those that newer ones stand for only with `replaced`."""
+        """The notes that a selector means, newest first; those that newer ones stand for only with `replaced`, expired ones as `expired`."""
         found = select(self._memory.table, selector, self._place)
+        if selector != "expired":
+            now = time.time()
+            found = [note for note in found if note.expires is None or note.expires > now]
         if not replaced and selector != "replaced":
             found = [note for note in found if not note.replaced_by]
         return Notes(tuple(found), self._place)

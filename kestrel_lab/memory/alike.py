@@ -12,7 +12,7 @@ from kestrel_lab.memory.words import NEGATIONS, normal, stem, stems, words
 
 Relation = Literal["same", "contradicts", "near", "other"]
 SAME = 0.8
-"""Share of words in common from which two notes say the same, if nothing that matters differs."""
+"""Share of words in common from which two notes say the same, if nothing that matters differs and one has all words of the other."""
 NEAR = 0.5
 _VALUES = frozenset({"path", "number", "version", "date", "url", "command", "symbol", "package", "error"})
 """What may not differ between notes that say the same."""
@@ -36,9 +36,18 @@ _CLASSES = tuple(
     sync async synchronous asynchronous
     always never sometimes
     major minor patch
+    before after
     """.strip().splitlines()
 )
 """Words of which only one can be true of a thing."""
+_NAMES_OF_LANGUAGES = """
+english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian ukrainian greek turkish romansh
+hungarian arabic hebrew hindi bengali chinese japanese korean vietnamese indonesian
+"""
+_LANGUAGES = frozenset(_NAMES_OF_LANGUAGES.split())
+"""What one can be told to write in: not both of two, where it is said how it is to be; a manual may exist in both."""
+_BINDING = re.compile(r"(?i)\b(?:always|must|shall|should|only|prefers?|please|from now on|in future|all|every|each)\b")
+_OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each", "every"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,8 @@ def likeness(new: str, old: str) -> Likeness:
     """How `new` relates to `old`.
 
     They contradict each other when they say the same of the same thing but for one value: a number, a file, a version,
-    a word of which only one can be true, what something is called, or whether it is so at all.
+    a word of which only one can be true, what something is called, the language that something is to be in, or whether it is
+    so at all. Two denials do not: neither Monday nor Friday may be a day of releases.
     """
     ours, theirs = stems(new) - NEGATIONS, stems(old) - NEGATIONS
     union = ours | theirs
@@ -64,7 +74,7 @@ def likeness(new: str, old: str) -> Likeness:
         return Likeness("contradicts" if share >= SAME else "near" if share >= NEAR else "other", share)
     if _one_value_differs(new, old):
         return Likeness("contradicts", share)
-    if share >= SAME and _values(new) == _values(old) and not (_classes(new) ^ _classes(old)):
+    if share >= SAME and _values(new) == _values(old) and not (_classes(new) ^ _classes(old)) and (ours <= theirs or theirs <= ours):
         return Likeness("same", share)
     return Likeness("near" if share >= NEAR else "other", share)
 
@@ -103,7 +113,20 @@ def _one_value_differs(new: str, old: str) -> bool:
         return False
     if a < 2 and all(value.isdigit() for value in (*left, *right)):  # part of a name: "migration 12", "step 3"
         return False
+    if (
+        a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} ")
+    ):  # too: "the fast tests", "our Monday meeting"
+        return False
+    if _denied(new) and ours[a - 1 : a] != ["than"]:
+        return False
+    if {*left, *right} <= _LANGUAGES:
+        return ours[a - 1 : a] == ["in"] and bool(_BINDING.search(new))
     return _exclusive(" ".join(left), " ".join(right), " ".join(ours[:a]) + " ", last=b == len(ours) and d == len(theirs))
+
+
+def says_more(new: str, old: str) -> bool:
+    """Whether `new`, which says the same as `old`, has words of its own that `old` has not."""
+    return stems(new) > stems(old)
 
 
 def _exclusive(left: str, right: str, before: str, *, last: bool) -> bool:

@@ -38,10 +38,11 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
         rf"\b\d{{4}}-\d\d-\d\d\b|\b\d{{1,2}} {_MONTH}\.?,? \d{{4}}\b|\b{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?(?:,? \d{{4}})?\b|\b{_MONTH}\.?,? \d{{4}}\b|\b(?:19|20)\d\d\b",
     ),
     ("version", r"\bv?\d+\.\d+(?:\.\d+)*\w*\b"),
-    ("number", r"(?<![\w.])\d+(?:[.,]\d+)*(?:\s?(?:%|ms|s|kb|mb|gb|m|km|min|h))?\b"),
+    ("number", r"(?<![\w.])\d+(?:[.,]\d+)*(?:\s?(?:%|ms|s|[kKMG]B|kb|mb|gb|m|km|min|h))?\b"),
 )
 _FOUND = tuple((kind, re.compile(pattern, re.IGNORECASE if kind in {"date", "url"} else 0)) for kind, pattern in _PATTERNS)
-_QUOTED = re.compile(r"`([^`\n]{1,200})`|\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+_QUOTED = re.compile(r"\"\w+\":(?=\S)|`([^`\n]{1,200})`|\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|(?<!\w)'([^'\n]{2,80})'(?!\w)")
+"""The first form is the key of a JSON object, which is no quotation."""
 _NAME = re.compile(r"\b[A-Z][a-zà-ÿ]+(?:[-’'][A-Z]?[a-zà-ÿ]+)?(?: (?:of |the |de )?[A-Z][a-zà-ÿ]+)*|\b[A-Z]{2,6}\b")
 MOST = 64
 """Of a text; a longer one says no more of what it is about."""
@@ -82,7 +83,7 @@ def searchable(found: tuple[Entity, ...]) -> str:
 
 def _quoted(text: str) -> Iterator[Entity]:
     for match in _QUOTED.finditer(text):
-        inner = next(group for group in match.groups() if group is not None).strip()
+        inner = next((group for group in match.groups() if group is not None), "").strip()
         if inner:
             yield Entity("quoted", inner.lower())
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.core.notes import Note
-from kestrel_lab.memory.table import NoteTable
+from kestrel_lab.memory.table import LIVE, NoteTable
 
 _DRAWN = ("path", "symbol", "package", "command", "error", "quoted", "tag", "author", "name", "url")
 """Kinds of names that say what a note is about; numbers and dates link what has nothing to do with each other."""
@@ -42,7 +43,7 @@ def memory_graph(table: NoteTable, workspace: str, *, most: int = MOST, about: S
 
     A thing that one note alone names is in it only while there are few notes.
     """
-    notes = list(about) if about is not None else table.notes(workspace)[:most]
+    notes = list(about) if about is not None else table.notes(workspace, LIVE, (time.time(),))[:most]
     ids = dumps([note.id for note in notes])
     rows = table.store.query(
         "SELECT note_names.kind, name, id FROM note_names JOIN notes USING (number) WHERE id IN (SELECT value FROM json_each(?)) ORDER BY name, id",

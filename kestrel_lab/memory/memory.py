@@ -14,7 +14,7 @@ from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note
 from kestrel_lab.core.text import plain
 from kestrel_lab.log.connection import scrub
 from kestrel_lab.log.store import SessionStore
-from kestrel_lab.memory.alike import likeness
+from kestrel_lab.memory.alike import likeness, says_more
 from kestrel_lab.memory.nearest import VectorIndex
 from kestrel_lab.memory.query import MemoryQueryEngine
 from kestrel_lab.memory.selector import select
@@ -77,7 +77,10 @@ class NoteMemory:
             return found
         standing = await asyncio.to_thread(self.table.notes, workspace, _STANDING, (self._now(),))
         known = {note.id for note in found}
-        return (*found, *[note for note in standing if note.id not in known][: min(_MOST_STANDING, top_k - len(found))])
+        more = [note for note in standing if note.id not in known][: min(_MOST_STANDING, top_k - len(found))]
+        if more:
+            self.table.used([note.id for note in more], PROMOTE_AFTER)
+        return (*found, *more)
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
         """`keep`; returns whether there is a new note."""
@@ -99,9 +102,9 @@ class NoteMemory:
     def keep(self, note: Note, workspace: str) -> Note:
         """Keep `note` and return it as it is kept: under the id of an older one, if that says the same.
 
-        Again is the same as once. It takes the place of older notes that it contradicts, which stay and are linked; one
-        that is not trusted takes the place of none that is. A note whose id was forgotten is not kept: it comes back as
-        it is, with an empty id. Raises `UsageError` for a note that cannot be one.
+        Again is the same as once. It takes the place of older notes that it contradicts, or that say a part of what it
+        says; these stay and are linked. One that is not trusted takes the place of none that is. A note whose id was
+        forgotten is not kept: it comes back as it is, with an empty id. Raises `UsageError` for a note that cannot be one.
         """
         note = self._checked(note)
         self.sweep(workspace)
@@ -109,22 +112,19 @@ class NoteMemory:
             return replace(note, id="")
         if (known := self.table.by_id([note.id], workspace).get(note.id) or self.table.equal(note, workspace)) is not None:
             return self._merged(known, note, workspace)
-        rivals: list[Note] = []
-        near: list[Note] = []
+        stand: dict[str, list[Note]] = {"rival": [], "part": [], "near": [], "other": []}
         for other in self._similar(note, workspace):
-            found = "contradicts" if note.kind == "fingerprint" else likeness(note.text, other.text).relation
-            if found == "same" and (other.kind == note.kind or not other.taint) and not (other.taint and not note.taint):
+            if (how := _stands(note, other)) == "same":
                 return self._merged(other, note, workspace)
-            if found in {"contradicts", "same"}:
-                rivals.append(other)
-            elif found == "near":
-                near.append(other)
+            stand[how].append(other)
         self.table.add(note, workspace).result()
         if (kept := self.table.equal(note, workspace)) is None or kept.id != note.id:
             return kept or replace(note, id="")  # another process was faster
-        for other in rivals:
+        for other in stand["rival"]:
             self._settle(note, other)
-        for other in near[:3]:
+        for other in stand["part"]:
+            self.table.mark(other.id, newer=note.id)
+        for other in stand["near"][:3]:
             self.table.link(note.id, other.id, "like")
         return self.table.by_id([note.id], workspace).get(note.id, note)
 
@@ -150,7 +150,7 @@ class NoteMemory:
         The files are written anew for that, which takes as long as copying them. Runs in which the words were said keep
         them in their logs, and are named.
         """
-        chosen = select(self.table, selector, workspace)
+        chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
         if chosen or selector == "expired":  # those that expired were taken out of the tables before
             try:
@@ -161,6 +161,10 @@ class NoteMemory:
                 )
                 raise StoreError(msg) from error
         return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
+
+    def chosen(self, selector: str, workspace: str) -> list[Note]:
+        """What `forget` would forget, newest first; raises `UsageError` for a selector that is none."""
+        return select(self.table, selector, workspace)
 
     def sweep(self, workspace: str) -> None:
         """Forget what has expired."""
@@ -246,3 +250,15 @@ class NoteMemory:
             )
             runs |= dict.fromkeys(str(row[0]) for row in rows)
         return tuple(runs)
+
+
+def _stands(note: Note, other: Note) -> str:
+    """How an older note stands to a new one: `same`, a `part` of it, its `rival`, `near` or `other`."""
+    if note.kind == "fingerprint":
+        return "rival"
+    relation = likeness(note.text, other.text).relation
+    if relation != "same":
+        return "rival" if relation == "contradicts" else relation
+    if says_more(note.text, other.text):
+        return "part" if other.kind == note.kind and (other.taint or not note.taint) else "near"
+    return "same" if not other.taint or (note.taint and other.kind == note.kind) else "rival"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.core.jsontypes import dumps
 from kestrel_lab.log.store import SessionStore
 from kestrel_lab.memory.vectors import Embedder, Vectors
 
@@ -18,14 +19,22 @@ FILLING_S = 2.0
 _BATCH = 32
 
 
+_Key = tuple[int, float, bytes, str]
+"""Number, moment and words of a note, and the run of an episode: as long as these are the same its vector is."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """The vectors of a workspace, as of a version of its notes."""
 
     version: object
+    places: dict[_Key, int]
+    """The row of each note, by ascending numbers."""
     numbers: np.ndarray[Any, Any]
-    """Of the notes, ascending."""
+    own: Vectors
+    """What each note means by itself."""
     matrix: Vectors
+    """The same, episodes together with those beside them."""
     whole: bool
     """Whether every note has one."""
 
@@ -62,46 +71,61 @@ class VectorIndex:
         return found | dict(zip(wanted[known].tolist(), scores[places[known]].tolist(), strict=True))
 
     def _matrix(self, workspace: str) -> _Held:
-        """The notes that have vectors, and these; read again only when a note came, changed or went, or vectors were missing."""
-        import numpy as np
-
+        """The notes that have vectors, and these; looked for again only when a note came, changed or went, or vectors were missing."""
         version = self._store.query("SELECT value FROM notes_version")[0][0]
         held = self._held.get(workspace)
         if held is None or held.version != version or not held.whole:
-            whole = self._fill(workspace)
-            rows = self._store.query(
-                "SELECT number, vector, CASE kind WHEN 'episode' THEN run ELSE '' END FROM note_vectors JOIN notes USING (number)"
-                " WHERE workspace = ? AND model = ? ORDER BY number",
-                (workspace, self._load().name),
-            )
-            matrix: np.ndarray[Any, Any] = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4").reshape(
-                len(rows), -1 if rows else 0
-            )
-            numbers = np.array([row[0] for row in rows], dtype=np.int64)
-            held = _Held(version, numbers, _with_neighbours(matrix, [row[2] for row in rows]), whole)
+            held = self._updated(workspace, held, version)
             self._held = {workspace: held}
         return held
 
-    def _fill(self, workspace: str) -> bool:
-        """Make vectors that are missing, as many as there is time for; returns whether none is missing now."""
-        embed = self._load()
-        missing = self._store.query(
-            "SELECT notes.number, text, author FROM notes LEFT JOIN note_vectors ON note_vectors.number = notes.number AND model = ?"
-            " WHERE workspace = ? AND vector IS NULL ORDER BY notes.number DESC",
-            (embed.name, workspace),
+    def _updated(self, workspace: str, held: _Held | None, version: object) -> _Held:
+        """The vectors as they are now; of those that are held none is read again."""
+        import numpy as np
+
+        keys: list[_Key] = self._store.query(
+            "SELECT number, at, same, CASE kind WHEN 'episode' THEN run ELSE '' END FROM notes WHERE workspace = ? ORDER BY number",
+            (workspace,),
         )
+        places = held.places if held else {}
+        missing = [key[0] for key in keys if key not in places]
+        new = self._stored(missing)
+        lacking = [number for number in reversed(missing) if number not in new]
+        new |= self._made(lacking)
+        there = [key for key in keys if key in places or key[0] in new]
+        old = np.array([places.get(key, -1) for key in there], dtype=np.int64)
+        width = len(next(iter(new.values()))) // 4 if new else held.own.shape[1] if held else 0
+        own = np.empty((len(there), width), dtype="<f4")
+        if held is not None:
+            own[old >= 0] = held.own[old[old >= 0]]
+        for row in np.flatnonzero(old < 0).tolist():
+            own[row] = np.frombuffer(new[there[row][0]], dtype="<f4")
+        matrix = _with_neighbours(own, [key[3] for key in there])
+        numbers = np.array([key[0] for key in there], dtype=np.int64)
+        return _Held(version, {key: row for row, key in enumerate(there)}, numbers, own, matrix, len(there) == len(keys))
+
+    def _stored(self, numbers: list[int]) -> dict[int, bytes]:
+        sql = "SELECT number, vector FROM note_vectors WHERE model = ? AND number IN (SELECT value FROM json_each(?))"
+        return dict(self._store.query(sql, (self._load().name, dumps(numbers)))) if numbers else {}
+
+    def _made(self, numbers: list[int]) -> dict[int, bytes]:
+        """Make vectors of these notes, as many as there is time for, and keep them."""
+        embed = self._load()
         until = time.monotonic() + self._filling_s
         sql = "INSERT OR REPLACE INTO note_vectors(number, model, vector) SELECT number, ?, ? FROM notes WHERE number = ? AND text = ?"
-        at = 0
-        while at < len(missing) and (at == 0 or time.monotonic() < until):
-            batch = missing[at : at + _BATCH]
-            made = embed([f"{author}: {text}" if author else text for _, text, author in batch]).astype("<f4")
-            for (number, text, _), vector in zip(batch, made, strict=True):
-                done = self._store.execute(sql, (embed.name, vector.tobytes(), number, text), f"the vector of note {number}")
-            at += _BATCH
-        if missing:
+        made: dict[int, bytes] = {}
+        for at in range(0, len(numbers), _BATCH):
+            if at and time.monotonic() >= until:
+                break
+            wanted = dumps(numbers[at : at + _BATCH])
+            batch = self._store.query("SELECT number, text, author FROM notes WHERE number IN (SELECT value FROM json_each(?))", (wanted,))
+            vectors = embed([f"{author}: {text}" if author else text for _, text, author in batch]).astype("<f4") if batch else ()
+            for (number, text, _), vector in zip(batch, vectors, strict=True):
+                made[number] = vector.tobytes()
+                done = self._store.execute(sql, (embed.name, made[number], number, text), f"the vector of note {number}")
+        if made:
             done.result()
-        return at >= len(missing)
+        return made
 
 
 def _with_neighbours(matrix: Vectors, runs: list[str]) -> Vectors:

@@ -56,7 +56,12 @@ async def remember(
     return await _notes(ctx).remember(text.strip(), kind, tuple(tags or ()), confidence, ttl_days, ctx.call_id)
 
 
-@tool(danger_level=Danger.HIGH, effect="idempotent", version="1", reads="run", reaches="others")
+def preview_forget(args: dict[str, Json], ctx: ToolContext) -> str:
+    """Which notes `forget` would take away."""
+    return _notes(ctx).chosen(str(args.get("selector")))
+
+
+@tool(danger_level=Danger.HIGH, effect="idempotent", version="1", preview=preview_forget, reads="run", reaches="others")
 async def forget(selector: str, ctx: ToolContext) -> str:
     """Forget notes of this workspace for good.
 

@@ -86,6 +86,8 @@ class Notes:
     """Notes that have to do with a query, at most so many, with all of these tags; their words are references."""
     remember: Callable[[str, str, tuple[str, ...], float, float | None, str], Awaitable[str]]
     """Keep a text: its kind, tags, confidence, days, and the call that asks for it."""
+    chosen: Callable[[str], str]
+    """The notes that a selector means, a line each with a reference for its words, for whoever is asked to let them be forgotten."""
     forget: Callable[[str], Awaitable[str]]
     """Forget the notes that a selector means."""
 

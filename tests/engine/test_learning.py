@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from standard import GOAL, Mind, furnish
 
-from kestrel_lab.core.events import MemoryStored, Record, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.events import MemoryStored, ModelAnswered, Record, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.jsontypes import Json
 from kestrel_lab.core.states import RunStatus
 from kestrel_lab.engine.learning import fingerprint, pitfalls, preferences
@@ -53,6 +53,18 @@ def test_a_command_that_failed_is_a_failure_too() -> None:
     assert "failed: exit code 4, error: unrecognized arguments: -n." in note.text
 
 
+def test_a_correction_whose_answer_was_stored_is_one_too() -> None:
+    """What the cache answers is not called: what it was asked is in the model's turn, and what that leaves out is as before."""
+    turn = ModelAnswered(
+        call="m", step="s", model="m", calls=[{"id": "c2", "name": "read_file", "args": {"path": "b/app.py"}, "problem": ""}]
+    )
+    stored = ToolAnswered(call="c2", step="s", tool="read_file", text="fine", cached=True)
+    records = call(1, "read_file", {"path": "app.py", "limit": 9}, "app.py does not exist; known: a, b", "failed")
+    records += [Record(run_id="r", seq=9 + at, eid=f"e{at}", at=9.0, event=event) for at, event in enumerate((turn, stored))]
+    (note,) = pitfalls(records)
+    assert note.text == 'read_file with {"path":"app.py"} failed: app.py does not exist. It worked with {"path":"b/app.py"}.'
+
+
 @pytest.mark.parametrize(
     "records",
     [
@@ -88,7 +100,7 @@ def test_a_fingerprint_says_what_the_workspace_is(tmp_path: Path) -> None:
         (tmp_path / "src" / f"m{number}.py").write_text("")
     (tmp_path / "pyproject.toml").write_text("")
     (note,) = fingerprint(tmp_path, "r", 1.0)
-    assert note.text == "This repository has about 10 .py files, 1 .toml files; is built and run with pyproject.toml; has the folders src."
+    assert note.text == "This repository has about 10 .py files, 1 .toml file; is built and run with pyproject.toml; has the folders src."
     assert (note.kind, note.taint) == ("fingerprint", "names of files")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.core.events import MemoryRecalled, MemoryStored, ToolAnswered
+from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, MemoryRecalled, MemoryStored, ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.engine import references
 from kestrel_lab.engine.ports import Ports
@@ -44,6 +44,23 @@ def test_what_is_proposed_is_asked_about(lab: Lab) -> None:
     found = run(lab, "Look around.", turns, approve="deny")
     assert [text.split(" was denied")[0] for text in answers(found)] == ["error: remember", "error: forget"]
     assert [each.text for each in memory.list()] == ["The roof is red."]
+
+
+def test_who_is_asked_to_let_notes_be_forgotten_is_told_which(lab: Lab) -> None:
+    """The question has the words of the notes for whoever is here, the log only their ids."""
+    there = lab.memory.at(lab.home.parent / "work")
+    note = there.remember("The roof is zqcrimsonx.", tags=["roof"])
+    seen: list[str] = []
+
+    async def no(asked: ApprovalAsked) -> ApprovalGiven:
+        seen.append(asked.preview)
+        return ApprovalGiven(call=asked.call, granted=False, by="me", how="person")
+
+    found = run(lab, "Look around.", [[("forget", {"selector": "tag:roof"})], "done"], approve="ask", approver=no)
+    assert f"- fact {note.id}: The roof is zqcrimsonx." in seen[0]
+    (asked,) = [event for event in found.events() if isinstance(event, ApprovalAsked)]
+    assert (note.id in asked.preview, "zqcrimsonx" in str(found.records())) == (True, False)
+    assert len(there.list()) == 1
 
 
 def test_notes_are_sourced(lab: Lab) -> None:

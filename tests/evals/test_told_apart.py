@@ -1,5 +1,7 @@
 """What a run of a suite tells beside its rates: families apart, and which scenarios failed and why."""
 
+import re
+
 from made_rows import row
 
 from kestrel_lab.evals.byfamily import family_table
@@ -17,6 +19,14 @@ def test_families_are_told_apart_where_there_are_several():
     assert headings == ["family", "(95 %)", "c (scripted)", "d (scripted)"]
     assert cells == [["find", "passed", "100 % (21–100)", "–"], ["read", "passed", "0 % (0–79)", "100 % (21–100)"]]
     assert family_table(rows[:1], "fail") == ([], [])
+
+
+def test_what_bounds_are_set_for_is_told_for_all_and_by_family():
+    """A row for each metric that is asked for, with its interval; for one family those of all; what is no metric is left out."""
+    rows = [row(f"s{n}", "pass", family=family, cycles=2.0 + n) for family in ("find", "read") for n in range(2)]
+    headings, cells = family_table(rows[:2], "fail", ["cycles", "cycles", "success_rate"])
+    assert (headings, [cell[:2] for cell in cells]) == (["family", "(95 %)", "c (scripted)"], [["all", "passed"], ["", "cycles"]])
+    assert re.fullmatch(r"2\.5 \([\d.-]+–[\d.]+\)", cells[1][2])
 
 
 def test_recall_is_told_beside_the_rate():

@@ -393,6 +393,19 @@ def test_merging_keeps_what_the_user_said_longest(memory: NoteMemory) -> None:
     assert (again.id, again.expires, again.stated) == (first.id, None, True)
 
 
+@pytest.mark.parametrize("ages", [(1.0, 2.0), (2.0, 1.0)])
+def test_a_note_that_says_more_takes_the_place_of_what_says_less(memory: NoteMemory, ages: tuple[float, float]) -> None:
+    """What was added is not lost in a merge; the shorter one stays, linked; said again it is the longer one, and one not trusted replaces nothing."""
+    short, longer = "Deploys run from deploy/run.sh on host flims3.", "Deploys run from deploy/run.sh on host flims3 every night."
+    first = memory.keep(Note(text=short, at=ages[0]), HERE)
+    doubtful = memory.keep(Note(text=longer.replace("night", "noon"), at=ages[1], taint="answer"), HERE)
+    assert memory.table.by_id([first.id], HERE)[first.id].replaced_by == ""
+    memory.table.delete([doubtful])
+    second = memory.keep(Note(text=longer, at=ages[1]), HERE)
+    assert (second.text, memory.table.by_id([first.id], HERE)[first.id].replaced_by) == (longer, second.id)
+    assert texts(memory, "where do deploys run") == [longer]
+
+
 def test_preferences_are_told_whatever_the_goal(memory: NoteMemory) -> None:
     """The newest three that the user stands by take the places that are left, and no others."""
     for at in range(1, 6):
@@ -403,6 +416,7 @@ def test_preferences_are_told_whatever_the_goal(memory: NoteMemory) -> None:
     assert texts(memory, "marmalade") == told
     assert texts(memory, "marmalade", 2) == told[:2]
     assert [note.text for note in memory.find("marmalade", 5, workspace=HERE)] == told[:1]
+    assert [note.uses for note in memory.table.notes(HERE, "text = 'I prefer colour5.'")] == [2]
 
 
 def test_what_was_true_before_is_so_again_when_it_is_said_again(memory: NoteMemory) -> None:

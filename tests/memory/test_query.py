@@ -3,7 +3,9 @@
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,7 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
         ("HTTP 413 for files over 25 MB, says Caroline in New York", {("error", "http 413"), ("name", "caroline"), ("name", "new york")}),
         ("needs Python 3.12 and numpy>=2.1", {("version", "3.12"), ("package", "numpy>=2.1")}),
         ("see https://example.org/a/b.html?x=1", {("url", "https://example.org/a/b.html?x=1")}),
+        ('grep with {"pattern":"a b","limit":3} of 8 GB', {("quoted", "a b"), ("number", "3"), ("number", "8 gb")}),
         ("", set()),
     ],
 )
@@ -108,6 +111,15 @@ def test_a_stem_is_never_empty(word: str) -> None:
         ("Migration 12 added users", "Migration 13 added users", "near"),
         ("read_file failed with path a.txt", "read_file failed with path b.txt", "near"),
         ("Cats sleep.", "The build is broken.", "other"),
+        ("Always write commit messages in English.", "Always write commit messages in German.", "contradicts"),
+        ("The manual exists in English.", "The manual exists in German.", "near"),
+        ("The page in English is built nightly.", "The page in German is built nightly.", "near"),
+        ("Use tabs in Makefiles.", "Use tabs in Go files.", "other"),
+        ("Never deploy on Friday.", "Never deploy on Monday.", "other"),
+        ("Never use lines longer than 80 characters.", "Never use lines longer than 100 characters.", "contradicts"),
+        ("The fast tests need no network.", "The slow tests need no network.", "near"),
+        ("Run the migration before the deploy.", "Run the migration after the deploy.", "contradicts"),
+        ("The cook of hut A buys bread, milk, eggs and salt", "The cook of hut A buys bread, milk, eggs and rice", "near"),
     ],
 )
 def test_how_notes_stand_to_each_other(new: str, old: str, relation: str) -> None:
@@ -217,6 +229,30 @@ def test_the_nearest_are_those_of_brute_force(store: SessionStore) -> None:
     assert list(found)[:10] == best
     assert set(found) == {*best, 1, 2}
     assert found[2] == pytest.approx(float(scores[1]), abs=1e-6)
+
+
+def test_vectors_that_are_held_stay_exact_as_notes_come_change_and_go(store: SessionStore) -> None:
+    """After each change a search finds what a new index finds that reads everything, also where a number is given again."""
+    numbers, table, random = Numbers(), NoteTable(store), Random(1)
+    _numbered(store, 60, kind="episode", run="r")
+    index, ids = VectorIndex(store, lambda: numbers), [f"n{number}" for number in range(60)]
+    index.nearest("399", HERE, 80)
+    for turn in range(40):
+        match random.choice(["add", "change", "delete", "delete last"]):
+            case "add":
+                ids.append(f"m{turn}")
+                table.add(Note(id=ids[-1], text=str(100 + turn), at=1.0, kind="episode", run=random.choice(["r", "q"])), HERE).result()
+            case "change":
+                note = table.by_id([random.choice(ids)], HERE)
+                table.change(replace(*note.values(), text=str(200 + turn)), HERE)
+            case choice:
+                gone = ids.pop(-1 if choice == "delete last" else random.randrange(len(ids)))
+                table.delete(table.by_id([gone], HERE).values())
+        made = numbers.made
+        found = index.nearest("399", HERE, 80)
+        assert numbers.made <= made + 2  # the query, and a note that is new
+        assert found == VectorIndex(store, lambda: numbers).nearest("399", HERE, 80)
+        assert len(found) == len(ids)
 
 
 def test_the_search_of_the_benchmark_finds_what_brute_force_finds() -> None:
