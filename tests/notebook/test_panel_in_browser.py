@@ -454,7 +454,7 @@ lab = Lab(model=ScriptedModel(says), tools=[look])
 """
 FOLLOWED = (
     'r = await perform(Work(launch=lambda approver: lab.start("tidy the house up", plan=PLAN, approver=approver), '
-    "started=lambda run: None, surface='panel', user='ana'), ask_here)"
+    "started=lambda run: None, shown=lambda panel: None, surface='panel', user='ana'), ask_here)"
 )
 
 
