@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from kestrel_lab.core.syntax import tree_of
@@ -74,6 +75,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@lru_cache(maxsize=128)
 def bindings(text: str, path: str) -> dict[str, list[Binding]]:
     """Every name of a file that is bound to something, with what it is bound to."""
     found: dict[str, list[Binding]] = {}

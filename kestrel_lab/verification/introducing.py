@@ -92,10 +92,11 @@ def _of_code(said: Said) -> set[str]:
         tree = tree_of(textwrap.dedent(said.text))
     except (SyntaxError, ValueError, RecursionError):
         return found
-    return found | set(_names_bound(tree))
+    return found | set(names_bound(tree))
 
 
-def _names_bound(tree: ast.AST) -> Iterator[str]:
+def names_bound(tree: ast.AST) -> Iterator[str]:
+    """What a piece of code defines or sets itself, and the files it has in strings."""
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):

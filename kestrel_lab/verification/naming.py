@@ -19,6 +19,8 @@ _ENDINGS_TEXT: Final = "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml c
 _ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
 _PROSE: Final = frozenset({"node.js", "vue.js", "next.js", "d3.js", "three.js", "express.js", "react.js", "asp.net", "e.g", "i.e"})
 _DOTTED: Final = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\((?P<args>.*)\))?$", re.DOTALL)
+_ENTRY: Final = re.compile(r"^([a-z_]\w*(?:\.\w+)+):([A-Za-z_]\w*)$")
+"""An entry point, as `package.module:function`."""
 _KEYWORD: Final = re.compile(r"(?P<name>[a-z_]\w*)=[^=].*$", re.DOTALL)
 _PARAMETER: Final = re.compile(r"\b(?:parameter|argument|option|keyword|kwarg)s?\b", re.IGNORECASE)
 _IN_PROSE: Final = re.compile(
@@ -81,7 +83,7 @@ def _names_in(said: Said) -> Iterator[Name]:
         return
     text = _URL.sub(lambda match: " " * len(match[0]), said.text)
     for match in _CODE.finditer(text):
-        inner = match[1].strip()
+        inner = _ENTRY.sub(r"\1.\2", match[1].strip())
         found = _DOTTED.match(inner) or (
             _KEYWORD.match(inner) if _PARAMETER.search(f"{text[: match.start()][-30:]} {text[match.end() :][:16]}") else None
         )

@@ -72,8 +72,12 @@ def _printed(subject: Subject, said: Said) -> Iterator[Issue]:
         made = next((one for one in subject.calls or () if " " in code and one.args.get("command") == code), None)
         output = "" if made is None else next((span.text.strip() for span in subject.whole_spans if span.call == made.call), "")
         match = _PRINTS.search(said.text, at + len(code))
-        if match and re.fullmatch(r"\d+", output) and counted(match["n"]) != int(output):
-            yield issue("major", said.text, f"{code} printed {output}, not {match['n']}", "say what it printed")
+        wc = re.fullmatch(r"wc -l (\S+)", code)
+        if made is None and wc and subject.files.exists(wc[1]) and (text := subject.files.read(wc[1])) is not None:
+            output = str(text.count("\n"))
+        printed = re.match(r"(\d+)(?:\s+\S+)?$", output)
+        if match and printed and counted(match["n"]) != int(printed[1]):
+            yield issue("major", said.text, f"{code} prints {printed[1]}, not {match['n']}", "say what it prints")
 
 
 def _lines(subject: Subject, said: Said, path: str) -> Iterator[Issue]:

@@ -12,7 +12,7 @@ from typing import Final
 from kestrel_lab.core.spans import Citation, citations
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.matching import changed_in, coded_in, nearly_in, quoted_in, spoken, tokens
+from kestrel_lab.verification.matching import PYTHONS, changed_in, coded_in, nearly_in, quoted_in, spoken, tokens
 from kestrel_lab.verification.naming import code_in, files_in, names_in
 from kestrel_lab.verification.placing import SLACK
 from kestrel_lab.verification.subject import Subject
@@ -32,6 +32,8 @@ _SUGGESTS: Final = re.compile(
 _STATEMENT: Final = re.compile(
     r"^(?:return|raise|if|elif|while|for|assert|yield|del|import|from|class|def|with|except|not)\b|(?<![=!<>:])=(?!=)|[=!<>]=|\s[<>]\s"
 )
+_CALLED: Final = re.compile(r"(?:await )?[A-Za-z_][\w.]*\([^()]*(?:\([^()]*\)[^()]*)*\)(?: ?-> ?.+)?")
+"""A call or a signature, which says what can be passed and not how a line reads."""
 _RAISED: Final = re.compile(r"(?:raise )?(?P<error>\w*(?:Error|Exception|Warning))\([fb]?(?P<mark>[\"'])(?P<text>[^\n]*?)(?P=mark)[,)]")
 _REMARK: Final = re.compile(r"^\W{0,4}(?:note|tip|hint|warning|caution|important|hinweis|achtung|tipp|remarque|nota)\b", re.IGNORECASE)
 _FROM: Final = re.compile(r"\b(?:from|in|quoted?|excerpt|reads?|aus|dans)\b[^.]*:\s*$", re.IGNORECASE)
@@ -53,7 +55,7 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
         for code, at in code_in(said):
             if (raised := _RAISED.match(code)) and len(spoken(raised["text"])) >= 3 and subject.names(raised["error"]):
                 yield from _quote_issue(subject, said, raised["text"], sure=stance(said.text, at, at + len(code), said.lead) == "asserted")
-            elif _STATEMENT.search(code) and stance(said.text, at, at + len(code), said.lead) == "asserted":
+            elif _STATEMENT.search(code) and not _CALLED.fullmatch(code) and stance(said.text, at, at + len(code), said.lead) == "asserted":
                 yield from _code_issue(subject, said, code)
 
 
@@ -77,6 +79,8 @@ def _quotes(said: Said, after: str) -> Iterator[tuple[str, bool]]:
         ):
             continue
         around = covered(f"{before} {plain[match.end() :]}")
+        if PYTHONS.search(quote):
+            continue
         yield quote, _SAYS.search(around) is not None and stance(said.text, match.start(), match.end(), said.lead) == "asserted"
 
 
