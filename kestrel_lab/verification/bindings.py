@@ -146,6 +146,8 @@ def _parameters(args: ast.arguments, path: str, owners: tuple[str, ...]) -> Iter
 def _bound(target: ast.expr, value: ast.expr | None, path: str, owners: tuple[str, ...]) -> Iterator[tuple[str, Binding]]:
     if isinstance(target, ast.Name | ast.Attribute):
         name = target.id if isinstance(target, ast.Name) else target.attr
+        if isinstance(value, ast.Name) and value.id == name:
+            return  # `self.size = size` hands on what is bound elsewhere
         inside = (
             next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None) if isinstance(value, ast.Call) else None
         )

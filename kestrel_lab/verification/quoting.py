@@ -73,6 +73,7 @@ def _quotes(said: Said, after: str) -> Iterator[tuple[str, bool]]:
             len(spoken(quote)) < 3
             or _SUGGESTS.search(before[-60:])
             or quote.endswith("?")
+            or " " not in quote
             or "`````" in quote
             or "://" in quote
             or re.search(r"=\s?$|\w\($", before)

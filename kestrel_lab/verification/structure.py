@@ -133,6 +133,8 @@ def _misfit(subject: Subject, place: str, call: ast.Call, name: str) -> Iterator
         known = [one.members[last] for one in classes if last in one.members]
     elif holder and not _is_home(subject, holder):
         return  # a variable of whatever kind
+    elif tops := [one for one in known if (module := subject.symbols.module(one.path)) is not None and module.members.get(last) is one]:
+        known = tops
     takes = [_parameters(subject, one) for one in known]
     if not takes or any(one is None for one in takes) or last in subject.introduced:
         return

@@ -35,8 +35,6 @@ _VALUE_OF: Final = re.compile(rf"\bvalue of {_VALUE}")
 _LOOSE: Final = _FORMS[-1]
 """Said of a constant or of a default only: otherwise it may be what something is at some time."""
 _DEFAULT: Final = re.compile(r"\bdefaults?\b|standardmäßig|Vorgabe|par défaut|por defecto", re.IGNORECASE)
-_PLACED: Final = re.compile(r"^\W*(?:in|from|aus|dans|en) `x+`[^.]{0,40}:\s*$", re.IGNORECASE)
-"""What introduces lines of a file: `In config.py:`, the name in backticks."""
 _CHANGED: Final = re.compile(
     r"\b(?:set(?:s|ting)?|pass(?:es|ing|ed)?|rais(?:e|ing)|lower\w*|increas\w*|decreas\w*|bump\w*|with|given|when|if|unless|use|using|try|until|once|while|after|same as|e\.g|example|call(?:ing)?|say|mit|wenn|setz\w*|avec|con)\b",
     re.IGNORECASE,
@@ -81,8 +79,7 @@ def _stated(said: Said) -> Iterator[Stated]:
     speaks_of_defaults = _DEFAULT.search(covered(text)) is not None or _DEFAULT.search(said.header) is not None
     for match in _CODED.finditer(text):
         keyword = match["sign"] == "="
-        shown = match["sign"] == " = " and _PLACED.search(covered(said.lead or text[: match.start()]))
-        if (value := literal(match["value"])) is UNKNOWN or (keyword and not shown and not _of_default(text, match.start(), match.end())):
+        if (value := literal(match["value"])) is UNKNOWN or (keyword and not _of_default(text, match.start(), match.end())):
             continue
         if not _CHANGED.search(_before(text, match.start())):
             yield Stated(_name(match), value, match["value"], default=keyword or match["type"] is not None)
