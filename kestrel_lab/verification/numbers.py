@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(
     r"(?<![\w.,/:#@=+*^-])\*{0,2}(?P<number>\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)\*{0,2}(?![\w/^]|[.,:]\d|-\w|\s?[·×])"
 )
 _ROUGH: Final = re.compile(
-    r"(?:\babout|\baround|\broughly|\bapprox\w*|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bat most|\bup to|\bnearly|\balmost|\bsay,?|~|≈|\betwa|\brund|\bknapp|\bca\.|\benviron|\bunos)\W*$",
+    r"(?:\babout|\baround|\broughly|\bapprox\w*|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bat most|\bup to|\bnearly|\balmost|\bsay,?|~|≈|\bexceed\w*|\babove|\bbelow|\bbeyond|\b(?:great|few|larg|long|short|small|high|low)er than|\bmehr als|\bweniger als|\bmindestens|\bhöchstens|\büber|\bunter|\bbis zu|\bplus de|\bmoins de|\bau moins|\bau plus|\bmás de|\bmenos de|\betwa|\brund|\bknapp|\bca\.|\benviron|\bunos)\W*$",
     re.IGNORECASE,
 )
 _WORDS_TEXT: Final = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"

@@ -29,6 +29,10 @@ _SUGGESTS: Final = re.compile(
     r"\b(?:write|try|type|ask|call it|name it|rename|replace|change|instead|commit message|title|prompt|search(?:es)? for|question|so-called|meant|means?|autrement dit|mit anderen Worten|in other words|approach|mode|style|in the sense|idea)\b[^\"“„«]*$",
     re.IGNORECASE,
 )
+_OTHERS: Final = re.compile(
+    r"\b(?:RFC|PEP|POSIX|IEEE|ISO|W3C|WHATWG|Wikipedia|Unicode|et al|man page|spec|specification|CommonMark|MDN|Stack Overflow|[A-Z]+ standard|(?:Python|CPython|Linux|Django)(?:['’]s)?(?: own)? (?:docs?|documentation|manual|reference|tutorial))\b"
+)
+"""Whose words need not be the workspace's."""
 _STATEMENT: Final = re.compile(
     r"^(?:return|raise|if|elif|while|for|assert|yield|del|import|from|class|def|with|except|not)\b|(?<![=!<>:])=(?!=)|[=!<>]=|\s[<>]\s"
 )
@@ -82,7 +86,8 @@ def _quotes(said: Said, after: str) -> Iterator[tuple[str, bool]]:
         around = covered(f"{before} {plain[match.end() :]}")
         if PYTHONS.search(quote):
             continue
-        yield quote, _SAYS.search(around) is not None and stance(said.text, match.start(), match.end(), said.lead) == "asserted"
+        said_by = _SAYS.search(around) is not None and _OTHERS.search(around) is None
+        yield quote, said_by and stance(said.text, match.start(), match.end(), said.lead) == "asserted"
 
 
 def _scope(subject: Subject, said: Said, more: Iterable[str] = ()) -> list[str]:

@@ -99,11 +99,18 @@ def calls_fit(subject: Subject) -> Iterator[Issue]:
                 for alias in node.names
             }
             bound = set(names_bound(tree)) | {
-                alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+                alias.asname or alias.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                for alias in node.names
             }
             for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
                 name = ast.unparse(call.func)
-                if name in taken or (name not in bound and _is_own(subject, name)) or (_is_home(subject, name.rpartition(".")[0]) and name.count(".") == 1):
+                if (
+                    name in taken
+                    or (name not in bound and _is_own(subject, name))
+                    or (_is_home(subject, name.rpartition(".")[0]) and name.count(".") == 1)
+                ):
                     yield from _misfit(subject, ast.unparse(call), call, name)
 
 
@@ -111,7 +118,8 @@ def _is_own(subject: Subject, name: str) -> bool:
     """Whether a name that an example uses and does not import can only be the workspace's: no plain word, and at the top of a file of its."""
     telling = name.isidentifier() and name not in _BUILT_IN and re.search(r"[a-z]_[a-z]|[a-z][A-Z]", name)
     return bool(telling) and any(
-        (module := subject.symbols.module(one.path)) is not None and module.members.get(name) is one for one in subject.symbols.defined(name)
+        (module := subject.symbols.module(one.path)) is not None and module.members.get(name) is one
+        for one in subject.symbols.defined(name)
     )
 
 

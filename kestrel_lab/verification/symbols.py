@@ -15,11 +15,11 @@ from typing import Final, Literal
 
 from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.bindings import Binding, bindings
-from kestrel_lab.verification.files import Files, places, whole_word
+from kestrel_lab.verification.files import Files, places
 
 Answer = Literal["yes", "no", "unknown"]
 BUILTINS: Final = frozenset(dir(builtins))
-_MOST_DEFINING: Final = 20
+_MOST_DEFINING: Final = 12
 """Files that define a name from which on it is too common, as `__init__` is, to say where it is."""
 _MOST_PARSED: Final = 4
 _TRANSPARENT: Final = frozenset(
@@ -112,7 +112,9 @@ class Symbols:
                 if not rest:
                     return ["yes"]
                 texts = [self._files.read(path) or "" for path in paths]
-                if not any(next(places(rest[0], text), None) is not None or _DYNAMIC.search(text) for text in texts) and not any(self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")):
+                if not any(next(places(rest[0], text), None) is not None or _DYNAMIC.search(text) for text in texts) and not any(
+                    self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")
+                ):
                     return ["no"]
                 modules = [self.module(path) for path in paths]
                 answers: list[Answer] = ["unknown" if module is None else self._has(module, rest, ()) for module in modules]
@@ -153,7 +155,6 @@ class Symbols:
             return "yes"
         return "unknown" if holder.open or "unknown" in answers else "no"
 
-
     def _inherits(self, path: str, base: str, name: str) -> Answer:
         """Whether a base that is imported from an installed package has the member."""
         origin = _origin(self._files.read(path) or "", base)
@@ -171,9 +172,8 @@ def _uses(name: str, text: str) -> Iterator[Literal["defined", "set"]]:
         if last in ("def", "class"):
             yield "defined"
             return
-        if "import" in before or last in ("as", "for") or _SET.match(text, at + len(name)):
-            yield "set"
-        elif not before and text[at + len(name) : at + len(name) + 80].partition("\n")[0].strip() in ("", ","):
+        alone = not before and text[at + len(name) : at + len(name) + 80].partition("\n")[0].strip() in ("", ",")
+        if alone or "import" in before or last in ("as", "for") or _SET.match(text, at + len(name)):
             yield "set"
 
 
@@ -249,17 +249,21 @@ def _fill(holder: Definition, body: list[ast.stmt], path: str) -> None:  # noqa:
 
 
 def _own_names(holder: Definition, function: ast.FunctionDef | ast.AsyncFunctionDef, path: str) -> None:
-    """Attributes that a method gives to `self` or `cls`."""
-    for node in ast.walk(function):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("self", "cls")
-        ):
-            _name(holder, node.attr, node.lineno, path)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-            holder.open = True
+    """Attributes that a method gives to `self` or `cls`; only statements are gone through, as no expression sets one."""
+    left: list[ast.AST] = [*function.body]
+    for node in left:
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += getattr(node, part, ())
+        targets = [*getattr(node, "targets", ()), getattr(node, "target", None), *(one.optional_vars for one in getattr(node, "items", ()))]
+        for target in filter(None, targets):
+            for one in ast.walk(target):
+                if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id in ("self", "cls"):
+                    _name(holder, one.attr, one.lineno, path)
+        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+            holder.open = holder.open or any(
+                (isinstance(one, ast.Name) and one.id in ("setattr", "vars")) or (isinstance(one, ast.Attribute) and one.attr == "__dict__")
+                for one in ast.walk(node)
+            )
 
 
 def _name(holder: Definition, name: str, line: int, path: str) -> None:
