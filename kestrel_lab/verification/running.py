@@ -307,7 +307,7 @@ def _unheard(subject: Subject, words: list[str]) -> str:
         (words[2], words[3:]) if len(words) > 2 and words[1] == "-m" else (words[0].rpartition("/")[2].removesuffix(".py"), words[1:])
     )
     if (
-        (name.lower() not in subject.home and name not in _declared(subject))
+        (name.lower() not in subject.home and (name in _ELSEWHERE or name not in _declared(subject)))
         or not subject.files.having("add_argument") + subject.files.having("click")
         or subject.files.having("typer")
     ):

@@ -117,10 +117,7 @@ def calls_fit(subject: Subject) -> Iterator[Issue]:
 def _is_own(subject: Subject, name: str) -> bool:
     """Whether a name that an example uses and does not import can only be the workspace's: no plain word, and at the top of a file of its."""
     telling = name.isidentifier() and name not in _BUILT_IN and re.search(r"[a-z]_[a-z]|[a-z][A-Z]", name)
-    return bool(telling) and any(
-        (module := subject.symbols.module(one.path)) is not None and module.members.get(name) is one
-        for one in subject.symbols.defined(name)
-    )
+    return bool(telling) and any(subject.symbols.at_top(one) for one in subject.symbols.defined(name))
 
 
 def _is_home(subject: Subject, module: str | None) -> bool:
@@ -141,7 +138,7 @@ def _misfit(subject: Subject, place: str, call: ast.Call, name: str) -> Iterator
         known = [one.members[last] for one in classes if last in one.members]
     elif holder and not _is_home(subject, holder):
         return  # a variable of whatever kind
-    elif tops := [one for one in known if (module := subject.symbols.module(one.path)) is not None and module.members.get(last) is one]:
+    elif tops := [one for one in known if subject.symbols.at_top(one)]:
         known = tops
     takes = [_parameters(subject, one) for one in known]
     if not takes or any(one is None for one in takes) or last in subject.introduced:

@@ -81,6 +81,11 @@ class Symbols:
             self._defined[name] = found
         return self._defined[name]
 
+    def at_top(self, one: Definition) -> bool:
+        """Whether it is defined at the top of its file."""
+        module = self.module(one.path)
+        return module is not None and module.members.get(one.name) is one
+
     def _defining(self, name: str) -> list[str]:
         """The files that define a class or function of that name, and some of those that set or import it: parsing takes long."""
         kinds = {
@@ -99,6 +104,8 @@ class Symbols:
         first, *rest = dotted.split(".")
         holders = [found for found in self.defined(first) if found.kind == "class" and rest]
         answers = [self._has(holder, rest, ()) for holder in holders]
+        if answers and not any(self.at_top(holder) for holder in holders):  # a class inside of a function: the name may be a variable
+            return "yes" if "yes" in answers else "unknown"
         if not answers or "yes" not in answers:
             answers += self._by_module(dotted.split("."))
         return "yes" if "yes" in answers else "unknown" if "unknown" in answers or not answers else "no"
