@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from kestrel_lab.core.syntax import tree_of
@@ -74,6 +75,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@lru_cache(maxsize=128)
 def bindings(text: str, path: str) -> dict[str, list[Binding]]:
     """Every name of a file that is bound to something, with what it is bound to."""
     found: dict[str, list[Binding]] = {}
@@ -144,6 +146,8 @@ def _parameters(args: ast.arguments, path: str, owners: tuple[str, ...]) -> Iter
 def _bound(target: ast.expr, value: ast.expr | None, path: str, owners: tuple[str, ...]) -> Iterator[tuple[str, Binding]]:
     if isinstance(target, ast.Name | ast.Attribute):
         name = target.id if isinstance(target, ast.Name) else target.attr
+        if isinstance(value, ast.Name) and value.id == name:
+            return  # `self.size = size` hands on what is bound elsewhere
         inside = (
             next((keyword.value for keyword in value.keywords if keyword.arg == "default"), None) if isinstance(value, ast.Call) else None
         )

@@ -71,7 +71,7 @@ def _example(subject: Subject, said: Said, name: Name) -> bool:
     """Something of the reader's or of an example: `APP_DEBUG`, `config("DEBUG")`, `app.settings`; what bears the workspace's name is its own."""
     home = name.text.partition("_")[0].lower() in subject.home
     holder = name.text.partition(".")[0]
-    known = any(one.kind != "name" for one in subject.symbols.defined(holder)) or holder.lower() == subject.files.root.name.lower()
+    known = any(one.kind == "class" for one in subject.symbols.defined(holder)) or holder.lower() == subject.files.root.name.lower()
     if "." in name.text and not name.call and holder not in ("self", "cls") and not known:
         return True  # a module or a variable of the reader's
     called = re.match(r"\((?!\)|…|\.\.\.)", said.text[name.end :]) is not None

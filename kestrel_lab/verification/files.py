@@ -120,8 +120,7 @@ class Files:
     def having(self, word: str) -> tuple[str, ...]:
         """The files in which `word` stands as a whole."""
         if word not in self._holding:
-            pattern = whole_word(word)
-            self._holding[word] = tuple(path for path, text in self.texts() if word in text and pattern.search(text))
+            self._holding[word] = tuple(path for path, text in self.texts() if next(places(word, text), None) is not None)
         return self._holding[word]
 
     def _real(self, path: str) -> Path | None:
@@ -149,3 +148,16 @@ class Files:
 def whole_word(word: str) -> re.Pattern[str]:
     """Matches `word` where it is no part of a longer one."""
     return re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])")
+
+
+def places(word: str, text: str) -> Iterator[int]:
+    """Where `word` stands as a whole; many times faster than a pattern that looks behind at every character."""
+    at, size = text.find(word), len(word)
+    while at >= 0 and size:
+        if not _in_word(text[at - 1 : at]) and not _in_word(text[at + size : at + size + 1]):
+            yield at
+        at = text.find(word, at + 1)
+
+
+def _in_word(character: str) -> bool:
+    return character.isalnum() or character == "_"

@@ -16,6 +16,7 @@ from kestrel_lab.core.spans import PATH
 from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.naming import files_in, names_in
+from kestrel_lab.verification.symbols import source_of
 from kestrel_lab.verification.wording import clause, covered, stance
 
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
@@ -92,10 +93,11 @@ def _of_code(said: Said) -> set[str]:
         tree = tree_of(textwrap.dedent(said.text))
     except (SyntaxError, ValueError, RecursionError):
         return found
-    return found | set(_names_bound(tree))
+    return found | set(names_bound(tree))
 
 
-def _names_bound(tree: ast.AST) -> Iterator[str]:
+def names_bound(tree: ast.AST) -> Iterator[str]:
+    """What a piece of code defines or sets itself, and the files it has in strings."""
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -119,7 +121,7 @@ def foreign(said: Said, start: int, end: int, home: frozenset[str]) -> bool:
     if _is_other(said.text[start:end].partition(".")[0], home) and "." in said.text[start:end]:
         return True
     owner = _POSSESSIVE.search(before)
-    if owner is not None and _is_other(owner["who"], home):
+    if owner is not None and (_is_other(owner["who"], home) or (owner["who"].lower() not in home and source_of(owner["who"]) is not None)):
         return True
     around = said.text[max(0, start - len(before)) : end + len(after)]
     shown = _QUOTED.sub(" ", around.replace(said.text[start:end], " "))

@@ -5,7 +5,9 @@ Prose is compared by its words alone, code by its tokens: how it is broken into 
 
 from __future__ import annotations
 
+import errno
 import keyword
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +16,17 @@ from functools import lru_cache
 from typing import Final
 
 _GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
-_HOLE: Final = re.compile(r"\{[^{}\n]*\}|%\([\w]+\)[a-z]|%[srdif]")
+_HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
+PYTHONS: Final = re.compile(
+    r"^(?:\w+(?:Error|Exception|Warning): )?(?:"
+    + "|".join(sorted({re.escape(os.strerror(number)) for number in errno.errorcode}))
+    + r")\b|\b(?:no module named|cannot import name|(?:un|got an un)expected keyword argument|required (?:positional|keyword-only) arguments?|positional arguments? but|"
+    r"object (?:has no attribute|is not (?:callable|iterable|subscriptable)|does not support|can't be used in)|is not JSON serializable|not defined$|list index out of range|"
+    r"(?:maximum )?recursion depth exceeded|division by zero|unhashable type|was never awaited|event loop is closed|no (?:current|running) event loop|unsupported operand type|"
+    r"not enough values to unpack|too many values to unpack|invalid literal for int|can't pickle|cannot pickle|name or service not known|command not found|partially initialized module)",
+    re.IGNORECASE,
+)
+"""What Python, its library or the system says, which no workspace has to hold."""
 _STRING: Final = re.compile(r"\"([^\"\n]{6,})\"|'([^'\n]{6,})'")
 _TOKEN: Final = re.compile(
     r"[rbfuRBFU]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|…|[-+*/%=!<>&|^~@:]+|[^\s\w]"
@@ -25,16 +37,23 @@ _LOOKED_THROUGH: Final = 400_000
 """Characters of a text that is searched for something like a quote."""
 
 
+_ROLE: Final = re.compile(r":[a-z][\w:+-]*:`(?:~[\w.]*\.(?=\w))?")
+_ON: Final = re.compile(r"[\"']\s*(?:#[^\n]*)?\\?\n\s*(?:\+\s*)?[fbruFBRU]{0,2}[\"']")
+"""Where a string goes on in the next line."""
+_PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
+"""Where something is put into a string by `+`."""
+
+
 def spoken(text: str) -> list[str]:
-    """The words of a text in lower case: what a quote has to keep."""
-    return re.findall(r"\w+", text.lower())
+    """The words of a text in lower case: what a quote has to keep, marks of emphasis and of references aside."""
+    return re.findall(r"[^\W_]+(?:_+[^\W_]+)*", _ROLE.sub("`", text).lower())
 
 
 @lru_cache(maxsize=128)
 def said_in(text: str) -> str:
     """The words of a file's text, strings and comments that go on over lines put together."""
     text = re.sub(r"\n\s*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
-    text = re.sub(r"[\"']\s*\\?\n\s*[fbru]{0,2}[\"']", "", text).replace("\\n", " ")
+    text = re.sub(r"\\[nrt]", " ", _ON.sub("", text))
     return f" {' '.join(spoken(text))} "
 
 
@@ -47,22 +66,59 @@ def quoted_in(quote: str, texts: Iterable[str]) -> bool:
 
 
 def _filled(quote: str, text: str) -> bool:
-    """Whether the quote is what a template of the text becomes with something put in."""
-    words = " " + " ".join(spoken(re.sub(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ", "", quote)))
-    return any(template.fullmatch(words) for template in _templates(text))
+    """Whether the quote is what a template of the text, or a part of it, becomes with something put in."""
+    words = spoken(re.sub(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ", "", quote))
+    return any(_fills(words, template) for template in _templates(text) if not template.isdisjoint(words))
 
 
 @lru_cache(maxsize=128)
-def _templates(text: str) -> tuple[re.Pattern[str], ...]:
-    """The texts in quotation marks that have places to be filled in, as what their words may become."""
-    joined = re.sub(r"[\"']\s*\n\s*[fbru]{0,2}[\"']", "", text)
+def _templates(text: str) -> tuple[Template, ...]:
+    """The texts in quotation marks that have places to be filled in."""
+    joined = _PUT_IN.sub("{}", _ON.sub("", text)).replace("\\n", " ")
     found = [match[1] or match[2] for match in _STRING.finditer(joined)]
-    every = [[" ".join(spoken(part)) for part in _HOLE.split(one)] for one in found if _HOLE.search(one)]
-    return tuple(
-        re.compile(r"(?: \w+){0,8}".join(f" {part}" if part else "" for part in parts))
-        for parts in every
-        if sum(len(part.split()) for part in parts) >= 2
-    )
+    every = [Template(_HOLE.split(one)) for one in found if _HOLE.search(one)]
+    return tuple(one for one in every if sum(map(bool, one.words)) >= 2)
+
+
+class Template:
+    """A text with holes: its words, an empty one where something is put in."""
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self.words: Final = [word for place, part in enumerate(parts) for word in (*([""] if place else []), *spoken(part))]
+        self.isdisjoint: Final = frozenset(self.words).isdisjoint
+
+
+_MOST_PUT_IN: Final = 8
+_MOST_OPEN: Final = 3
+"""Words that a hole holds at the begin or the end of a quote of a part: more would let any words be a quote."""
+
+
+def _fills(words: Sequence[str], template: Template) -> bool:
+    """Whether the words are the template's, or a part of them, one after the other, with up to eight words in each hole.
+
+    What is no whole template has to have at least half of its words from it.
+    """
+    known, size = template.words, len(words)
+    for start in range(len(known)):
+        states = {(start, 0): 0}  # where in the template, words in the hole there: words that are its own
+        for word in words:
+            following: dict[tuple[int, int], int] = {}
+            for (place, held), own in states.items():
+                for at in (place, place + 1) if place < len(known) and not known[place] else (place,):
+                    if at >= len(known):
+                        continue
+                    inside = held if at == place else 0
+                    most = _MOST_OPEN if at == start and start else _MOST_PUT_IN
+                    if known[at] == word:
+                        following[at + 1, 0] = max(own + 1, following.get((at + 1, 0), 0))
+                    elif not known[at] and inside < most:
+                        following[at, inside + 1] = max(own, following.get((at, inside + 1), 0))
+            states = following
+        for (place, held), own in states.items():
+            ended = place >= len(known) - (held > 0)
+            if (ended and not start and own >= 2) or (2 * own >= size and (ended or held <= _MOST_OPEN)):
+                return True
+    return False
 
 
 def nearly_in(quote: str, texts: Iterable[str]) -> str:

@@ -13,12 +13,15 @@ from kestrel_lab.core.spans import PATH
 from kestrel_lab.verification.claims import Said
 
 _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_ANY_CODE: Final = re.compile(r"``[^\n]+?``|`[^`\n]+`")
 _URL: Final = re.compile(r"https?://\S+")
 _BARE_PATH: Final = re.compile(rf"(?<![\w`/.@:#-])(?:{PATH})(?![\w/])")
 _ENDINGS_TEXT: Final = "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in typed svg png jpg pdf xlsx"
 _ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
 _PROSE: Final = frozenset({"node.js", "vue.js", "next.js", "d3.js", "three.js", "express.js", "react.js", "asp.net", "e.g", "i.e"})
 _DOTTED: Final = re.compile(r"(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?P<call>\((?P<args>.*)\))?$", re.DOTALL)
+_ENTRY: Final = re.compile(r"^([a-z_]\w*(?:\.\w+)+):([A-Za-z_]\w*)$")
+"""An entry point, as `package.module:function`."""
 _KEYWORD: Final = re.compile(r"(?P<name>[a-z_]\w*)=[^=].*$", re.DOTALL)
 _PARAMETER: Final = re.compile(r"\b(?:parameter|argument|option|keyword|kwarg)s?\b", re.IGNORECASE)
 _IN_PROSE: Final = re.compile(
@@ -81,7 +84,7 @@ def _names_in(said: Said) -> Iterator[Name]:
         return
     text = _URL.sub(lambda match: " " * len(match[0]), said.text)
     for match in _CODE.finditer(text):
-        inner = match[1].strip()
+        inner = _ENTRY.sub(r"\1.\2", match[1].strip())
         found = _DOTTED.match(inner) or (
             _KEYWORD.match(inner) if _PARAMETER.search(f"{text[: match.start()][-30:]} {text[match.end() :][:16]}") else None
         )
@@ -94,7 +97,7 @@ def _names_in(said: Said) -> Iterator[Name]:
         yield Name(found["name"], match.start(1), match.start(1) + len(found["name"]), sure, bool(found.groupdict().get("call")))
     for match in _VALUE.finditer(text):
         yield Name(match["name"], match.start("name"), match.end("name"), sure=True)
-    covered = _CODE.sub(lambda match: " " * len(match[0]), text)
+    covered = _ANY_CODE.sub(lambda match: " " * len(match[0]), text)
     for match in _IN_PROSE.finditer(covered):
         name = match["call"] or match["snake"] or match["camel"]
         if not _is_file(covered[match.start() :].split()[0].strip(".,;:)")) and name not in _LITERALS:

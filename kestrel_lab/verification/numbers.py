@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(
     r"(?<![\w.,/:#@=+*^-])\*{0,2}(?P<number>\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)\*{0,2}(?![\w/^]|[.,:]\d|-\w|\s?[·×])"
 )
 _ROUGH: Final = re.compile(
-    r"(?:\babout|\baround|\broughly|\bapprox\w*|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bat most|\bup to|\bnearly|\balmost|\bsay,?|~|≈|\betwa|\brund|\bknapp|\bca\.|\benviron|\bunos)\W*$",
+    r"(?:\babout|\baround|\broughly|\bapprox\w*|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bat most|\bup to|\bnearly|\balmost|\bsay,?|~|≈|\bexceed\w*|\babove|\bbelow|\bbeyond|\b(?:great|few|larg|long|short|small|high|low)er than|\bmehr als|\bweniger als|\bmindestens|\bhöchstens|\büber|\bunter|\bbis zu|\bplus de|\bmoins de|\bau moins|\bau plus|\bmás de|\bmenos de|\betwa|\brund|\bknapp|\bca\.|\benviron|\bunos)\W*$",
     re.IGNORECASE,
 )
 _WORDS_TEXT: Final = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
@@ -58,7 +58,7 @@ def counts_are_right(subject: Subject) -> Iterator[Issue]:
             continue
         yield from _printed(subject, said)
         paths = {path for file in files_in(said) for path in subject.files.named(file.text)}
-        if len(paths) != 1:
+        if len(paths) != 1 or any("*" in code for code, _ in code_in(said)):  # a pattern names more than one
             continue
         path = next(iter(paths))
         if not any(found.path for found in citations(said.text)):
@@ -72,8 +72,12 @@ def _printed(subject: Subject, said: Said) -> Iterator[Issue]:
         made = next((one for one in subject.calls or () if " " in code and one.args.get("command") == code), None)
         output = "" if made is None else next((span.text.strip() for span in subject.whole_spans if span.call == made.call), "")
         match = _PRINTS.search(said.text, at + len(code))
-        if match and re.fullmatch(r"\d+", output) and counted(match["n"]) != int(output):
-            yield issue("major", said.text, f"{code} printed {output}, not {match['n']}", "say what it printed")
+        wc = re.fullmatch(r"wc -l (\S+)", code)
+        if made is None and wc and subject.files.exists(wc[1]) and (text := subject.files.read(wc[1])) is not None:
+            output = str(text.count("\n"))
+        printed = re.match(r"(\d+)(?:\s+\S+)?$", output)
+        if match and printed and counted(match["n"]) != int(printed[1]):
+            yield issue("major", said.text, f"{code} prints {printed[1]}, not {match['n']}", "say what it prints")
 
 
 def _lines(subject: Subject, said: Said, path: str) -> Iterator[Issue]:

@@ -40,7 +40,7 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
                     yield issue("major", said.text, what, "look at the file, or leave the sentence out")
             elif how == "asserted" and subject.files.whole and not _excused(subject, name, said):
                 sure = (
-                    _is_source(name.text)
+                    (_is_source(name.text) and not _is_argument(said, name))
                     or _LOCATES.search(covered(said.text)[: name.start]) is not None
                     or _relied_on(subject, said, name)
                 )
@@ -59,6 +59,12 @@ _POINTS: Final = re.compile(
     r"\b(?:see(?: also)?|cf\.?|according to|as per|source|siehe|vgl\.?|laut|gemäß|voir|selon|d'après|véase|según|vedi|secondo)\W+$",
     re.IGNORECASE,
 )
+
+
+def _is_argument(said: Said, name: Name) -> bool:
+    """Whether a command is shown with it: `tool -o out.txt x.py` takes a file of the reader's."""
+    codes = ((code, at) for code, at in code_in(said) if at <= name.start < at + len(code))
+    return "/" not in name.text and any(re.match(r"(?!python)[a-z][\w-]* .*(?<!\S)$", code[: name.start - at]) for code, at in codes)
 
 
 def _is_source(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 from kestrel_lab.core.spans import Citation, citations
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.matching import changed_in, coded_in, nearly_in, quoted_in, spoken, tokens
+from kestrel_lab.verification.matching import PYTHONS, changed_in, coded_in, nearly_in, quoted_in, spoken, tokens
 from kestrel_lab.verification.naming import code_in, files_in, names_in
 from kestrel_lab.verification.placing import SLACK
 from kestrel_lab.verification.subject import Subject
@@ -29,9 +29,15 @@ _SUGGESTS: Final = re.compile(
     r"\b(?:write|try|type|ask|call it|name it|rename|replace|change|instead|commit message|title|prompt|search(?:es)? for|question|so-called|meant|means?|autrement dit|mit anderen Worten|in other words|approach|mode|style|in the sense|idea)\b[^\"“„«]*$",
     re.IGNORECASE,
 )
+_OTHERS: Final = re.compile(
+    r"\b(?:RFC|PEP|POSIX|IEEE|ISO|W3C|WHATWG|Wikipedia|Unicode|et al|man page|spec|specification|CommonMark|MDN|Stack Overflow|[A-Z]+ standard|(?:Python|CPython|Linux|Django)(?:['’]s)?(?: own)? (?:docs?|documentation|manual|reference|tutorial))\b"
+)
+"""Whose words need not be the workspace's."""
 _STATEMENT: Final = re.compile(
     r"^(?:return|raise|if|elif|while|for|assert|yield|del|import|from|class|def|with|except|not)\b|(?<![=!<>:])=(?!=)|[=!<>]=|\s[<>]\s"
 )
+_CALLED: Final = re.compile(r"(?:await )?[A-Za-z_][\w.]*\([^()]*(?:\([^()]*\)[^()]*)*\)(?: ?-> ?.+)?")
+"""A call or a signature, which says what can be passed and not how a line reads."""
 _RAISED: Final = re.compile(r"(?:raise )?(?P<error>\w*(?:Error|Exception|Warning))\([fb]?(?P<mark>[\"'])(?P<text>[^\n]*?)(?P=mark)[,)]")
 _REMARK: Final = re.compile(r"^\W{0,4}(?:note|tip|hint|warning|caution|important|hinweis|achtung|tipp|remarque|nota)\b", re.IGNORECASE)
 _FROM: Final = re.compile(r"\b(?:from|in|quoted?|excerpt|reads?|aus|dans)\b[^.]*:\s*$", re.IGNORECASE)
@@ -53,7 +59,7 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
         for code, at in code_in(said):
             if (raised := _RAISED.match(code)) and len(spoken(raised["text"])) >= 3 and subject.names(raised["error"]):
                 yield from _quote_issue(subject, said, raised["text"], sure=stance(said.text, at, at + len(code), said.lead) == "asserted")
-            elif _STATEMENT.search(code) and stance(said.text, at, at + len(code), said.lead) == "asserted":
+            elif _STATEMENT.search(code) and not _CALLED.fullmatch(code) and stance(said.text, at, at + len(code), said.lead) == "asserted":
                 yield from _code_issue(subject, said, code)
 
 
@@ -71,13 +77,17 @@ def _quotes(said: Said, after: str) -> Iterator[tuple[str, bool]]:
             len(spoken(quote)) < 3
             or _SUGGESTS.search(before[-60:])
             or quote.endswith("?")
+            or " " not in quote
             or "`````" in quote
             or "://" in quote
             or re.search(r"=\s?$|\w\($", before)
         ):
             continue
         around = covered(f"{before} {plain[match.end() :]}")
-        yield quote, _SAYS.search(around) is not None and stance(said.text, match.start(), match.end(), said.lead) == "asserted"
+        if PYTHONS.search(quote):
+            continue
+        said_by = _SAYS.search(around) is not None and _OTHERS.search(around) is None
+        yield quote, said_by and stance(said.text, match.start(), match.end(), said.lead) == "asserted"
 
 
 def _scope(subject: Subject, said: Said, more: Iterable[str] = ()) -> list[str]:

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Final
 from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.facts import importable
-from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.issues import Issue, Severity, issue
 from kestrel_lab.verification.naming import code_in
 from kestrel_lab.verification.placing import to_be_made
 from kestrel_lab.verification.subject import Subject
@@ -27,15 +28,20 @@ from kestrel_lab.verification.wording import PLACEHOLDER, stance
 SHELLS: Final = frozenset({"bash", "sh", "shell", "zsh", "console", "shell-session", "terminal"})
 PYTHON: Final = frozenset({"python", "py", "python3", "pycon", "ipython"})
 _BUILTIN_TEXT: Final = """
-alias bg bind break builtin cd command continue declare dirs disown echo enable eval exec exit export false fc fg getopts hash
-help history if for while until case function jobs kill let local logout popd printf pushd pwd read readonly return select set
-shift shopt source . : [ [[ test time times trap true type typeset ulimit umask unalias unset wait then do done fi esac else elif
+alias bg bind break builtin caller cd command compgen complete compopt continue declare dirs disown echo enable eval exec exit export false fc fg
+getopts hash help history if for while until case coproc function jobs kill let local logout mapfile popd printf pushd pwd read readarray readonly return select set
+shift suspend shopt source . : [ [[ test time times trap true type typeset ulimit umask unalias unset wait then do done fi esac else elif
 { } ! in
 """
 _BUILTIN: Final = frozenset(_BUILTIN_TEXT.split())
 _ELSEWHERE_TEXT: Final = """apt apt-get aws az brew bundle cargo cat chmod cmake code conda cp curl dnf docker docker-compose dotnet find gcc gcloud gem gh git go gradle grep helm java jq just kubectl less ls make
     mkdir mv mvn mypy node npm npx nox pacman pip pip3 pipenv pipx pnpm poetry podman pre-commit psql pytest python python3 redis-cli rg rm rsync ruff rustc scp sed ssh sudo systemctl tar terraform touch
-    tox twine uv uvx virtualenv wget winget yarn yum zip black isort flake8 pylint coverage hatch pdm sphinx-build mkdocs jupyter ipython redis-server mysql sqlite3 open xdg-open nano vim emacs tmux screen top htop"""
+    tox twine uv uvx virtualenv wget winget yarn yum zip black isort flake8 pylint coverage hatch pdm sphinx-build mkdocs jupyter ipython redis-server mysql sqlite3 open xdg-open nano vim emacs tmux screen top htop
+    act ab ack actionlint ag alembic ansible ansible-playbook apk autoflake autopep8 awk bandit basedpyright bat bazel bpython build bumpversion bump2version bun celery choco clang cloc codespell composer convert createdb crontab csvkit ctags cython cz daphne dask deno
+    deptry diff dig dir direnv django-admin doit dos2unix dot dvc egrep entr esbuild eslint exa eza fab fd ffmpeg fgrep file flask flit flynt fzf gdb gitleaks gnuplot gofmt golangci-lint gprof2dot grpcurl gunicorn gzip hadolint head heroku hey http httpie httpx hypercorn hyperfine ifconfig interrogate inv
+    invoke ip iptables jest journalctl jupytext k6 launchctl lint-imports locust lsof lua magick markdownlint maturin mdformat memray meson mise mlflow mmdc mongo mongosh mprof mutmut nbqa nbstripout nc netstat ninja nix nix-shell nmap node-gyp nodemon nslookup nuitka nvm openssl pandoc papermill parallel pdflatex perf perl pg_dump
+    php ping pip-audit pip-compile pip-licenses pip-sync pipdeptree powershell prettier prospector protoc ps ptpython ptw pudb pwsh pyenv pydoc pydoc3 pydocstyle pyinstaller pylama pyre pyreverse pyrefly pyright pyupgrade py-spy py quarto radon refurb rename ruby rustup safety scalene scc scoop semgrep service sha256sum shasum shellcheck shfmt snakeviz sort
+    sphinx-apidoc sphinx-autobuild sphinx-quickstart sqlfluff ss ssh-keygen strace streamlit tail tee telnet tokei towncrier tree trivy tsc ty typos unimport uniq unzip uvicorn valgrind vi vite vitest voila vulture wasm-pack watch watchexec watchmedo wc webpack where which wrk wsl xclip xmllint xz yamllint yapf yq zstd 2to3 7z"""
 _ELSEWHERE: Final = frozenset(_ELSEWHERE_TEXT.split())
 """Programs that are known of: where one is not installed, that is said, and refuses nothing."""
 _WRAPPERS: Final = frozenset({"sudo", "time", "env", "nohup", "xargs", "exec", "command", "then", "do", "!", "nice"})
@@ -43,6 +49,8 @@ _RUN: Final = re.compile(
     r"\b(?:runs?|running|ran|command|execute\w*|invoke\w*|call(?:ing)?|type|try|with|via|shell|terminal|cli|script|console)\b",
     re.IGNORECASE,
 )
+_OPERATOR: Final = re.compile(r"[<>=!+*/%&^:-]=?|//|\*\*|[<>]{2}|and|or|in|is|if|not|for|else|->|=>|:=")
+"""What follows the first word of an expression, not of a command."""
 _TARGET: Final = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)\s*:(?!=)", re.MULTILINE)
 BASH_S: Final = 5.0
 
@@ -142,7 +150,9 @@ def imports_resolve(subject: Subject) -> Iterator[Issue]:
         for node in ast.walk(tree):
             for dotted in _imported(node):
                 if not PLACEHOLDER.search(dotted) and dotted.rpartition(".")[2] not in made and _is_missing(subject, dotted):
-                    yield issue("critical", ast.unparse(node), f"there is no {dotted} to import", "import what is there")
+                    newer = dotted.partition(".")[0] in sys.stdlib_module_names  # another Python may have it
+                    severity: Severity = "minor" if newer else "critical"
+                    yield issue(severity, ast.unparse(node), f"there is no {dotted} to import", "import what is there")
 
 
 def _imported(node: ast.AST) -> list[str]:
@@ -186,6 +196,7 @@ def _commands(said: Said) -> Iterator[str]:
             re.fullmatch(r"[a-z][\w.-]*|\./\S+", words[0] if words else "") is not None
             and not code.endswith((":", ","))
             and not keyword.iskeyword(words[0])
+            and not (len(words) > 1 and _OPERATOR.fullmatch(words[1]))
         )
         if not like or stance(said.text, at, at + len(code), said.lead) in ("denied", "supposed"):
             continue
@@ -280,16 +291,14 @@ _FOLDERS: Final = frozenset({".", "src", "tests", "test", "docs", "lib"})
 
 
 def _is_ours(subject: Subject, words: list[str]) -> bool:
-    """Whether a command that nobody knows is said to be the workspace's: by its name, or by what it is to work on."""
-    plain = re.sub(r"\W|_", "", words[0].lower())
-    if any(len(home) > 2 and re.sub(r"\W|_", "", home) in plain for home in subject.home):
-        return True
-    for word in words[1:]:
-        if not word.startswith("-") and (
-            word in _FOLDERS or subject.files.exists(word) or word in subject.introduced or subject.symbols.defined(word)
-        ):
-            return True
-    return False
+    """Whether a command that nobody knows, and no text has, bears the workspace's name, or is to work on its files."""
+    if subject.names(words[0]):
+        return False
+    tops = {path.partition("/")[0].removesuffix(".py").lower() for path in subject.files.paths} & subject.home
+    plain, *homes = (re.sub(r"\W|_", "", name) for name in (words[0].lower(), subject.files.root.name.lower(), *tops))
+    return any(len(home) > 2 and home in plain for home in homes) or any(
+        word in _FOLDERS or subject.files.exists(word) or subject.symbols.defined(word) for word in words[1:] if not word.startswith("-")
+    )
 
 
 def _unheard(subject: Subject, words: list[str]) -> str:
@@ -298,7 +307,7 @@ def _unheard(subject: Subject, words: list[str]) -> str:
         (words[2], words[3:]) if len(words) > 2 and words[1] == "-m" else (words[0].rpartition("/")[2].removesuffix(".py"), words[1:])
     )
     if (
-        name.lower() not in subject.home
+        (name.lower() not in subject.home and (name in _ELSEWHERE or name not in _declared(subject)))
         or not subject.files.having("add_argument") + subject.files.having("click")
         or subject.files.having("typer")
     ):
@@ -321,6 +330,8 @@ def _declared(subject: Subject) -> set[str]:
     for path in subject.files.paths:
         if path.endswith(("entry_points.txt", "setup.cfg")):
             found |= set(re.findall(r"^\s*([\w.-]+)\s*=\s*[\w.]+:[\w.]+", subject.files.read(path) or "", re.MULTILINE))
+    for path in subject.files.having("prog"):
+        found |= set(re.findall(r"\bprog\s*=\s*[\"']([\w.-]+)[\"']", subject.files.read(path) or ""))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.claims import Said
+from kestrel_lab.verification.introducing import names_bound
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.naming import Name, code_in, files_in
 from kestrel_lab.verification.running import PYTHON, python_of
@@ -22,7 +23,7 @@ _DERIVES: Final = re.compile(
     re.IGNORECASE,
 )
 _CLASS: Final = re.compile(r"^class (?P<name>\w+)\((?P<bases>[\w., ]+)\):?$")
-_ITEM: Final = re.compile(r"^`(?P<name>[A-Za-z_]\w{3,})(?:\(\))?`[.,;]?$")
+_ITEM: Final = re.compile(r"^`(?:(?P<name>[A-Za-z_]\w{3,})(?:\(\))?`[.,;]?$|--(?P<option>[a-z][\w-]{2,})`)")
 
 
 def bases_hold(subject: Subject) -> Iterator[Issue]:
@@ -52,7 +53,7 @@ def _classes(subject: Subject, name: str) -> list[Definition]:
 def _derives(subject: Subject, name: str, base: str) -> bool | None:
     """Whether a class of that name has the base, directly or not; `None` where the workspace does not tell."""
     wanted, known = base.rpartition(".")[2], _classes(subject, name)
-    if not known or not (_classes(subject, wanted) or wanted in _EXCEPTIONS):
+    if not known or not (_classes(subject, wanted) or wanted in _BUILT_IN):
         return None
     seen: set[str] = set()
     left = [parent.rpartition(".")[2] for one in known for parent in one.bases]
@@ -68,15 +69,15 @@ def _derives(subject: Subject, name: str, base: str) -> bool | None:
             not parents
             and any(one.kind == "name" for one in subject.symbols.defined(parent))
             and _classes(subject, wanted)
-            and parent not in _EXCEPTIONS
+            and parent not in _BUILT_IN
         ):
             continue  # imported from elsewhere: it cannot derive from what is here
         left += [grand.rpartition(".")[2] for one in parents for grand in one.bases]
-        left += [grand.__name__ for grand in _EXCEPTIONS[parent].__mro__[1:]] if not parents and parent in _EXCEPTIONS else []
+        left += [grand.__name__ for grand in _BUILT_IN[parent].__mro__[1:]] if not parents and parent in _BUILT_IN else []
     return False
 
 
-_EXCEPTIONS: Final = {name: value for name, value in vars(__import__("builtins")).items() if isinstance(value, type)}
+_BUILT_IN: Final = {name: value for name, value in vars(__import__("builtins")).items() if isinstance(value, type)}
 
 
 def calls_fit(subject: Subject) -> Iterator[Issue]:
@@ -97,9 +98,26 @@ def calls_fit(subject: Subject) -> Iterator[Issue]:
                 if isinstance(node, ast.ImportFrom) and _is_home(subject, node.module)
                 for alias in node.names
             }
+            bound = set(names_bound(tree)) | {
+                alias.asname or alias.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                for alias in node.names
+            }
             for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-                if (name := ast.unparse(call.func)) in taken or (_is_home(subject, name.rpartition(".")[0]) and name.count(".") == 1):
+                name = ast.unparse(call.func)
+                if (
+                    name in taken
+                    or (name not in bound and _is_own(subject, name))
+                    or (_is_home(subject, name.rpartition(".")[0]) and name.count(".") == 1)
+                ):
                     yield from _misfit(subject, ast.unparse(call), call, name)
+
+
+def _is_own(subject: Subject, name: str) -> bool:
+    """Whether a name that an example uses and does not import can only be the workspace's: no plain word, and at the top of a file of its."""
+    telling = name.isidentifier() and name not in _BUILT_IN and re.search(r"[a-z]_[a-z]|[a-z][A-Z]", name)
+    return bool(telling) and any(subject.symbols.at_top(one) for one in subject.symbols.defined(name))
 
 
 def _is_home(subject: Subject, module: str | None) -> bool:
@@ -120,6 +138,8 @@ def _misfit(subject: Subject, place: str, call: ast.Call, name: str) -> Iterator
         known = [one.members[last] for one in classes if last in one.members]
     elif holder and not _is_home(subject, holder):
         return  # a variable of whatever kind
+    elif tops := [one for one in known if subject.symbols.at_top(one)]:
+        known = tops
     takes = [_parameters(subject, one) for one in known]
     if not takes or any(one is None for one in takes) or last in subject.introduced:
         return
@@ -145,7 +165,7 @@ def lists_hold(subject: Subject) -> Iterator[Issue]:
     groups: dict[str, list[tuple[Said, str]]] = {}
     for said in subject.claims:
         if said.lead and (match := _ITEM.match(said.text)):
-            groups.setdefault(said.lead, []).append((said, match["name"]))
+            groups.setdefault(said.lead, []).append((said, match["name"] or match["option"]))
     for lead, items in groups.items():
         texts = [subject.files.read(path) or "" for file in files_in(Said(text=lead, at=0)) for path in subject.files.named(file.text)]
         there = [name for _, name in items if any(name in text for text in texts)]

@@ -7,6 +7,7 @@ import builtins
 import importlib.machinery
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import Final, Literal
 
 from kestrel_lab.core.syntax import tree_of
 from kestrel_lab.verification.bindings import Binding, bindings
-from kestrel_lab.verification.files import Files, whole_word
+from kestrel_lab.verification.files import Files, places
 
 Answer = Literal["yes", "no", "unknown"]
 BUILTINS: Final = frozenset(dir(builtins))
-_MOST_DEFINING: Final = 40
+_MOST_DEFINING: Final = 12
 """Files that define a name from which on it is too common, as `__init__` is, to say where it is."""
 _MOST_PARSED: Final = 4
 _TRANSPARENT: Final = frozenset(
@@ -80,18 +81,20 @@ class Symbols:
             self._defined[name] = found
         return self._defined[name]
 
+    def at_top(self, one: Definition) -> bool:
+        """Whether it is defined at the top of its file."""
+        module = self.module(one.path)
+        return module is not None and module.members.get(one.name) is one
+
     def _defining(self, name: str) -> list[str]:
         """The files that define a class or function of that name, and some of those that set or import it: parsing takes long."""
-        word = re.escape(name)
-        made = re.compile(rf"\b(?:def|class)\s+{word}\b")
-        known = re.compile(
-            rf"\b{word}\s*(?::[^=\n]*)?=(?!=)|\bimport\b[^\n]*\b{word}\b|^\s*{word}\s*,?\s*$|\b(?:as|for)\s+{word}\b", re.MULTILINE
-        )
-        every = [(path, self._files.read(path) or "") for path in self._files.having(name) if path.endswith((".py", ".pyi"))]
-        first = [path for path, text in every if made.search(text)]
+        kinds = {
+            path: set(_uses(name, self._files.read(path) or "")) for path in self._files.having(name) if path.endswith((".py", ".pyi"))
+        }
+        first = [path for path, found in kinds.items() if "defined" in found]
         if len(first) > _MOST_DEFINING:
             return []
-        return first + [path for path, text in every if path not in first and known.search(text)][:_MOST_PARSED]
+        return first + [path for path, found in kinds.items() if found == {"set"}][:_MOST_PARSED]
 
     def resolves(self, dotted: str) -> Answer:
         """Whether `Class.method`, `module.Class.method` or `package.module` is there.
@@ -101,6 +104,8 @@ class Symbols:
         first, *rest = dotted.split(".")
         holders = [found for found in self.defined(first) if found.kind == "class" and rest]
         answers = [self._has(holder, rest, ()) for holder in holders]
+        if answers and not any(self.at_top(holder) for holder in holders):  # a class inside of a function: the name may be a variable
+            return "yes" if "yes" in answers else "unknown"
         if not answers or "yes" not in answers:
             answers += self._by_module(dotted.split("."))
         return "yes" if "yes" in answers else "unknown" if "unknown" in answers or not answers else "no"
@@ -113,10 +118,10 @@ class Symbols:
                 rest = names[length:]
                 if not rest:
                     return ["yes"]
-                if not any(
-                    whole_word(rest[0]).search(self._files.read(path) or "") or "import *" in (self._files.read(path) or "")
-                    for path in paths
-                ) and not any(self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")):
+                texts = [self._files.read(path) or "" for path in paths]
+                if not any(next(places(rest[0], text), None) is not None or _DYNAMIC.search(text) for text in texts) and not any(
+                    self._modules_named(f"{base}/{rest[0]}{end}") for end in (".py", "/__init__.py", ".pyi")
+                ):
                     return ["no"]
                 modules = [self.module(path) for path in paths]
                 answers: list[Answer] = ["unknown" if module is None else self._has(module, rest, ()) for module in modules]
@@ -150,10 +155,42 @@ class Symbols:
             known = [found for found in self.defined(base.rpartition(".")[2]) if found.kind == "class"] if base not in seen else []
             if base in ("object", "Generic", "Protocol", "ABC", "typing.Generic", "typing.Protocol"):
                 continue
-            answers += [self._has(found, rest, (*seen, base)) for found in known] or ["unknown" if base not in seen else "no"]
+            answers += [self._has(found, rest, (*seen, base)) for found in known] or [
+                "no" if base in seen else self._inherits(holder.path, base, name)
+            ]
         if "yes" in answers:
             return "yes"
         return "unknown" if holder.open or "unknown" in answers else "no"
+
+    def _inherits(self, path: str, base: str, name: str) -> Answer:
+        """Whether a base that is imported from an installed package has the member."""
+        origin = _origin(self._files.read(path) or "", base)
+        return next(iter(installed([*origin, name])), "unknown") if len(origin) > 1 else "unknown"
+
+
+_SET: Final = re.compile(r"\s*(?::[^=\n]*)?=(?!=)")
+
+
+def _uses(name: str, text: str) -> Iterator[Literal["defined", "set"]]:
+    """Where a text defines the name, or sets or imports it, as far as the line alone tells."""
+    for at in places(name, text):
+        before = text[text.rfind("\n", 0, at) + 1 : at].split()
+        last = before[-1] if before else ""
+        if last in ("def", "class"):
+            yield "defined"
+            return
+        alone = not before and text[at + len(name) : at + len(name) + 80].partition("\n")[0].strip() in ("", ",")
+        if alone or "import" in before or last in ("as", "for") or _SET.match(text, at + len(name)):
+            yield "set"
+
+
+def _origin(text: str, base: str) -> list[str]:
+    """The dotted name that a file imports `base` by; empty where its text does not tell."""
+    first = base.partition(".")[0]
+    if re.search(rf"^import {re.escape(first)}$", text, re.MULTILINE) and "." in base:
+        return base.split(".")
+    found = re.findall(rf"^from ([\w.]+) import (?:[^\n(]*|\([^)]*)\b{re.escape(base)}\b(?!\s+as\b)", text, re.MULTILINE)
+    return [*found[0].split("."), base] if len(found) == 1 and not found[0].startswith(".") else []
 
 
 def _search(holder: Definition, name: str) -> list[Definition]:
@@ -164,6 +201,7 @@ def _search(holder: Definition, name: str) -> list[Definition]:
     return found
 
 
+@lru_cache(maxsize=256)
 def parsed(text: str, path: str) -> Definition | None:
     """The names that a Python text defines; `None` if it is none."""
     try:
@@ -172,6 +210,7 @@ def parsed(text: str, path: str) -> Definition | None:
         return None
     module = Definition(name=Path(path).stem, kind="module", path=path, first=1, last=text.count("\n") + 1)
     _fill(module, tree.body, path)
+    module.open = module.open or _DYNAMIC.search(text) is not None
     return module
 
 
@@ -217,17 +256,21 @@ def _fill(holder: Definition, body: list[ast.stmt], path: str) -> None:  # noqa:
 
 
 def _own_names(holder: Definition, function: ast.FunctionDef | ast.AsyncFunctionDef, path: str) -> None:
-    """Attributes that a method gives to `self` or `cls`."""
-    for node in ast.walk(function):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("self", "cls")
-        ):
-            _name(holder, node.attr, node.lineno, path)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
-            holder.open = True
+    """Attributes that a method gives to `self` or `cls`; only statements are gone through, as no expression sets one."""
+    left: list[ast.AST] = [*function.body]
+    for node in left:
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += getattr(node, part, ())
+        targets = [*getattr(node, "targets", ()), getattr(node, "target", None), *(one.optional_vars for one in getattr(node, "items", ()))]
+        for target in filter(None, targets):
+            for one in ast.walk(target):
+                if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id in ("self", "cls"):
+                    _name(holder, one.attr, one.lineno, path)
+        if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
+            holder.open = holder.open or any(
+                (isinstance(one, ast.Name) and one.id in ("setattr", "vars")) or (isinstance(one, ast.Attribute) and one.attr == "__dict__")
+                for one in ast.walk(node)
+            )
 
 
 def _name(holder: Definition, name: str, line: int, path: str) -> None:
@@ -290,7 +333,14 @@ def _speaks_of(path: Path, name: str) -> bool:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return True
-    return "import *" in text or whole_word(name).search(text) is not None
+    return _DYNAMIC.search(text) is not None or next(places(name, text), None) is not None
+
+
+_DYNAMIC: Final = re.compile(
+    r"\bimport \*|\bglobals\(\)|\bsys\.modules\b|^\s*(?:exec|vars|locals)\(|\blazy\w*[.(]|\b_?[Ll]azy_?(?:[Mm]odule|import)\w*|__getattr__[^#]{0,400}\bgetattr\(",
+    re.MULTILINE,
+)
+"""What makes names of a module that its text does not tell."""
 
 
 @lru_cache(maxsize=200)

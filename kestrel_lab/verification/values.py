@@ -39,6 +39,11 @@ _CHANGED: Final = re.compile(
     r"\b(?:set(?:s|ting)?|pass(?:es|ing|ed)?|rais(?:e|ing)|lower\w*|increas\w*|decreas\w*|bump\w*|with|given|when|if|unless|use|using|try|until|once|while|after|same as|e\.g|example|call(?:ing)?|say|mit|wenn|setz\w*|avec|con)\b",
     re.IGNORECASE,
 )
+_EFFECT: Final = re.compile(
+    r"\s+(?!(?:is|was|has|as|this|its|lines|defaults|sets|means|stands)\b)(?:\w{3,}s|will|would|can|should|to|\w{3,}iert|schaltet|macht|bewirkt|verhindert|erlaubt)\b",
+    re.IGNORECASE,
+)
+"""What it would do: `trust_env = False` ignores the environment."""
 _RATIOS: Final = (1, 1_000, 1_024, 1_000_000, 1_048_576, 1_000_000_000, 1_073_741_824, 60, 3_600, 86_400, 100)
 
 
@@ -81,7 +86,7 @@ def _stated(said: Said) -> Iterator[Stated]:
         keyword = match["sign"] == "="
         if (value := literal(match["value"])) is UNKNOWN or (keyword and not _of_default(text, match.start(), match.end())):
             continue
-        if not _CHANGED.search(_before(text, match.start())):
+        if not _CHANGED.search(_before(text, match.start())) and not _EFFECT.match(text, match.end()):
             yield Stated(_name(match), value, match["value"], default=keyword or match["type"] is not None)
     for form in _FORMS:
         for match in form.finditer(text):

@@ -43,7 +43,7 @@ _MAKE: Final = re.compile(
 )
 _MAKE_AFTER: Final = re.compile(
     r"^[`*_\"')\]]*,? (?:is |being |as |would be |will be |ist )?(?:of course )?(?:a |the |one |your |eine? |deine? )?(?:own |new |neue )?(?:\w+ )?(?:(?:file|module|script|folder|function|class|helper|entry point|variable|app) )?"
-    r"(?:(?:that |which )?(?:you|we|I)(?:['’]ll| will| would| have to| need to| can)? (?:create|write|add|make|define)\b|(?:you|we)['’]?d? (?:create|write|add)\b|stands for\b)|^[`*_\"')\]]*,? is (?:of course )?your\b|^[^.;:]{0,60}\bnew\b",
+    r"(?:(?:that |which )?(?:you|we|I)(?:['’]ll| will| would| have to| need to| can)? (?:create|write|add|make|define)\b|(?:you|we)['’]?d? (?:create|write|add)\b|stands for\b)|^[`*_\"')\]]*,? (?:is|are|ist|est|es) (?:of course )?(?:yours?|deine?|à vous|tuy[ao])\b|^[^.;:]{0,60}\bnew\b",
     re.IGNORECASE,
 )
 _SUPPOSE: Final = re.compile(

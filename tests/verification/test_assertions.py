@@ -70,11 +70,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     folder = tmp_path_factory.mktemp("shop")
     (folder / "shop").mkdir()
     (folder / "shop" / "cart.py").write_text(
-        '"""The cart."""\n\nimport argparse\n\nSIZE = 2**15\nDEFAULTS = {"page.size": 20}\n\n\nclass Base:\n    """All of them."""\n\n    kind: str = "base"\n\n\nclass Cart(Base):\n    """Holds items."""\n\n'
+        '"""The cart."""\n\nfrom threading import Thread\n\nSIZE = 2**15\nDEFAULTS = {"page.size": 20}\n\n\nclass Base:\n    """All of them."""\n\n    kind: str = "base"\n\n\nclass Cart(Base):\n    """Holds items."""\n\n'
         '    def add(self, item: str, times: int = 3, *, dry: bool = False) -> list[str]:\n        """Put an item in, as often as is said."""\n        if times > 25:\n'
         '            raise ValueError(f"too many items at once: {times} of {item}")\n        self.items = [item] * times\n        return self.items[-1:]\n'
     )
-    (folder / "shop" / "__main__.py").write_text('import argparse\n\nparser = argparse.ArgumentParser()\nparser.add_argument("--bind")\n')
+    with (folder / "shop" / "cart.py").open("a") as file:
+        file.write(
+            '\n\nclass Worker(Thread):\n    def __init__(self, limit: int = 20) -> None:\n        self.limit = limit\n\n\ndef add_all(item: str, times: int = 1) -> None:\n    """Put all in, see :class:`~shop.cart.Cart`."""\n'
+            '    raise KeyError(\n        f"no {item!r} left,"\n        " and as such nothing"  # yet\n        " can be added to it. Come back."\n    )\n    log("the limit was set by " + user.name + " to %d pieces" % times)\n'
+        )
+    (folder / "shop" / "__main__.py").write_text(
+        'import argparse\n\nparser = argparse.ArgumentParser(prog="shopfront")\nparser.add_argument("--bind")\nparser.add_argument("--color")\n\n'
+    )
     return Ground(folder)
 
 
@@ -117,6 +124,38 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Ground:
         ("`Cart` steht in Zeile 15 von `shop/cart.py`.", ""),
         ("`shop/cart.py` endet in Zeile 900.", "lines_hold"),
         ("The 304 logic is in `Cart.add`.", ""),
+        ("| method | use |\n|---|---|\n| `add(item, times=9)` | adds |", ""),
+        ("`add_all(item, often=9)` adds.", "calls_fit"),
+        ('```python\n>>> add_all("tea", often=True)\n```', "calls_fit"),
+        ('```python\nfrom elsewhere import add_all\n\nadd_all("tea", often=True)\n```', ""),
+        ("`Worker.pause()` waits.", "names_resolve"),
+        ("`Worker.join()` waits.", ""),
+        ("In `shop/cart.py`:\n\n- `limit = 20`\n- `SIZE = 2**15`", ""),
+        ("In `shop/cart.py`:\n\n- `limit = 30`", "values_hold"),
+        ("`Worker.limit = 30` lifts that.", ""),
+        ("From `shop/__main__.py`:\n\n- `--bind`\n- `--color` (default no)\n- `--json_output`", "lists_hold"),
+        ("From `shop/__main__.py`:\n\n- `--bind`\n- `--color`", ""),
+        ("`wc -l shop/__main__.py` says 6 lines.", ""),
+        ("`wc -l shop/__main__.py` says 9 lines.", "counts_are_right"),
+        ("The entry point is `shop.cart:run_all`.", "names_resolve"),
+        ("The entry point is `shop.cart:add_all`.", ""),
+        ("Run `shopfront --bind 80`.", ""),
+        ("Run `shopfront --dialect x`.", "commands_are_there"),
+        ("Run `shopctl --bind 80`.", "commands_are_there"),
+        ("```bash\ncomplete -F _shop shop\nmapfile -t lines < shop/cart.py\nvulture shop/cart.py\n```", ""),
+        ("When it is run, `left_margin < 10` is refused, and `size in (1, 2)` is not.", ""),
+        ("```python\nfrom multiprocessing import Pool, RLock\nfrom itertools import batched\n```", ""),
+        ("```python\nfrom shop.cart import Basket\n```", "imports_resolve"),
+        ('The message reads "no 42 left, and as such nothing can be added to it".', ""),
+        ('The message reads "no 42 left, and as such nothing can be removed from it".', "quotes_are_exact"),
+        ('It raises "the limit was set by Anna Lee to 20 pieces".', ""),
+        ('The docstring says "Put all in, see Cart.".', ""),
+        ('It fails with "Connection refused", or "No module named \'shop.till\'".', ""),
+        ("`fmt -o out.txt x.py` formats a file of yours.", ""),
+        ("It is in `x.py`.", "files_exist"),
+        ("`send_all` is yours.", ""),
+        ('RFC 9110 says "a client must not send it twice".', ""),
+        ('The docstring says "a client must not send it twice".', "quotes_are_exact"),
     ],
 )
 def test_only_what_is_asserted_and_certain_refuses(shop: Ground, answer: str, check: str) -> None:
