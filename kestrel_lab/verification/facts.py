@@ -59,11 +59,12 @@ def _unresolved(subject: Subject, said: Said, name: Name, *, sure: bool) -> Issu
         return found
     if "." in text and first not in ("self", "cls") and subject.symbols.resolves(text) == "yes":
         return None
-    if subject.names(last) or subject.tells(text) or _installed(text.split(".")) or _known_word(said, name):
+    own = text.isupper() and "_" in text and text.partition("_")[0].lower() in subject.home  # a setting that bears the workspace's name
+    if subject.names(last) or subject.tells(text) or _installed(text.split(".")) or (_known_word(said, name) and not own):
         return None
     if not name.sure and shutil.which(last, path=subject.path):
         return None
-    severity: Severity = "critical" if sure and name.sure and not _example(subject, said, name) else "minor"
+    severity: Severity = "critical" if sure and (name.sure or own) and not _example(subject, said, name) else "minor"
     return issue(severity, said.text, f"nothing here is called {text}", "use a name that the code has" + _like(subject, last))
 
 

@@ -28,6 +28,7 @@ PYTHONS: Final = re.compile(
 )
 """What Python, its library or the system says, which no workspace has to hold."""
 _STRING: Final = re.compile(r"\"([^\"\n]{6,})\"|'([^'\n]{6,})'")
+_BLOCK: Final = re.compile(r"\"{3}(.+?)\"{3}|'{3}(.+?)'{3}", re.DOTALL)
 _TOKEN: Final = re.compile(
     r"[rbfuRBFU]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|…|[-+*/%=!<>&|^~@:]+|[^\s\w]"
 )
@@ -76,6 +77,7 @@ def _templates(text: str) -> tuple[Template, ...]:
     """The texts in quotation marks that have places to be filled in."""
     joined = _PUT_IN.sub("{}", _ON.sub("", text)).replace("\\n", " ")
     found = [match[1] or match[2] for match in _STRING.finditer(joined)]
+    found += [line for match in _BLOCK.finditer(text) for line in (match[1] or match[2]).splitlines()]
     every = [Template(_HOLE.split(one)) for one in found if _HOLE.search(one)]
     return tuple(one for one in every if sum(map(bool, one.words)) >= 2)
 

@@ -158,7 +158,7 @@ def _has(text: str, number: str) -> bool:
     """Whether the number stands in the text, or is what a product in it comes to."""
     shown = f"{int(number):,}" if number.isdigit() else number
     pattern = re.compile(
-        rf"(?<![\w.])(?:{re.escape(number)}|{re.escape(shown)}|{re.escape(shown.replace(',', '_'))}|{re.escape(number.removesuffix('.0'))})(?!\w|\.\d)"
+        rf"(?<![\w.])(?:{re.escape(number)}|{re.escape(shown)}|{re.escape(shown.replace(',', '_'))}|{re.escape(number.removesuffix('.0'))})(?:\.0)*(?!\w|\.\d)"
     )
     return pattern.search(text) is not None or float(number) in _values(text)
 

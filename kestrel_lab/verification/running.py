@@ -104,7 +104,8 @@ def _python_problem(text: str) -> str:
             except (SyntaxError, ValueError, RecursionError):
                 continue
             return ""
-        return "" if re.search(r"^\s*(?:\.\.\.|…)", code, re.MULTILINE) else str(error)
+        begun = "expected 'except' or 'finally' block" in str(error)  # the block shows how a `try` begins
+        return "" if begun or re.search(r"^\s*(?:\.\.\.|…)", code, re.MULTILINE) else str(error)
     return ""
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kestrel_lab.verification.bindings import UNKNOWN, Binding, literal
+from kestrel_lab.verification.bindings import UNKNOWN, Binding, folded, literal
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.naming import Name, files_in, names_in
+from kestrel_lab.verification.naming import Name, code_in, files_in, names_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.wording import covered
 
@@ -64,10 +65,11 @@ def values_hold(subject: Subject) -> Iterator[Issue]:
     for said in subject.claims:
         if said.kind == "code":
             continue
-        for stated in _stated(said):
+        every = [(stated, "") for stated in _stated(said)] + list(_of_signatures(said))
+        for stated, function in every:
             if subject.stance(said, stated.name) != "asserted":
                 continue
-            found = _bindings(subject, said, stated)
+            found = _parameters(subject, said, stated, function) if function else _bindings(subject, said, stated)
             if found and all(one.value is not UNKNOWN for one in found) and not any(_same(stated, one.value) for one in found):
                 first = found[0]
                 shown = ", ".join(dict.fromkeys(repr(one.value) for one in found[:3]))
@@ -118,6 +120,42 @@ def _of_row(said: Said) -> Iterator[Stated]:
             if len(names) == 1 and (value := literal(written)) is not UNKNOWN:
                 start = said.text.find(names[0].text)
                 yield Stated(Name(names[0].text, start, start + len(names[0].text)), value, written, default=True)
+
+
+_SIGNATURE: Final = re.compile(r"(?:async )?(?:def )?(?P<name>[A-Za-z_][\w.]*)\((?P<all>(?:self|cls)\s*,.*)\)(?:\s*->.*)?:?")
+
+
+def _of_signatures(said: Said) -> Iterator[tuple[Stated, str]]:
+    """The defaults in signatures, which unlike calls begin with `self`, each with the name of the function."""
+    for code, at in code_in(said):
+        if (match := _SIGNATURE.fullmatch(code)) is None:
+            continue
+        try:
+            args = ast.parse(f"def _({match['all']}): ...").body[0].args  # type: ignore[attr-defined]  # a function
+        except SyntaxError:
+            continue
+        plain = [*args.posonlyargs, *args.args]
+        pairs = [
+            *zip(plain[len(plain) - len(args.defaults) :], args.defaults, strict=True),
+            *zip(args.kwonlyargs, args.kw_defaults, strict=True),
+        ]
+        for arg, default in pairs:
+            if default is not None and (value := folded(default)) is not UNKNOWN:
+                yield Stated(Name(arg.arg, at, at + len(code)), value, ast.unparse(default), default=True), match["name"]
+
+
+def _parameters(subject: Subject, said: Said, stated: Stated, function: str) -> list[Binding]:
+    """The defaults of the parameter in the function, or in those of that name that the sentence can mean."""
+    holder, _, last = function.rpartition(".")
+    owners = {holder.rpartition(".")[2]} if holder else {name.text.rpartition(".")[2] for name in names_in(said)}
+    found = [
+        one
+        for path in subject.files.having(stated.name.text)[: 10 * _MOST]
+        for one in subject.symbols.bound(path).get(stated.name.text, ())
+        if one.parameter and one.owners and one.owners[-1] == last
+    ]
+    within = [one for one in found if owners & set(one.owners[:-1])]
+    return within if within or holder else found
 
 
 def _name(match: re.Match[str]) -> Name:

@@ -17,7 +17,7 @@ _FUNCTION_TEXT: Final = """the a an is are of to in and it not for with that thi
 _FUNCTION: Final = frozenset(_FUNCTION_TEXT.split())
 _CODE: Final = re.compile(r"``[^\n]+?``|`[^`\n]*`|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]")
 _BREAK: Final = re.compile(
-    r"[;:?!]\s|\.\s|\s[—–-]\s|—|\||,?\s\b(?:but|whereas|while|because|since|so|aber|sondern|während|weil|denn|mais|pero|sino)\b|,\s(?:and|so|which|und|et|y)\b",
+    r"[;:?!]\s|(?<!\be\.g)(?<!\bi\.e)(?<!\bz\.B)(?<!\bd\.h)(?<!\bcf)(?<!\bvs)\.\s|\s[—–-]\s|—|\||,?\s\b(?:but|whereas|while|because|since|so|aber|sondern|während|weil|denn|mais|pero|sino)\b|,\s(?:and|so|which|und|et|y)\b",
     re.IGNORECASE,
 )
 _DENY: Final = re.compile(

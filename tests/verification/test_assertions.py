@@ -82,6 +82,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     (folder / "shop" / "__main__.py").write_text(
         'import argparse\n\nparser = argparse.ArgumentParser(prog="shopfront")\nparser.add_argument("--bind")\nparser.add_argument("--color")\n\n'
     )
+    (folder / "shop" / "told.py").write_text(
+        '# SQLite prior to 3.24.0 cannot do that.\nTOLD = """Nothing was done within {} seconds!\n\nAsked for: {!r}\n"""\n'
+    )
     return Ground(folder)
 
 
@@ -156,6 +159,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Ground:
         ("`send_all` is yours.", ""),
         ('RFC 9110 says "a client must not send it twice".', ""),
         ('The docstring says "a client must not send it twice".', "quotes_are_exact"),
+        ("The signature is `Cart.add(self, item, times=9, *, dry=False)`.", "values_hold"),
+        ("The signature is `Cart.add(self, item: str, times: int = 3, *, dry: bool = False)`.", ""),
+        ("Its signature in `shop/cart.py` is `__init__(self, limit=30)`.", "values_hold"),
+        ('It prints "Nothing was done within 30 seconds!" and what was asked for.', ""),
+        ('It prints "Nothing was kept within 30 seconds!" and what was asked for.', "quotes_are_exact"),
+        ("The loop begins so:\n\n```python\nfor item in items:\n    try:\n        add(item)\n```", ""),
+        ("The loop begins so:\n\n```python\nfor item in items:\n    add(item\n```", "blocks_parse"),
+        ("It needs SQLite 3.24 or newer.", ""),
+        ("Proposed test, e.g. in `tests/shop/test_sizes.py`: add it.", ""),
+        ("Set the environment variable `SHOP_RETRIES` for it.", "names_resolve"),
+        ("See notes.txt for more.", "files_exist"),
+        ("Put it into notes.txt.", ""),
     ],
 )
 def test_only_what_is_asserted_and_certain_refuses(shop: Ground, answer: str, check: str) -> None:
