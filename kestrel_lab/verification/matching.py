@@ -138,7 +138,8 @@ def nearly_in(quote: str, texts: Iterable[str]) -> str:
                 window[known[place + size - 1]] += 1
             if sum(min(count, window[word]) for word, count in wanted.items()) >= _NEAR * size:
                 found = known[place : place + size]
-                if SequenceMatcher(None, words, found, autojunk=False).ratio() >= _NEAR:
+                alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
+                if max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio()) >= _NEAR:
                     return " ".join(found)
     return ""
 

@@ -120,17 +120,20 @@ def numbers_are_there(subject: Subject) -> Iterator[Issue]:
         plain = _without_places(said.text)
         for match in _NUMBER.finditer(plain):
             number = match["number"].replace(",", "").replace("_", "")
-            if _ROUGH.search(plain[: match.start()]) or number in ("0", "1", "2") or (len(number) == 4 and number.startswith(("19", "20"))):
+            if number in ("0", "1", "2") or (len(number) == 4 and number.startswith(("19", "20"))):
                 continue
-            texts = _texts(subject, said)
+            rough = _ROUGH.search(plain[: match.start()])
+            texts = _cited(subject, said) if rough else [*_cited(subject, said), *_named(subject, said)]
             if any(_has(text, number) for text in (*texts, subject.told)) or stance(said.text, match.start(), match.end(), said.lead) in (
                 "to be made",
                 "supposed",
             ):
                 continue
-            if line := _other(said, plain, match, texts or [subject.told]):
+            if line := _measured(plain, match, _cited(subject, said)) or (
+                "" if rough else _other(said, plain, match, texts or [subject.told])
+            ):
                 yield issue("major", said.text, f"the number {match['number']} is not what is there: {line.strip()}", "look the number up")
-            elif texts:
+            elif texts and not rough:
                 yield issue("minor", said.text, f"the number {match['number']} is not in what the sentence names", "look the number up")
 
 
@@ -146,12 +149,16 @@ def _without_places(text: str) -> str:
     return re.sub(r"^\s*\d+[.)]\s", lambda match: " " * len(match[0]), covered(text))
 
 
-def _texts(subject: Subject, said: Said) -> list[str]:
-    """What the sentence names: lines, files, functions and classes."""
+def _cited(subject: Subject, said: Said) -> list[str]:
+    """What the places that the sentence cites hold."""
+    return [span.text for one in citations(said.text) if (span := resolve(one, subject.spans, subject.files.read)) is not None]
+
+
+def _named(subject: Subject, said: Said) -> list[str]:
+    """The texts of the files that the sentence names, and of those with the functions and classes that it does."""
     found = [path for file in files_in(said) for path in subject.files.named(file.text)]
     found += [one.path for name in names_in(said) for one in subject.symbols.defined(name.text.rpartition(".")[2]) if one.kind != "name"]
-    cited = [span.text for one in citations(said.text) if (span := resolve(one, subject.spans, subject.files.read)) is not None]
-    return [*cited, *(subject.files.read(path) or "" for path in dict.fromkeys(found))]
+    return [subject.files.read(path) or "" for path in dict.fromkeys(found)]
 
 
 def _has(text: str, number: str) -> bool:
@@ -175,6 +182,21 @@ def _values(text: str) -> frozenset[float]:
         if isinstance(value, int | float):
             found.add(float(value))
     return frozenset(found)
+
+
+def _measured(plain: str, match: re.Match[str], cited: list[str]) -> str:
+    """A cited line on the same subject that has another number of the same unit, behind the same `above` or `at most` if there is one."""
+    unit = re.match(r"\*{0,2}\s?(?P<unit>[A-Za-zµ°][\w/°]*|%)", plain[match.end() :])
+    if unit is None:
+        return ""
+    rough = _ROUGH.search(plain[: match.start()])
+    before = rf"{re.escape(rough[0].strip())}\W+" if rough else ""
+    pattern = re.compile(rf"{before}\d[\d.,_]*\s?{re.escape(unit['unit'])}(?!\w)", re.IGNORECASE)
+    about = telling(plain)
+    return next(
+        (line for text in cited for line in text.splitlines() if pattern.search(line) and len(telling(line) & about) >= 2),
+        "",
+    )
 
 
 def _other(said: Said, plain: str, match: re.Match[str], texts: list[str]) -> str:
