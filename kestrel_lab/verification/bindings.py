@@ -125,6 +125,8 @@ def _walk(node: ast.AST, path: str, owners: tuple[str, ...]) -> Iterator[tuple[s
                         yield key.value, Binding(folded(value), path, key.lineno, owners)
             case ast.keyword(arg=str(name), value=value):
                 yield name, Binding(folded(value), path, value.lineno, owners)
+            case ast.Call(func=ast.Attribute(attr="get" | "pop" | "setdefault"), args=[ast.Constant(value=str(name)), value]):
+                yield name, Binding(folded(value), path, value.lineno, owners, parameter=True)
             case ast.Compare(left=left, comparators=comparators):
                 yield from _compared(left, comparators, path, owners)
             case _:

@@ -15,7 +15,7 @@ from kestrel_lab.verification.issues import Issue, Severity, issue
 from kestrel_lab.verification.naming import Name, files_in, names_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.symbols import BUILTINS, installed, source_of
-from kestrel_lab.verification.wording import PLACEHOLDER
+from kestrel_lab.verification.wording import PLACEHOLDER, covered
 
 _SOURCED: Final = re.compile(
     r"\b(?:according to|source|see|documented at|as described|reports?|per the|cited|read at|from)\b[^.]{0,40}$", re.IGNORECASE
@@ -64,8 +64,21 @@ def _unresolved(subject: Subject, said: Said, name: Name, *, sure: bool) -> Issu
         return None
     if not name.sure and shutil.which(last, path=subject.path):
         return None
-    severity: Severity = "critical" if sure and (name.sure or own) and not _example(subject, said, name) else "minor"
+    certain = sure and (name.sure or own) and not _PROPOSED.search(covered(said.text)[: name.start]) and not _numbered(subject, last)
+    severity: Severity = "critical" if certain and not _example(subject, said, name) else "minor"
     return issue(severity, said.text, f"nothing here is called {text}", "use a name that the code has" + _like(subject, last))
+
+
+_PROPOSED: Final = re.compile(
+    r"\b(?:you|we|I|one)(?: (?:could|might|would)\b|['’]d\b)|\bof your own\b|\b(?:könnte|würde)\w*\b", re.IGNORECASE
+)
+"""What makes a sentence a proposal, however many clauses later a name stands: one that is not there is then to be made."""
+
+
+def _numbered(subject: Subject, name: str) -> bool:
+    """Whether it is the third or so of names that the code makes with a number, as it does `toc_3`."""
+    begun = re.sub(r"\d+(?:_\d+)*$", "", name)
+    return begun != name and len(begun) > 2 and any(begun in text for _, text in subject.files.texts())
 
 
 def _example(subject: Subject, said: Said, name: Name) -> bool:

@@ -210,8 +210,16 @@ def _line_issue(subject: Subject, said: Said, cited: Citation, *, shows: bool) -
         return issue("critical" if cited.last >= cited.first else "minor", said.text, what, fix)
     if (shows and said.text.endswith(":")) or _fits(subject, said, cited, text):
         return None
+    if said.kind == "row" and _within(subject, said, cited):
+        return None  # the row may mean what another of its cells says of the definition
     what = f"{where} has nothing of what the sentence says of it{_rather(subject, said, cited)}"
     return issue("major", said.text, what, "read the file and name the right lines")
+
+
+def _within(subject: Subject, said: Said, cited: Citation) -> bool:
+    """Whether the place is in a class or function that the row names."""
+    places = _owners(subject, [name.text for name in names_in(said)], next(iter(subject.files.named(cited.path)), ""))
+    return any(_overlap(place, cited) for place in places)
 
 
 def _fits(subject: Subject, said: Said, cited: Citation, text: str) -> bool:
@@ -347,6 +355,7 @@ def definitions_are_there(subject: Subject) -> Iterator[Issue]:
             for name in names_in(said)
             if (name.sure or subject.symbols.defined(name.text)) and subject.stance(said, name) == "asserted"
         ]
+        named = [name for name in named if name.text.lower() not in subject.home]  # what the package is called is in no file of it
         if named:
             yield from _not_in(subject, said, named, paths)
 

@@ -83,7 +83,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Ground:
         'import argparse\n\nparser = argparse.ArgumentParser(prog="shopfront")\nparser.add_argument("--bind")\nparser.add_argument("--color")\n\n'
     )
     (folder / "shop" / "told.py").write_text(
-        '# SQLite prior to 3.24.0 cannot do that.\n\n\n# Above 70 items the cart stays closed.\nTOLD = """Nothing was done within {} seconds!\n\nAsked for: {!r}\n"""\n'
+        '# SQLite prior to 3.24.0 cannot do that.\n\n\n# Above 70 items the cart stays closed.\nTOLD = """Nothing was done within {} seconds!\n\nAsked for: {!r}\n"""\n\n\ndef kept(**more):\n    return "cart_" + str(more.pop("weight", 40))\n'
     )
     return Ground(folder)
 
@@ -170,6 +170,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Ground:
         ("Proposed test, e.g. in `tests/shop/test_sizes.py`: add it.", ""),
         ("Set the environment variable `SHOP_RETRIES` for it.", "names_resolve"),
         ("See notes.txt for more.", "files_exist"),
+        ("| class | items | where |\n|---|---|---|\n| `Cart` | `times=3` | `shop/cart.py:20` |", ""),
+        ("You could wrap it in a module of your own, with a function `add_or_wait(item, seconds)`.", ""),
+        ("The carts are called `cart_1`, `cart_2` and so on.", ""),
+        ("It is called `till_1`.", "names_resolve"),
+        ("`shop` is explained in `shop/told.py`.", ""),
+        ("| option | default |\n|---|---|\n| `weight` | `40` |", ""),
+        ("| option | default |\n|---|---|\n| `weight` | `60` |", "values_hold"),
         ("Above 90 items the cart is closed [shop/told.py:4].", "numbers_are_there"),
         ("Above 70 items the cart is closed [shop/told.py:4].", ""),
         ("The cart, with about 90 items, is closed [shop/told.py:4].", ""),
