@@ -216,10 +216,14 @@ def _line_issue(subject: Subject, said: Said, cited: Citation, *, shows: bool) -
     return issue("major", said.text, what, "read the file and name the right lines")
 
 
+_BEGINNING: Final = 20
+"""Lines."""
+
+
 def _within(subject: Subject, said: Said, cited: Citation) -> bool:
-    """Whether the place is in a class or function that the row names."""
+    """Whether the place is where a class or function that the row names begins: in its signature, its docstring, its `__init__`."""
     places = _owners(subject, [name.text for name in names_in(said)], next(iter(subject.files.named(cited.path)), ""))
-    return any(_overlap(place, cited) for place in places)
+    return any(_overlap(place, cited) and cited.first - place.first <= _BEGINNING for place in places)
 
 
 def _fits(subject: Subject, said: Said, cited: Citation, text: str) -> bool:
