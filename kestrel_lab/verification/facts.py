@@ -64,7 +64,8 @@ def _unresolved(subject: Subject, said: Said, name: Name, *, sure: bool) -> Issu
         return None
     if not name.sure and shutil.which(last, path=subject.path):
         return None
-    certain = sure and (name.sure or own) and not _PROPOSED.search(covered(said.text)[: name.start]) and not _numbered(subject, last)
+    proposed = _PROPOSED.search(covered(said.text)[: name.start]) or _READERS.search(covered(said.text))
+    certain = sure and (name.sure or own) and not proposed and not _numbered(subject, last)
     severity: Severity = "critical" if certain and not _example(subject, said, name) else "minor"
     return issue(severity, said.text, f"nothing here is called {text}", "use a name that the code has" + _like(subject, last))
 
@@ -73,6 +74,9 @@ _PROPOSED: Final = re.compile(
     r"\b(?:you|we|I|one)(?: (?:could|might|would)\b|['’]d\b)|\bof your own\b|\b(?:könnte|würde)\w*\b", re.IGNORECASE
 )
 """What makes a sentence a proposal, however many clauses later a name stands: one that is not there is then to be made."""
+
+
+_READERS: Final = re.compile(r"\b(?:from|in|of) your (?:own )?(?:app|application|code|project|module|script)\b", re.IGNORECASE)
 
 
 def _numbered(subject: Subject, name: str) -> bool:

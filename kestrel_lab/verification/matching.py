@@ -38,6 +38,8 @@ _LOOKED_THROUGH: Final = 400_000
 """Characters of a text that is searched for something like a quote."""
 
 
+_RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
+"""What Python puts before the message of an exception."""
 _ROLE: Final = re.compile(r":[a-z][\w:+-]*:`(?:~[\w.]*\.(?=\w))?")
 _ON: Final = re.compile(r"[\"']\s*(?:#[^\n]*)?\\?\n\s*(?:\+\s*)?[fbruFBRU]{0,2}[\"']")
 """Where a string goes on in the next line."""
@@ -60,6 +62,7 @@ def said_in(text: str) -> str:
 
 def quoted_in(quote: str, texts: Iterable[str]) -> bool:
     """Whether the words of the quote stand in one of the texts, what it leaves out or fills in aside."""
+    quote = _RAISED.sub("", quote)
     parts = [
         " ".join(words) for part in _GAP.split(_HOLE.sub("…", quote)) if len(words := spoken(part)) > 1 or (words and len(words[0]) > 3)
     ]
@@ -68,7 +71,7 @@ def quoted_in(quote: str, texts: Iterable[str]) -> bool:
 
 def _filled(quote: str, text: str) -> bool:
     """Whether the quote is what a template of the text, or a part of it, becomes with something put in."""
-    words = spoken(re.sub(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ", "", quote))
+    words = spoken(quote)
     return any(_fills(words, template) for template in _templates(text) if not template.isdisjoint(words))
 
 

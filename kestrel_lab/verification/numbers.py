@@ -28,6 +28,7 @@ _ROUGH: Final = re.compile(
     r"(?:\babout|\baround|\broughly|\bapprox\w*|\bsome|\bover|\bunder|\bless than|\bmore than|\bat least|\bat most|\bup to|\bnearly|\balmost|\bsay,?|~|≈|\bexceed\w*|\babove|\bbelow|\bbeyond|\b(?:great|few|larg|long|short|small|high|low)er than|\bmehr als|\bweniger als|\bmindestens|\bhöchstens|\büber|\bunter|\bbis zu|\bplus de|\bmoins de|\bau moins|\bau plus|\bmás de|\bmenos de|\betwa|\brund|\bknapp|\bca\.|\benviron|\bunos)\W*$",
     re.IGNORECASE,
 )
+_SUM: Final = re.compile(r"[\d.]+(?:\s*[+×*/]\s*[\d.]+)+\s*=\s*[\d.,]+")
 _WORDS_TEXT: Final = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
 _GERMAN_TEXT: Final = "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn zwanzig"
 NUMERALS: Final = {word: value for text in (_WORDS_TEXT, _GERMAN_TEXT) for value, word in enumerate(text.split())}
@@ -122,6 +123,8 @@ def numbers_are_there(subject: Subject) -> Iterator[Issue]:
             number = match["number"].replace(",", "").replace("_", "")
             if number in ("0", "1", "2") or (len(number) == 4 and number.startswith(("19", "20"))):
                 continue
+            if any(found.start() <= match.start() < found.end() for found in _SUM.finditer(plain)):
+                continue  # the answer works it out
             rough = _ROUGH.search(plain[: match.start()])
             texts = _cited(subject, said) if rough else [*_cited(subject, said), *_named(subject, said)]
             if any(_has(text, number) for text in (*texts, subject.told)) or stance(said.text, match.start(), match.end(), said.lead) in (

@@ -210,10 +210,9 @@ def _line_issue(subject: Subject, said: Said, cited: Citation, *, shows: bool) -
         return issue("critical" if cited.last >= cited.first else "minor", said.text, what, fix)
     if (shows and said.text.endswith(":")) or _fits(subject, said, cited, text):
         return None
-    if said.kind == "row" and _within(subject, said, cited):
-        return None  # the row may mean what another of its cells says of the definition
     what = f"{where} has nothing of what the sentence says of it{_rather(subject, said, cited)}"
-    return issue("major", said.text, what, "read the file and name the right lines")
+    sure = not _within(subject, said, cited) and not said.text.startswith("(")  # which is of the sentence before
+    return issue("major" if sure else "minor", said.text, what, "read the file and name the right lines")
 
 
 _BEGINNING: Final = 20
@@ -221,9 +220,9 @@ _BEGINNING: Final = 20
 
 
 def _within(subject: Subject, said: Said, cited: Citation) -> bool:
-    """Whether the place is where a class or function that the row names begins: in its signature, its docstring, its `__init__`."""
+    """Whether the place is where a class or function that a row names begins: it may be of something else there."""
     places = _owners(subject, [name.text for name in names_in(said)], next(iter(subject.files.named(cited.path)), ""))
-    return any(_overlap(place, cited) and cited.first - place.first <= _BEGINNING for place in places)
+    return said.kind == "row" and any(_overlap(place, cited) and cited.first - place.first <= _BEGINNING for place in places)
 
 
 def _fits(subject: Subject, said: Said, cited: Citation, text: str) -> bool:

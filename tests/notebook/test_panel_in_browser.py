@@ -463,7 +463,7 @@ def node(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=f"step {name},")
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+@pytest.mark.parametrize("theme", ["JupyterLab Dark"])
 def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
     """Steps show their state as it changes and appear as they grow; Enter leads to what a step did; saved HTML has the graph."""
     name = theme.split()[1].lower()
