@@ -126,7 +126,7 @@ def rg() -> str:
 
 
 def _paths(listed: bytes) -> list[str]:
-    return [name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0")]
+    return [name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0") if name]
 
 
 def stamp(folder: Path, path: str) -> Stamp | str:

@@ -140,6 +140,16 @@ def test_every_file_has_an_explanation(tmp_path: Path, repository: bool) -> None
     index.close()
 
 
+def test_a_folder_that_its_repository_ignores_is_listed_all_the_same(tmp_path: Path) -> None:
+    """An installed package in the `.venv` of a checkout is a workspace like any other."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("held/\n")
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "a.py").write_text("x = 1\n")
+    assert files_of(tmp_path / "held") == ["a.py"]
+    assert files_of(tmp_path) == [".gitignore"]
+
+
 def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) -> None:
     """Submodules and repositories in a subfolder are found like in a plain folder; what they or the outer one ignore is not."""
     quiet = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=n", "-c", "user.email=e"]
