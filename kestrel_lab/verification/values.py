@@ -23,13 +23,14 @@ _CODED: Final = re.compile(
     r"`+(?P<all>(?P<quote>[\"']?)(?:self\.|cls\.)?(?P<name>[A-Za-z_][\w.]*)(?P=quote)(?P<type>\s*:[^=`]+?)?(?P<sign>\s*=\s*|:\s+)(?P<value>[^`=][^`]*?))`+"
 )
 _NAMED: Final = r"`(?P<name>[A-Za-z_][\w.]*)(?:\(\))?`"
+_IN: Final = r"(?: (?:in|of|from) `[^`\n]+`)?"
 _FORMS: Final = tuple(
     re.compile(text, re.IGNORECASE)
     for text in (
-        rf"{_NAMED}\S{{0,2}},? (?:which |that |always |it )?(?:(?:is |are )?(?:by )?defaults?(?: is)?(?: to)?|is set to|is by default|ist standardmäßig|est par défaut|es por defecto) (?:to )?{_VALUE}",
+        rf"{_NAMED}{_IN}\S{{0,2}},? (?:which |that |always |it )?(?:(?:is |are )?(?:by )?defaults?(?: is)?(?: to)?|is set to|is by default|ist standardmäßig|est par défaut|es por defecto) (?:to )?{_VALUE}",
         rf"\bdefault(?: value)?(?: for| of)(?: the)?(?: \w+)? {_NAMED}(?: \w+ `[\w.]+`)? (?:is|=|ist) {_VALUE}",
         rf"{_NAMED} \((?:by default|defaults? to|default:?|standardmäßig|par défaut|=) {_VALUE}",
-        rf"{_NAMED}(?: =| is| ist|:| –| —| -) {_VALUE}",
+        rf"{_NAMED}{_IN}(?: =| is| ist|:| –| —| -) {_VALUE}",
     )
 )
 _VALUE_OF: Final = re.compile(rf"\bvalue of {_VALUE}")
