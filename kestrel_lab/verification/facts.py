@@ -82,7 +82,10 @@ _READERS: Final = re.compile(r"\b(?:from|in|of) your (?:own )?(?:app|application
 def _numbered(subject: Subject, name: str) -> bool:
     """Whether it is the third or so of names that the code makes with a number, as it does `toc_3`."""
     begun = re.sub(r"\d+(?:_\d+)*$", "", name)
-    return begun != name and len(begun) > 2 and any(begun in text for _, text in subject.files.texts())
+    if begun == name or len(begun) < 3:
+        return False
+    made = re.compile(rf"{re.escape(begun)}[\"'{{%]")  # a string that ends so, or goes on with what is put in
+    return any(begun in text and made.search(text) for _, text in subject.files.texts())
 
 
 def _example(subject: Subject, said: Said, name: Name) -> bool:

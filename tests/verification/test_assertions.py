@@ -177,6 +177,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Ground:
         ("You could wrap it in a module of your own, with a function `add_or_wait(item, seconds)`.", ""),
         ("The carts are called `cart_1`, `cart_2` and so on.", ""),
         ("It is called `till_1`.", "names_resolve"),
+        ("Its class is `BigCart2`, its function `add_all_3`.", "names_resolve"),
         ("`shop` is explained in `shop/told.py`.", ""),
         ("| option | default |\n|---|---|\n| `weight` | `40` |", ""),
         ("| option | default |\n|---|---|\n| `weight` | `60` |", "values_hold"),
