@@ -237,7 +237,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="with --answers: show the answers that were judged wrongly")
     asked = parser.parse_args(arguments)
     if asked.answers is not None:
-        return int(not report(judged(asked.answers), show=asked.show))
+        try:
+            return int(not report(judged(asked.answers), show=asked.show))
+        except (OSError, LookupError, ValueError) as error:
+            parser.error(f"{asked.answers}: no answers can be read from it: {error}; a line is an object with id, workspace, question, answer and true")
     asked.out.mkdir(parents=True, exist_ok=True)
     auc = {} if asked.data is None else show_claims(asked.data, asked.out)
     kept = {"auroc": auc, "answers": show_answers(asked.seed)}
