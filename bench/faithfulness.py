@@ -240,7 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return int(not report(judged(asked.answers), show=asked.show))
         except (OSError, LookupError, ValueError) as error:
-            parser.error(f"{asked.answers}: no answers can be read from it: {error}; a line is an object with id, workspace, question, answer and true")
+            parser.error(
+                f"{asked.answers}: no answers can be read from it: {error}; a line is an object with id, workspace, question, answer and true"
+            )
     asked.out.mkdir(parents=True, exist_ok=True)
     auc = {} if asked.data is None else show_claims(asked.data, asked.out)
     kept = {"auroc": auc, "answers": show_answers(asked.seed)}
