@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.core.spans import Span, answered
-from kestrel_lab.evals.stats import wilson
+from kestrel_lab.core.citations import Span, answered
+from kestrel_lab.evals.stats.intervals_and_tests import wilson
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.issues import Issue, refused
 from kestrel_lab.verification.subject import Ground, Made, Subject

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.retrieval import Counts, check_out
-from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import Weights, is_peripheral, is_test
 from kestrel_lab.retrieval.search import Search
 from kestrel_lab.views.text import table_text

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench import natural_answers as natural
 from bench.answer_files import judged, report
+from bench.faithfulness_seeds import FAULTS, Facts, made_up, true_answers
 from bench.heldout_answers import FALSE, LATER_FALSE, LATER_TRUE, TRUE, placed
-from kestrel_lab.evals.seeded import FAULTS, Facts, made_up, true_answers
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.issues import refused
 from kestrel_lab.verification.subject import Ground, Subject

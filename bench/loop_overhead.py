@@ -63,8 +63,8 @@ def _server() -> Iterator[str]:
 
 async def _measure(home: Path, address: str, runs: int) -> list[dict[str, float]]:
     from kestrel_lab import Lab, tool
-    from kestrel_lab.models.litellm_model import LiteLLMModel
-    from kestrel_lab.models.wire import tools_to_wire
+    from kestrel_lab.models.chat_format import tools_to_wire
+    from kestrel_lab.models.litellm.model import LiteLLMModel
 
     @tool(effect="pure")
     async def look_up(topic: str, limit: int) -> str:

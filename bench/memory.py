@@ -23,11 +23,11 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.notes import Note
-from kestrel_lab.log.store import SessionStore
-from kestrel_lab.memory.nearest import VectorIndex
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.memory.embeddings import note_embedder
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
 from kestrel_lab.memory.table import NoteTable
-from kestrel_lab.memory.vectors import note_embedder
+from kestrel_lab.memory.vector_search import VectorIndex
 from kestrel_lab.views.text import table_text
 
 OWN = Path(__file__).parents[1] / "datasets" / "memory"

@@ -22,8 +22,8 @@ import numpy as np
 
 from bench.job import asked, peak_mb, tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
-from kestrel_lab.log.store import SessionStore
-from kestrel_lab.memory.nearest import VectorIndex
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.memory.vector_search import VectorIndex
 from kestrel_lab.views.text import table_text
 
 BOUND_MS = 50.0

@@ -63,8 +63,8 @@ async def _measure(carry_out: Callable[[Plan], Awaitable[int]], *, runs: int) ->
 
 
 async def _scheduler(plan: Plan) -> int:
-    from kestrel_lab.core.limits import Limits
-    from kestrel_lab.engine.scheduler import StepScheduler
+    from kestrel_lab.core.run_types import Limits
+    from kestrel_lab.runtime.execution.scheduler import StepScheduler
 
     ran = 0
 

@@ -26,12 +26,12 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.evals.stats import wilson
-from kestrel_lab.memory.vectors import default_embedder
+from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.retrieval.cascade import Cascade
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.meaning import Meaning
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
+from kestrel_lab.retrieval.semantic import Meaning
 from kestrel_lab.views.text import table_text
 
 NOT_REPORTED = "sympy/sympy"

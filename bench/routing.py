@@ -9,9 +9,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kestrel_lab.evals.importers.routing import read_routing
-from kestrel_lab.evals.routers import RouterCurve, chance_router, router_curve, routers_figure
-from kestrel_lab.models.routing import kind_of_work
+from bench.routing_metrics import RouterCurve, chance_router, router_curve, routers_figure
+from kestrel_lab.evals.importers.routing_data import read_routing
+from kestrel_lab.models.router import kind_of_work
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from bench.job import asked, tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
-from kestrel_lab.tools.environment import clean_environment
-from kestrel_lab.tools.process import run_launched, run_process
-from kestrel_lab.tools.sandbox.choose import verdict
+from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_for
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.recipes import bwrap_path, launch_for
+from kestrel_lab.tools.sandbox.select import verdict
+from kestrel_lab.tools.shell.environment import clean_environment
+from kestrel_lab.tools.shell.process import run_launched, run_process
 
 COMMAND = ["bash", "--noprofile", "--norc", "-c", "true"]
 _PLAIN, _BARE = "a child process", "bubblewrap, bare"

@@ -39,7 +39,7 @@ class Found:
 
 def measured(frame: pd.DataFrame) -> list[Found]:
     """One entry per family and strategy, in the order of the suite."""
-    from kestrel_lab.evals.stats import proportion_interval
+    from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 
     found = []
     for (family, strategy), part in frame.groupby(["family", "config"], sort=False):

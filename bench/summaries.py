@@ -8,13 +8,11 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.job import asked, peak_mb, tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
-
-if TYPE_CHECKING:
-    from kestrel_lab.log.store import EvalRow
+from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_trial
 
 _COMPARE = "kestrel_lab, compare two runs of 500 × 5"
 _STORED = "kestrel_lab, 10,000 stored trials"
@@ -49,7 +47,6 @@ BENCHMARK = Benchmark(
 
 def _rows(count: int, seed: int) -> Iterator[EvalRow]:
     from kestrel_lab.evals.metrics import METRICS
-    from kestrel_lab.log.store import EvalRow
 
     chance = random.Random(seed)
     hard = [chance.random() for _ in range(_SCENARIOS)]
@@ -73,7 +70,7 @@ def _rows(count: int, seed: int) -> Iterator[EvalRow]:
 
 def _warm() -> None:
     """Load what the clock is not about."""
-    from kestrel_lab.evals.moments import Moments, mean_of
+    from kestrel_lab.evals.stats.welford import Moments, mean_of
 
     one, two = Moments(), Moments()
     one.add(1.0)
@@ -83,7 +80,7 @@ def _warm() -> None:
 
 def _compare(*, quick: bool) -> None:
     from kestrel_lab.checks.answer import AnswerContains
-    from kestrel_lab.evals.comparison import Comparison, Side
+    from kestrel_lab.evals.commits.comparison import Comparison, Side
     from kestrel_lab.evals.suite import Config, Scenario, Suite
 
     import_module("pandas")
@@ -105,14 +102,14 @@ def _compare(*, quick: bool) -> None:
 def _summarise(home: Path, count: int) -> None:
     import subprocess
 
-    from kestrel_lab.evals.reducer import reduced
-    from kestrel_lab.log.store import SessionStore
+    from kestrel_lab.evals.summaries.streaming_summary import reduced
+    from kestrel_lab.eventlog.store import SessionStore
 
     subprocess.run([sys.executable, "-m", "bench.summaries", "fill", str(count), str(home)], check=True)
     _warm()
     store = SessionStore(home / "kestrel.db")
     wall, cpu = time.perf_counter(), time.process_time()
-    (summary,) = reduced(store.each_eval_run(suite="bench", latest=True), "fail").summaries()
+    (summary,) = reduced(each_stored_trial(store, suite="bench", latest=True), "fail").summaries()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     store.close()
     if summary["trials"] != count or not summary["low"] < summary["success_rate"] < summary["high"]:
@@ -121,12 +118,12 @@ def _summarise(home: Path, count: int) -> None:
 
 
 def _fill(home: Path, count: int) -> None:
-    from kestrel_lab.log.store import SessionStore
+    from kestrel_lab.eventlog.store import SessionStore
 
     home.mkdir(parents=True, exist_ok=True)
     store = SessionStore(home / "kestrel.db")
     for number, row in enumerate(_rows(count, 0), 1):
-        done = store.add_eval_run(row)
+        done = store_trial(store, row)
         if number % 1000 == 0:
             done.result()  # so that what waits to be written stays small
     store.close()

@@ -48,7 +48,7 @@ class Score:
 def ours(**settled: Any) -> Callable[[Sequence[Asked]], list[Answer]]:
     """Our reader, with what the asker has settled."""
     from kestrel_lab.core.errors import UsageError
-    from kestrel_lab.tools.timeexpr.parse import parse_relative
+    from kestrel_lab.tools.timeparse.parse import parse_relative
 
     def read(rows: Sequence[Asked]) -> list[Answer]:
         answers: list[Answer] = []

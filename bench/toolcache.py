@@ -12,12 +12,12 @@ from typing import Any
 from bench.job import tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.engine.caching import ToolCaching
-from kestrel_lab.engine.supervisor import RuntimeSupervisor
 from kestrel_lab.middleware.compose import compose
-from kestrel_lab.tools.native import native_tools
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.runtime.context.tool_cache import ToolCaching
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+from kestrel_lab.tools.builtin import native_tools
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import ToolContext
 
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("read_file", {"path": "d0/f0.py"}),

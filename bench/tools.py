@@ -21,8 +21,8 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.memory.vectors import default_embedder
-from kestrel_lab.tools.toolsearch import Described, ToolIndex, Weights, names
+from kestrel_lab.memory.embeddings import default_embedder
+from kestrel_lab.tools.tool_search import Described, ToolIndex, Weights, names
 from kestrel_lab.views.text import table_text
 
 AT = 5

@@ -97,7 +97,7 @@ def _agent(effect: Effect, home: Path) -> Callable[[int, Count], Callable[[], Aw
 
 def _check_log(home: Path) -> None:
     """Read the log anew, as after a crash: an event less than there must be ends the program."""
-    from kestrel_lab.log.store import SessionStore
+    from kestrel_lab.eventlog.store import SessionStore
 
     for turns in (20, 100):
         store = SessionStore(home / str(turns) / "kestrel.db")

@@ -12,6 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.version import __version__
+from kestrel_lab.host import safe_imports as modules
+
+modules.guard()
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -19,15 +22,14 @@ if TYPE_CHECKING:
     from kestrel_lab.agents import GraphAgent, LLMAgent, ReActAgent
     from kestrel_lab.core.calls import Danger, Usage
     from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, RunFailed, UsageError
-    from kestrel_lab.core.limits import Limits
     from kestrel_lab.core.plan import Plan, Step
-    from kestrel_lab.core.states import RunStatus
-    from kestrel_lab.engine.run import Run
-    from kestrel_lab.evals.compare import Comparison
-    from kestrel_lab.evals.result import EvalResult
+    from kestrel_lab.core.run_types import Limits, RunStatus
+    from kestrel_lab.evals.commits.compare import Comparison
+    from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
+    from kestrel_lab.runtime.run import Run
     from kestrel_lab.tools.decorator import tool
-    from kestrel_lab.tools.registry import Tool, Toolbox, ToolContext
+    from kestrel_lab.tools.tool import Tool, Toolbox, ToolContext
 
 __all__ = [
     "ApprovalRequired",
@@ -57,24 +59,24 @@ __all__ = [
 
 _HOMES = {
     "ApprovalRequired": "kestrel_lab.core.errors",
-    "Comparison": "kestrel_lab.evals.compare",
+    "Comparison": "kestrel_lab.evals.commits.compare",
     "Danger": "kestrel_lab.core.calls",
-    "EvalResult": "kestrel_lab.evals.result",
+    "EvalResult": "kestrel_lab.evals.execution.result",
     "GraphAgent": "kestrel_lab.agents",
     "KestrelError": "kestrel_lab.core.errors",
     "LLMAgent": "kestrel_lab.agents",
     "Lab": "kestrel_lab.lab",
-    "Limits": "kestrel_lab.core.limits",
+    "Limits": "kestrel_lab.core.run_types",
     "Plan": "kestrel_lab.core.plan",
     "ReActAgent": "kestrel_lab.agents",
-    "Run": "kestrel_lab.engine.run",
+    "Run": "kestrel_lab.runtime.run",
     "RunCancelled": "kestrel_lab.core.errors",
     "RunFailed": "kestrel_lab.core.errors",
-    "RunStatus": "kestrel_lab.core.states",
+    "RunStatus": "kestrel_lab.core.run_types",
     "Step": "kestrel_lab.core.plan",
-    "Tool": "kestrel_lab.tools.registry",
-    "ToolContext": "kestrel_lab.tools.registry",
-    "Toolbox": "kestrel_lab.tools.registry",
+    "Tool": "kestrel_lab.tools.tool",
+    "ToolContext": "kestrel_lab.tools.tool",
+    "Toolbox": "kestrel_lab.tools.tool",
     "Usage": "kestrel_lab.core.calls",
     "UsageError": "kestrel_lab.core.errors",
     "tool": "kestrel_lab.tools.decorator",

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypedDict, Unpack, cast
 
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.expressions.templates import escape, references, render
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.shapes import AtLimit, Edge, Part, along_edges
+from kestrel_lab.core.plan_shapes import AtLimit, Edge, Part, along_edges
 from kestrel_lab.core.step import Step
-from kestrel_lab.core.template import escape, references, render
 
 GOAL = "goal"
 """The artifact that holds what a run was asked to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,36 +12,57 @@ from typing import TYPE_CHECKING, Any, Unpack
 from kestrel_lab.agents import SearchAgent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Middleware, Model, Reporter
-from kestrel_lab.engine.blocking import run_blocking
-from kestrel_lab.engine.options import RunListener, RunOptions, Tools
-from kestrel_lab.engine.searching import Searching
-from kestrel_lab.engine.session import Session
-from kestrel_lab.engine.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
-from kestrel_lab.engine.websearching import evidence_of, search_model
-from kestrel_lab.engine.workspace_macros import WorkspaceMacros
-from kestrel_lab.engine.workspace_memory import WorkspaceMemory
-from kestrel_lab.tools.mcp.config import read_server
-from kestrel_lab.tools.rules.book import GivenRules, rulebook
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.sanitize import plain
+from kestrel_lab.mcp.config import read_server
+from kestrel_lab.permissions.rulebook import GivenRules, rulebook
+from kestrel_lab.runtime.context.toolboxes import Tools
+from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
+from kestrel_lab.runtime.options import RunListener, RunOptions, checked
+from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, told
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
+from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.runtime.workspace.folder_search import Searching
+from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
+from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
+from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
 from kestrel_lab.tools.sandbox.levels import Sandbox
-from kestrel_lab.views.html import headline_html, table_html
+from kestrel_lab.views.html.run_page import headline_html, table_html
 
 if TYPE_CHECKING:
-    from kestrel_lab.engine.run import Run
-    from kestrel_lab.engine.webevidence import EvidenceBundle
-    from kestrel_lab.evals.bisectresult import BisectResult
-    from kestrel_lab.evals.compare import Comparison
-    from kestrel_lab.evals.fromrun import ScenarioDraft
-    from kestrel_lab.evals.history import History
-    from kestrel_lab.evals.rescore import Rescored
-    from kestrel_lab.evals.result import EvalResult
-    from kestrel_lab.evals.stored import StoredSummary
+    from kestrel_lab.evals.commits.bisect_result import BisectResult
+    from kestrel_lab.evals.commits.compare import Comparison
+    from kestrel_lab.evals.commits.history import History
+    from kestrel_lab.evals.execution.result import EvalResult
+    from kestrel_lab.evals.stored.rescore import Rescored
+    from kestrel_lab.evals.stored.summary import StoredSummary
     from kestrel_lab.evals.suite import Suite
+    from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
+    from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle
+    from kestrel_lab.runtime.run import Run
+
+
+_AS_SET = (
+    *("checkpoint_every", "provider", "api_base", "sandbox", "cache", "cache_url", "network", "sandbox_memory"),
+    *("containment", "verify", "abstain", "network_home", "form"),
+)
+"""Options of a session that are settings of the same name."""
+_TOLD: set[str] = set()
+
+
+def _tell_ignored(settings: Settings) -> None:
+    """Say once what of a project's settings does not hold, because nobody trusts them."""
+    text = told(settings.ignored)
+    if text and text not in _TOLD:
+        _TOLD.add(text)
+        sys.stderr.write(f"{plain(text)}\n")
 
 
 class Lab(Session):
     """Runs agents and measures them.
 
-    What is not given comes from `kestrel.toml`, `[tool.kestrel]` in `pyproject.toml` or `KESTREL_…`
+    Takes the options of `Session`, which describes them. What is not given comes from `kestrel.toml`, `[tool.kestrel]` in `pyproject.toml` or `KESTREL_…`
     environment variables (`kestrel config` shows which), and at last from built-in defaults:
     `Lab(home=".kestrel", model=None, approve="ask")`.
 
@@ -51,6 +73,7 @@ class Lab(Session):
     `Lab(rules=[{"tool": "bash", "command": "git diff ...", "verdict": "allow"}])`. Deny wins over ask, ask over allow.
     """
 
+    @checked
     def __init__(
         self,
         home: str | Path | None = None,
@@ -64,14 +87,40 @@ class Lab(Session):
         models: Mapping[str, Model] | None = None,
         middleware: Iterable[Middleware] = (),
         listeners: Iterable[RunListener] = (),
+        limits: Limits | None = None,
+        checkpoint_every: int | None = None,
+        provider: str | None = None,
+        api_base: str | None = None,
+        network: bool | None = None,
+        sandbox_memory: float | None = None,
+        containment: str | None = None,
+        verify: str | None = None,
+        abstain: float | None = None,
+        network_home: bool | None = None,
+        form: str | None = None,
+        expansion: ExpansionSettings | None = None,
         env: Mapping[str, str] | None = None,
         mcp: Mapping[str, Mapping[str, Any]] | None = None,
         rules: GivenRules = None,
     ) -> None:
         env = os.environ if env is None else env
         named = model if isinstance(model, str) else None if model is None else model.name
-        given = {"home": None if home is None else str(home), "model": named, "approve": approve}
-        self.settings = load_settings(Path.cwd(), env).given("Lab(…)", **given, sandbox=sandbox, cache=cache, cache_url=cache_url)
+        bounds = {} if limits is None else {key: value for key, value in limits.as_json().items() if key in LIMITS}
+        same = (
+            *(checkpoint_every, provider, api_base, sandbox, cache, cache_url, network, sandbox_memory),
+            *(containment, verify, abstain, network_home, form),
+        )
+        self.settings = load_settings(Path.cwd(), env).given(
+            "Lab(…)",
+            home=None if home is None else str(home),
+            model=named,
+            approve=approve,
+            **dict(zip(_AS_SET, same, strict=True)),
+            **{key: "none" if value is None else value for key, value in bounds.items()},
+        )
+        _tell_ignored(self.settings)
+        if home is None and self.settings.items["home"].source != "KESTREL_HOME":
+            check_home(Path(self.settings["home"]), TrustedFiles.of(env))
         super().__init__(
             self.settings["home"],
             model if model is not None else self.settings["model"],
@@ -80,23 +129,12 @@ class Lab(Session):
             models=models,
             middleware=middleware,
             listeners=listeners,
-            limits=self.settings.limits,
-            checkpoint_every=self.settings["checkpoint_every"],
-            provider=self.settings["provider"],
-            api_base=self.settings["api_base"],
-            sandbox=self.settings["sandbox"],
-            cache=self.settings["cache"],
-            cache_url=self.settings["cache_url"],
-            network=self.settings["network"],
-            containment=self.settings["containment"],
-            verify=self.settings["verify"],
-            abstain=self.settings["abstain"],
-            network_home=self.settings["network_home"],
-            form=self.settings["form"],
+            limits=limits or self.settings.limits,
             env=env,
             rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
-            expansion=expansion_of(self.settings),
-            mcp=mcp_servers(Path.cwd()) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
+            expansion=expansion or expansion_of(self.settings),
+            mcp=mcp_servers(Path.cwd(), env) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
+            **{key: self.settings[key] for key in _AS_SET},
         )
 
     def configure(self, key: str, value: Any) -> Settings:
@@ -109,14 +147,14 @@ class Lab(Session):
         match key:
             case "cache":
                 self.cache.mode = changed[key]
-            case "model" | "approve" | "checkpoint_every":
-                setattr(self, key, changed[key])
-            case "verify" | "form":
+            case "model" | "approve" | "checkpoint_every" | "verify" | "form":
                 setattr(self, key, changed[key])
             case "abstain":
                 self.ports = replace(self.ports, abstain=changed[key])
-            case "network" | "sandbox":
-                self.sandbox = Sandbox.parse(changed["sandbox"], network=changed["network"], hidden=[self.home.resolve()])
+            case "network" | "sandbox" | "sandbox_memory":
+                self.sandbox = Sandbox.parse(
+                    changed["sandbox"], network=changed["network"], hidden=self.sandbox.hidden, memory_gib=changed["sandbox_memory"]
+                )
             case _ if key in LIMITS:
                 self.limits = changed.limits
             case _:
@@ -141,6 +179,7 @@ class Lab(Session):
         """Finds what a folder holds for a question: `search`, `find_files`, `explain`, `definitions`, `references`, `status`."""
         return Searching(self.indexes, folder)
 
+    @checked
     async def eval(
         self,
         suite: str | Path | Suite,
@@ -168,7 +207,7 @@ class Lab(Session):
             reuse: Take trials that were made before with equal scenario, configuration and code.
             resume: Go on with the last run of this suite where it was cut off.
             retry_errors: How often a trial that broke is made again; the suite's number by default.
-            cluster: Address of a Dask scheduler whose workers make the trials; see `kestrel_lab.evals.cluster`.
+            cluster: Address of a Dask scheduler whose workers make the trials; see `kestrel_lab.evals.execution.dask_cluster`.
             scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
             families: Only those of these families.
             tags: Only those with one of these tags.
@@ -179,8 +218,8 @@ class Lab(Session):
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
         """
-        from kestrel_lab.evals.cluster import on_cluster
-        from kestrel_lab.evals.runner import run_suite
+        from kestrel_lab.evals.execution.dask_cluster import on_cluster
+        from kestrel_lab.evals.execution.runner import run_suite
 
         make = None if cluster is None else on_cluster(cluster)
         return await run_suite(
@@ -200,6 +239,7 @@ class Lab(Session):
             cassettes=cassettes,
         )
 
+    @checked
     async def compare(
         self,
         base: str = "auto",
@@ -223,7 +263,7 @@ class Lab(Session):
         Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
-        from kestrel_lab.evals.compare import compare
+        from kestrel_lab.evals.commits.compare import compare
 
         return await compare(
             self,
@@ -248,7 +288,7 @@ class Lab(Session):
         commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a commit that cannot be run is
         noted. Raises `UsageError` for names that are no commits and when none can be run.
         """
-        from kestrel_lab.evals.alongcommits import run_commits
+        from kestrel_lab.evals.commits.run_history import run_commits
 
         return await run_commits(self, suite, commits, **options)
 
@@ -259,7 +299,7 @@ class Lab(Session):
         `configs`, `metric`, `any_version` to count trials of scenarios that have changed since. Raises
         `UsageError` when nothing is stored for these commits.
         """
-        from kestrel_lab.evals.alongcommits import stored_history
+        from kestrel_lab.evals.commits.run_history import stored_history
 
         return await stored_history(self, suite, **options)
 
@@ -270,10 +310,11 @@ class Lab(Session):
         wrong commit may be named), `configs`, `reporter`. Asked again it goes on where it was. Raises `UsageError`
         for commits that are not in one line and when the first or last cannot be run.
         """
-        from kestrel_lab.evals.firstbad import find_first_bad
+        from kestrel_lab.evals.commits.bisect import find_first_bad
 
         return await find_first_bad(self, suite, good, bad, **options)
 
+    @checked
     async def rescore(
         self,
         suite: str | Path | Suite,
@@ -290,10 +331,11 @@ class Lab(Session):
         need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
         old ones; where all checks could be judged, `reuse` takes them. `scenarios`, `families` and `tags` choose as for `eval`. Raises `UsageError` when nothing is stored.
         """
-        from kestrel_lab.evals.rescore import rescore
+        from kestrel_lab.evals.stored.rescore import rescore
 
         return await rescore(self, suite, commit=commit, configs=configs, scenarios=scenarios, families=families, tags=tags)
 
+    @checked
     def stored(
         self,
         suite: str | Path | Suite,
@@ -310,7 +352,7 @@ class Lab(Session):
 
         Of `commit`, or of the commit tried last, and only of `configs`, `scenarios`, `families` and `tags` where they are named. Any number of trials takes little memory.
         """
-        from kestrel_lab.evals.stored import summarise_stored
+        from kestrel_lab.evals.stored.summary import summarise_stored
 
         return summarise_stored(
             self,
@@ -361,7 +403,7 @@ class Lab(Session):
         to look at is marked EDIT. `beside` is the folder the file is to be in, where that is not the current one.
         Raises `UsageError` for a run that has not ended.
         """
-        from kestrel_lab.evals.fromrun import scenario_from
+        from kestrel_lab.evals.suites.scenario_from_run import scenario_from
 
         return scenario_from(self.get(run) if isinstance(run, str) else run, beside=None if beside is None else Path(beside))
 
@@ -386,9 +428,7 @@ class Lab(Session):
         return run_blocking(self.bisect(suite, good, bad, **options))
 
     def __repr__(self) -> str:
-        return (
-            f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.resolve_tools(None))} tools"
-        )
+        return f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.known_at_once(None)[0])} tools"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -396,7 +436,7 @@ class Lab(Session):
             ("model", self._model_name()),
             ("approval policy", self.approve + (f", {len(self.rules)} rules" if self.rules else "")),
             ("limits", ", ".join(f"{key} {value}" for key, value in self.limits.as_json().items() if value is not None)),
-            ("tools", ", ".join(self.resolve_tools(None).names)),
+            ("tools", ", ".join(self.known_at_once(None)[0].names)),
             ("tools on request", ", ".join(tool.name for tool in self.toolbox if tool.group)),
             ("runs", str(len(self.store.runs(limit=10_000, trials=False)))),
         ]

@@ -13,13 +13,13 @@ from typing import Literal, cast
 
 from kestrel_lab.core.calls import Call, Result, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.protocols import Claim, Entailed, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.yamlfile import read_yaml
+from kestrel_lab.core.yaml.reader import read_yaml
 
 ScriptedCall = tuple[str, dict[str, Json]]
 Turn = str | Sequence[ScriptedCall] | ModelAnswer | Exception

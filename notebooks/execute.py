@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from kestrel_lab.evals.notebooks import run_notebook_sync
+from kestrel_lab.evals.notebooks.run import run_notebook_sync
 
 HERE = Path(__file__).parent
 

@@ -4,13 +4,14 @@ import ipaddress
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from kestrel_lab.engine.session import Session
+from kestrel_lab.runtime.session import Session
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a script: what this process ignores its children would ignore too, and Ctrl-C is tested.
@@ -49,6 +50,11 @@ def _guard(event: str, args: tuple[object, ...]) -> None:
 
 def pytest_configure() -> None:
     """Install the guard, which no code can get around or take away, and clean the environment."""
+    temporary = Path(tempfile.gettempdir()).resolve()
+    for place in (temporary, *temporary.parents):
+        if (place / ".git").exists():  # it happened: every suite of a test was then part of that repository, and its trials "dirty"
+            msg = f"{place} is a git repository, and tests make their folders in it: remove {place / '.git'}, or set TMPDIR"
+            raise pytest.UsageError(msg)
     settings.register_profile("kestrel", deadline=None)  # a first import takes longer than any deadline
     settings.load_profile("kestrel")
     sys.addaudithook(_guard)
@@ -59,6 +65,9 @@ def pytest_configure() -> None:
             or (name.startswith("KESTREL_") and name not in _KEPT)
         ):
             del os.environ[name]
+    os.environ["KESTREL_TRUST"] = "all"  # tests write the settings of their projects themselves, as a user does
+    # Whichever test imports litellm first: by itself it asks the internet for prices.
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from kestrel_lab import GraphAgent, LLMAgent, Plan, ReActAgent, Step, UsageError
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.core.states import RunStatus
-from kestrel_lab.engine.session import Session
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -73,6 +74,23 @@ def test_files_stay_small() -> None:
     assert long == {}
 
 
+_NOUNS = {
+    *("testing", "macro_mining", "formatting", "grounding", "ranking", "web_grounding", "timing", "sandboxing", "scoring"),
+}
+"""Module names in -ing that the field uses as nouns."""
+
+
+def test_modules_are_named_by_nouns() -> None:
+    """No module is named by a gerund or a participle, no folder has more than 16 modules, and no base name stands for more than three of them."""
+    modules = [path for path in MODULES if path.name != "__init__.py"]
+    verbs = [place(path) for path in modules if path.stem.endswith(("ing", "ed")) and path.stem not in _NOUNS]
+    folders = Counter(place(path.parent) for path in modules)
+    names = Counter(path.name for path in modules)
+    assert verbs == []
+    assert {folder: count for folder, count in folders.items() if count > 16} == {}
+    assert {name: count for name, count in names.items() if count > 3} == {}
+
+
 def test_names_say_what_a_thing_is() -> None:
     """Nothing is called manager, helper, util, base or implementation: such a name is a drawer, not a thing."""
     words = re.compile(r"(?<![a-z])(manager|helper|util|impl|base)s?(?![a-z])")
@@ -122,7 +140,7 @@ def test_importing_is_quiet_and_light() -> None:
     assert (done.stdout, done.stderr) == ("[] []\n", "")
 
 
-@pytest.mark.parametrize("module", ["kestrel_lab.engine.session", "kestrel_lab.lab", "kestrel_lab.cli.main"])
+@pytest.mark.parametrize("module", ["kestrel_lab.runtime.session", "kestrel_lab.lab", "kestrel_lab.cli.main"])
 def test_what_a_run_needs_loads_nothing_heavy(module: str) -> None:
     """Even the engine and the command line's entry load no data frames, plots, notebooks or model clients until they are used."""
     heavy = ("IPython", "litellm", "matplotlib", "mcp", "networkx", "pandas", "scipy")
@@ -196,6 +214,21 @@ def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kestrel_lab.") and node not in typing_only:
             yield node.module
+
+
+def test_git_is_started_in_one_place_only() -> None:
+    """Only `host/git.py` has git started: whoever starts it otherwise lets a repository's settings start programs."""
+    started = [
+        place(path, node)
+        for path in MODULES
+        if path != PACKAGE / "host" / "git.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.List | ast.Tuple | ast.Call)
+        for first in (node.args[:1] if isinstance(node, ast.Call) else node.elts[:1])
+        if isinstance(first, ast.Constant) and (str(first.value) == "git" or str(first.value).startswith("git "))
+        if path.relative_to(PACKAGE).parts[0] != "shell_syntax"  # which only reads command lines
+    ]
+    assert started == []
 
 
 def test_each_home_of_a_public_name_exists() -> None:

@@ -10,37 +10,39 @@ from pathlib import Path
 
 import pytest
 
+from kestrel_lab.language.python_ast import tree_of  # `ast.parse` fails now and then while other threads parse, see there
+
 TESTS = Path(__file__).parent
 
 ATTACKS: dict[int, tuple[str, ...]] = {
     # a kill between an effect and its result
-    1: ("engine/test_crash.py::test_killed_at_every_boundary_nothing_is_lost_or_done_twice",),
+    1: ("runtime/test_crash.py::test_killed_at_every_boundary_nothing_is_lost_or_done_twice",),
     # a power cut in a commit
-    2: ("log/test_power.py::test_a_power_cut_loses_nothing_acknowledged", "log/test_power.py::test_less_synchronous_is_caught"),
+    2: ("eventlog/test_power.py::test_a_power_cut_loses_nothing_acknowledged", "eventlog/test_power.py::test_less_synchronous_is_caught"),
     # two processes resume one run
     3: (
-        "engine/test_fencing.py::test_of_two_processes_that_resume_a_dead_run_one_wins",
-        "engine/test_fencing.py::test_a_frozen_session_whose_run_was_taken_writes_nothing",
+        "runtime/test_fencing.py::test_of_two_processes_that_resume_a_dead_run_one_wins",
+        "runtime/test_fencing.py::test_a_frozen_session_whose_run_was_taken_writes_nothing",
     ),
     # a full disk
     4: (
-        "engine/test_disk_full.py::test_a_run_on_a_full_disk_goes_on_when_there_is_room",
-        "log/test_connection.py::test_no_room_loses_nothing_acknowledged",
+        "runtime/test_disk_full.py::test_a_run_on_a_full_disk_goes_on_when_there_is_room",
+        "eventlog/test_connection.py::test_no_room_loses_nothing_acknowledged",
     ),
     # hostile SQL through our connection
     5: (
-        "log/test_schema.py::test_our_connection_refuses_every_hostile_statement",
-        "log/test_schema.py::test_without_any_one_rule_something_escapes",
+        "eventlog/test_schema.py::test_our_connection_refuses_every_hostile_statement",
+        "eventlog/test_schema.py::test_without_any_one_rule_something_escapes",
     ),
     # a log with flipped bits or an edited event
     6: (
-        "log/test_chain.py::test_no_flipped_bit_changes_an_event_unnoticed",
-        "log/test_chain.py::test_without_the_chain_flipped_bits_pass",
-        "log/test_chain.py::test_an_edit_is_found_and_named",
-        "log/test_chain.py::test_what_cannot_be_found_needs_the_hash_of_the_last_event",
-        "engine/test_damaged.py::test_a_damaged_run_is_never_gone_on_with",
-        "engine/test_damaged.py::test_a_damaged_run_is_shown_up_to_there",
-        "engine/test_damaged.py::test_trusting_a_snapshot_is_caught",
+        "eventlog/test_chain.py::test_no_flipped_bit_changes_an_event_unnoticed",
+        "eventlog/test_chain.py::test_without_the_chain_flipped_bits_pass",
+        "eventlog/test_chain.py::test_an_edit_is_found_and_named",
+        "eventlog/test_chain.py::test_what_cannot_be_found_needs_the_hash_of_the_last_event",
+        "runtime/test_damaged.py::test_a_damaged_run_is_never_gone_on_with",
+        "runtime/test_damaged.py::test_a_damaged_run_is_shown_up_to_there",
+        "runtime/test_damaged.py::test_trusting_a_snapshot_is_caught",
     ),
     # a log on a network disk, or under a SQLite that damages it
     7: (
@@ -51,10 +53,10 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     ),
     # approvals: two clicks, changed arguments
     8: (
-        "log/test_store.py::test_a_decision_is_taken_once",
-        "log/test_store.py::test_four_processes_race_to_decide",
-        "engine/test_approvals.py::test_of_two_that_answer_the_first_stands",
-        "engine/test_approvals.py::test_an_edit_that_does_not_fit_is_asked_again",
+        "eventlog/test_store.py::test_a_decision_is_taken_once",
+        "eventlog/test_store.py::test_four_processes_race_to_decide",
+        "runtime/test_approvals.py::test_of_two_that_answer_the_first_stands",
+        "runtime/test_approvals.py::test_an_edit_that_does_not_fit_is_asked_again",
     ),
     # keys, environments and kernels read by a command
     9: (
@@ -94,20 +96,20 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     # a sandbox that is missing, forbidden or does not hold
     14: (
         "tools/test_sandbox.py::test_bubblewrap_that_does_not_hold_is_not_relied_on",
-        "engine/test_sandboxed_calls.py::test_without_a_sandbox_it_is_critical_and_asked",
-        "engine/test_sandboxed_calls.py::test_leave_in_a_sandbox_is_no_leave_without_one",
-        "engine/test_mcp_sandbox.py::test_where_no_level_can_be_had_a_server_is_not_started",
+        "runtime/test_sandboxed_calls.py::test_without_a_sandbox_it_is_critical_and_asked",
+        "runtime/test_sandboxed_calls.py::test_leave_in_a_sandbox_is_no_leave_without_one",
+        "runtime/test_mcp_sandbox.py::test_where_no_level_can_be_had_a_server_is_not_started",
     ),
     # a page, an issue, a file, a tool's answer that gives orders, and a model that obeys
     15: (
-        "engine/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
-        "engine/test_containment.py::test_without_containment_nearly_all_of_it_happens",
-        "engine/test_containment.py::test_each_bug_lets_something_through",
+        "runtime/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
+        "runtime/test_containment.py::test_without_containment_nearly_all_of_it_happens",
+        "runtime/test_containment.py::test_each_bug_lets_something_through",
     ),
     # an address made of private data
     16: (
-        "engine/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
-        "engine/test_containment.py::test_whoever_is_asked_is_told_where_each_argument_comes_from",
+        "runtime/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
+        "runtime/test_containment.py::test_whoever_is_asked_is_told_where_each_argument_comes_from",
     ),
     # addresses that mean this machine or its network
     17: (
@@ -125,22 +127,22 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     ),
     # MCP tools that change, hide words, or take another's name
     19: (
-        "engine/test_mcp.py::test_a_changed_description_needs_a_new_approval",
-        "engine/test_mcp.py::test_poisoned_tools_are_never_offered",
+        "runtime/test_mcp.py::test_a_changed_description_needs_a_new_approval",
+        "runtime/test_mcp.py::test_poisoned_tools_are_never_offered",
     ),
     # MCP servers that flood, babble, hang or die
     20: (
-        "engine/test_mcp.py::test_an_answer_too_long_fails_its_call_alone",
-        "engine/test_mcp.py::test_restarts_end_with_their_budget",
-        "engine/test_mcp.py::test_a_hanging_call_ends_in_time_and_is_taken_back",
-        "engine/test_mcp.py::test_a_server_that_does_not_start_is_named_and_blocks_nothing_else",
-        "engine/test_mcp.py::test_answers_are_harmless_text_and_requests_of_the_server_are_refused",
+        "runtime/test_mcp.py::test_an_answer_too_long_fails_its_call_alone",
+        "runtime/test_mcp.py::test_restarts_end_with_their_budget",
+        "runtime/test_mcp.py::test_a_hanging_call_ends_in_time_and_is_taken_back",
+        "runtime/test_mcp.py::test_a_server_that_does_not_start_is_named_and_blocks_nothing_else",
+        "runtime/test_mcp.py::test_answers_are_harmless_text_and_requests_of_the_server_are_refused",
     ),
     # an installation that does more than it says, of a version nobody named, under a name that is nearly another
     21: (
         "tools/test_mcp_catalogue.py::test_a_package_that_could_mean_something_else_is_not_installed",
         "tools/test_mcp_catalogue.py::test_a_name_that_is_nearly_a_known_one_is_told",
-        "engine/test_expansion.py::test_nothing_of_an_installation_can_be_changed_by_who_asks_or_who_answers",
+        "runtime/test_expansion.py::test_nothing_of_an_installation_can_be_changed_by_who_asks_or_who_answers",
     ),
     # files that are bombs: YAML, templates, conditions
     22: (
@@ -163,13 +165,13 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     ),
     # other web pages that talk to the control server
     25: (
-        "control/test_http_attacks.py::test_attacks_are_refused",
-        "control/test_http_attacks.py::test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not",
-        "control/test_http_attacks.py::test_a_decision_is_on_exactly_what_was_asked",
+        "server/test_http_attacks.py::test_attacks_are_refused",
+        "server/test_http_attacks.py::test_a_flood_of_wrong_tokens_is_cut_off_and_the_right_one_is_not",
+        "server/test_http_attacks.py::test_a_decision_is_on_exactly_what_was_asked",
     ),
     # secrets in what tools say
     26: (
-        "engine/test_commands_in_runs.py::test_a_secret_is_in_no_log_view_or_answer",
+        "runtime/test_commands_in_runs.py::test_a_secret_is_in_no_log_view_or_answer",
         "core/test_redaction.py::test_a_secret_is_found_in_every_form",
         "core/test_redaction.py::test_pieces_hide_what_the_whole_hides",
         "core/test_redaction.py::test_without_waiting_a_cut_would_let_it_through",
@@ -178,21 +180,21 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     ),
     # an interrupt at any moment
     27: (
-        "engine/test_life.py::test_stopped_at_any_moment_it_is_cancelled",
+        "runtime/test_life.py::test_stopped_at_any_moment_it_is_cancelled",
         "notebook/test_waiting.py::test_stopping_cancels_the_work_and_says_so",
         "tools/test_shell.py::test_cancelling_kills_the_whole_group",
         "tools/test_sandbox.py::test_nothing_outlives_a_killed_session",
-        "engine/test_mcp.py::test_no_server_outlives_its_process",
-        "engine/test_fencing.py::test_a_run_left_by_an_error_is_free_for_another_session_of_the_process",
+        "runtime/test_mcp.py::test_no_server_outlives_its_process",
+        "runtime/test_fencing.py::test_a_run_left_by_an_error_is_free_for_another_session_of_the_process",
     ),
     # loops and budgets
     28: (
-        "engine/test_life.py::test_a_limit_ends_the_run",
-        "engine/test_plans.py::test_limits_are_those_of_the_whole_run",
-        "engine/test_allowance.py::test_turns_are_never_more_than_the_limit",
-        "engine/test_allowance.py::test_a_turn_counts_from_its_reservation_on",
-        "engine/test_allowance.py::test_money_passes_the_limit_by_one_call_at_most",
-        "engine/test_allowance.py::test_without_reservation_the_limits_are_passed",
+        "runtime/test_life.py::test_a_limit_ends_the_run",
+        "runtime/test_plans.py::test_limits_are_those_of_the_whole_run",
+        "runtime/test_allowance.py::test_turns_are_never_more_than_the_limit",
+        "runtime/test_allowance.py::test_a_turn_counts_from_its_reservation_on",
+        "runtime/test_allowance.py::test_money_passes_the_limit_by_one_call_at_most",
+        "runtime/test_allowance.py::test_without_reservation_the_limits_are_passed",
     ),
     # memory that an attacker wrote
     29: (
@@ -200,7 +202,7 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "memory/test_memory.py::test_what_is_not_trusted_overrules_nothing_that_is",
     ),
     # text that claims an authority
-    30: ("engine/test_commands_in_runs.py::test_words_of_a_tool_or_a_model_approve_nothing",),
+    30: ("runtime/test_commands_in_runs.py::test_words_of_a_tool_or_a_model_approve_nothing",),
 }
 
 GAPS: dict[int, str] = {}
@@ -228,7 +230,7 @@ def named_in(path: str) -> frozenset[str]:
         return frozenset()
     return frozenset(
         node.name
-        for node in ast.parse(file.read_text("utf-8")).body
+        for node in tree_of(file.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     )
 

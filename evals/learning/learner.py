@@ -10,7 +10,7 @@ import random
 import re
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.jsontypes import Json, content_key
+from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 
 HEEDS = 0.8

@@ -9,7 +9,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from kestrel_lab.core.events import RunFinished
+from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Trial
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import apsw
 
 from kestrel_lab import tool
-from kestrel_lab.engine.gatherer import FileGatherer
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.listing import files_of, left_out, read_text
+from kestrel_lab.retrieval.indexing.file_list import files_of, left_out, read_text
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
-from kestrel_lab.retrieval.traces import events_of
-from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.retrieval.trace_events import events_of
+from kestrel_lab.runtime.context.gatherers import FileGatherer
+from kestrel_lab.tools.tool import ToolContext
 
 
 @tool(danger_level="safe", effect="pure", version="1", reads="workspace", reaches="nothing")

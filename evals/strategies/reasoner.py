@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.jsontypes import content_key
+from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 
 WRONG = 0.1

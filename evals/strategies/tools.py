@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab import tool
-from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.tool import ToolContext
 
 GOAL = Fraction(24)
 STEPS = {"north": (-1, 0), "south": (1, 0), "west": (0, -1), "east": (0, 1)}

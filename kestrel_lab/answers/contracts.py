@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kestrel_lab.answers.abstaining import abstains
 from kestrel_lab.answers.intent import Intent
 from kestrel_lab.answers.patches import patch_problem
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.text import one_line
-from kestrel_lab.verification.files import Files
-from kestrel_lab.verification.naming import file_names
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.verification.abstention import abstains
+from kestrel_lab.verification.prose.names import file_names
+from kestrel_lab.verification.workspace_files import Files
 
 Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]
 """Given sections by heading, the whole answer and the workspace: what is wrong, each written for whoever puts it right."""
 
 BRIEF_WORDS: Final = 150
 _FIRST_WORDS: Final = 60
-_HEADING: Final = re.compile(r"^#{1,4}[ \t]+(\S.*?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_MOST_LINES: Final = 500
+_LONGEST: Final = 2_000
+"""Lines, and characters of one, in which files and sources are looked for."""
+_HEADING: Final = re.compile(r"^#{1,4}[ \t]+(\S.{0,300}?)[ \t]*#*[ \t]*$", re.MULTILINE)
 _FENCE: Final = re.compile(r"^(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _NUMBERED: Final = re.compile(r"^\s{0,3}(\d+)[.)]\s+(.+)$", re.MULTILINE)
 _ITEM: Final = re.compile(r"^\s{0,3}[-*+]\s+(.+)$", re.MULTILINE)
@@ -128,17 +131,17 @@ def _research(sections: Mapping[str, str], _: str, __: Path) -> Iterator[str]:
     if not lines:
         yield "## Findings must be a list"
     for line in lines:
-        if not _SOURCE.search(line):
+        if not _SOURCE.search(line[:_LONGEST]):
             yield f"a finding has no source (an address, a file, or an id of evidence): {one_line(line, 60)!r}"
 
 
 def _missing(text: str, workspace: Path) -> Iterator[str]:
     """Files that are named as if they were there; a line that says that they are new is believed."""
     files = Files(workspace)
-    for line in _prose(text).splitlines():
+    for line in _prose(text).splitlines()[:_MOST_LINES]:
         if _NEW.search(line):
             continue
-        for name in file_names(line):
+        for name in file_names(line[:_LONGEST]):
             if not files.exists(name) and files.whole:
                 yield f"there is no file {name!r} in the workspace; say `(new)` in its line if it is to be made"
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
-from typing import Final
 
-_SECONDS: Final = 20
+from kestrel_lab.host.git import run_git_outside
 
 
 def patch_problem(patch: str, folder: Path) -> str:
@@ -25,17 +22,7 @@ def patch_problem(patch: str, folder: Path) -> str:
 
 def _check(patch: str, folder: Path, *options: str) -> str:
     # Outside of a repository, or git would leave out files that the repository around `folder` does not have.
-    command = ["git", "apply", "--check", "--recount", *options, "-"]
-    env = {
-        "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent),
-        "GIT_DIR": "/dev/null",
-        "PATH": os.environ.get("PATH", os.defpath),
-        "LC_ALL": "C",
-    }
-    try:
-        done = subprocess.run(command, cwd=folder, env=env, input=patch.encode(), capture_output=True, timeout=_SECONDS, check=False)
-    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        return f"it could not be checked: {type(error).__name__} of git apply"
+    done = run_git_outside(folder, "apply", "--check", "--recount", *options, "-", stdin=patch.encode())
     if done.returncode == 0:
         return ""
     lines = [line.removeprefix("error: ") for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]

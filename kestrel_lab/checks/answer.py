@@ -12,8 +12,9 @@ from typing import ClassVar, Final, Literal
 
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.text import one_line
+from kestrel_lab.verification.abstention import abstains
 
 MAX_MATCHED: Final = 10_000
 """Characters of an answer that a pattern is tried on: the first and the last half of them."""
@@ -146,3 +147,30 @@ async def _search_apart(pattern: str, text: str) -> bool:
         msg = f"searching for {one_line(pattern, 60)!r} failed: {one_line(errors.decode(errors='replace'), 200)}"
         raise CheckError(msg)
     return process.returncode == 0
+
+
+# A check that an agent says so when it does not know, and only then.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerAbstains:
+    """The answer says that it does not know, for questions that nothing there answers.
+
+    It is recognised by English phrases ("I do not know", "is not mentioned", "not enough information", "unknown") in
+    its first two sentences; an empty answer is none. Write `answer_abstains: false` where it may not.
+    """
+
+    needs: ClassVar[str] = ""
+
+    expected: bool = True
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return "answer says that it does not know" if self.expected else "answer does not say that it does not know"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when it does as expected."""
+        passed = abstains(trial.answer) == self.expected and bool(trial.answer.strip())
+        said = f"answered {one_line(trial.answer, 120)!r}" if trial.answer.strip() else "there is no answer"
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else said)

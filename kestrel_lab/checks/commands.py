@@ -1,21 +1,21 @@
-"""A check that runs a command in the workspace a run left behind."""
+"""A check that runs a command in the workspace a run left behind, held in like the run's own commands."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
 import shlex
-import signal
+import shutil
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from dataclasses import dataclass
 from typing import Final
 
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.text import one_line
+from kestrel_lab.tools.sandbox.denials import denial
+from kestrel_lab.tools.sandbox.levels import Sandbox
+from kestrel_lab.tools.shell.environment import clean_environment
+from kestrel_lab.tools.shell.sandbox_run import run_sandboxed
 
 MAX_OUTPUT: Final = 100_000
 """Bytes of a command's output that are kept; the rest is read and dropped."""
@@ -25,8 +25,9 @@ MAX_OUTPUT: Final = 100_000
 class CommandSucceeds:
     """A command, run without a shell in the workspace, ends with exit code 0 in time.
 
-    `python` as the command is the Python that runs this. The command gets no input and leaves no process
-    of its group behind.
+    `python` as the command is the Python that runs this. The command runs what the agent wrote, so it is held in as the
+    agent's commands are: in the trial's sandbox, with a short environment without keys. It gets no input and leaves no
+    process behind.
     """
 
     argv: tuple[str, ...]
@@ -47,37 +48,41 @@ class CommandSucceeds:
         return f"{one_line(shlex.join(self.argv), 60)} succeeds"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass on exit code 0; a timeout is no pass; raises `CheckError` when the command cannot be started."""
+        """Pass on exit code 0; a timeout is no pass; raises `CheckError` when the command cannot be started or no sandbox can be had."""
+        sandbox: Sandbox = trial.sandbox or Sandbox()
+        env = clean_environment()
         command = sys.executable if self.argv[0] == "python" else self.argv[0]
+        place = shutil.which(str(trial.workspace / command) if "/" in command else command, path=env.get("PATH"))
+        if place is None:
+            msg = f"command_succeeds cannot start {self.argv[0]!r}: No such file or directory, or none that can be executed"
+            raise CheckError(msg)
+        kept = bytearray()
+
+        def keep(piece: bytes) -> bool:
+            kept.extend(piece)
+            del kept[:-MAX_OUTPUT]
+            return True
+
         try:
-            process = await asyncio.create_subprocess_exec(
-                command, *self.argv[1:], cwd=trial.workspace, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
+            ended, level = await run_sandboxed(
+                [place, *self.argv[1:]],
+                workspace=trial.workspace,
+                sandbox=sandbox,
+                env=env,
+                output=keep,
+                timeout_s=self.timeout,
+                read_only=trial.read_only,
             )
-        except OSError as error:
-            msg = f"command_succeeds cannot start {self.argv[0]!r}: {error.strerror or error}"
+        except (OSError, UsageError) as error:
+            msg = f"command_succeeds cannot start {self.argv[0]!r}: {error}"
             raise CheckError(msg) from error
-        try:
-            async with asyncio.timeout(self.timeout):
-                output = await _output(process)
-        except TimeoutError:
-            return self._score(f"not finished after {self.timeout:g} s")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        if process.returncode == 0:
+        if ended.stopped:
+            return self._score(f"not finished after {self.timeout:g} s" if ended.stopped == "timeout" else "it started too many processes")
+        if ended.exit_code == 0:
             return self._score("")
-        tail = one_line(output.decode("utf-8", "replace")[-400:], 200)
-        return self._score(f"exit code {process.returncode}" + (f": {tail}" if tail else ""))
+        said = kept.decode("utf-8", "replace")
+        tail = "; ".join(text for text in (one_line(said[-400:], 200), denial(level, sandbox, said)) if text)
+        return self._score(f"exit code {ended.exit_code}" + (f": {tail}" if tail else ""))
 
     def _score(self, reason: str) -> Score:
         return Score(check=self.label, passed=not reason, value=float(not reason), reason=reason)
-
-
-async def _output(process: Process) -> bytes:
-    """The last `MAX_OUTPUT` bytes that the process writes until it ends."""
-    kept = b""
-    while process.stdout and (piece := await process.stdout.read(65_536)):
-        kept = (kept + piece)[-MAX_OUTPUT:]
-    await process.wait()
-    return kept

@@ -8,8 +8,8 @@ from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.text import one_line
 
 MAX_READ: Final = 2_000_000
 """Bytes of a file that are looked at."""

@@ -6,24 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
-from kestrel_lab.checks.abstention import AnswerAbstains
-from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
-from kestrel_lab.checks.citation import AnswerCites
+from kestrel_lab.checks.answer import AnswerAbstains, AnswerContains, AnswerEquals, AnswerMatches
+from kestrel_lab.checks.answer_format import AnswerForm, AnswerSchema
+from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost, ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
-from kestrel_lab.checks.conduct import ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
-from kestrel_lab.checks.form import AnswerForm
-from kestrel_lab.checks.functions import PythonCheck
-from kestrel_lab.checks.grading import ModelGraded
-from kestrel_lab.checks.grounding import Faithful, Grounded
-from kestrel_lab.checks.jsonanswer import AnswerSchema
-from kestrel_lab.checks.recalled import Recalled
-from kestrel_lab.checks.retrieval import RecallAt
-from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
+from kestrel_lab.checks.grounding import AnswerCites, Faithful, Grounded
+from kestrel_lab.checks.llm_judge import ModelGraded
+from kestrel_lab.checks.python_function import PythonCheck
+from kestrel_lab.checks.retrieval import RecallAt, Recalled
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.text import one_line
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Check

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.text import one_line
 
 Mode = Literal["exact", "in_order", "any_order", "precision", "recall"]
 

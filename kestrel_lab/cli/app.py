@@ -8,32 +8,33 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.clock import clock
-from kestrel_lab.cli.commits import along_commits
-from kestrel_lab.cli.doctor import Doctor, examine, known_models
-from kestrel_lab.cli.evals import compare_commits, evals
-from kestrel_lab.cli.face import Face, Following
-from kestrel_lab.cli.macros import macros
-from kestrel_lab.cli.mcp import mcp
-from kestrel_lab.cli.memory import memory
-from kestrel_lab.cli.notebooks import notebooks
-from kestrel_lab.cli.rules import RulesFile
-from kestrel_lab.cli.rules import rules as rules_app
-from kestrel_lab.cli.scenarios import scenarios
-from kestrel_lab.cli.search import search
-from kestrel_lab.cli.serve import serving
-from kestrel_lab.cli.websearch import searching
-from kestrel_lab.cli.workflows import Inputs, workflows
-from kestrel_lab.cli.workflows import values as workflow_inputs
+from kestrel_lab.cli.commands.commits import along_commits
+from kestrel_lab.cli.commands.doctor import Doctor, examine, known_models
+from kestrel_lab.cli.commands.evals import compare_commits, evals
+from kestrel_lab.cli.commands.macros import macros
+from kestrel_lab.cli.commands.mcp import mcp
+from kestrel_lab.cli.commands.memory import memory
+from kestrel_lab.cli.commands.notebooks import notebooks
+from kestrel_lab.cli.commands.rules import RulesFile
+from kestrel_lab.cli.commands.rules import rules as rules_app
+from kestrel_lab.cli.commands.scenarios import scenarios
+from kestrel_lab.cli.commands.search import search, searching
+from kestrel_lab.cli.commands.serve import serving
+from kestrel_lab.cli.commands.taint import tainting
+from kestrel_lab.cli.commands.time import clock
+from kestrel_lab.cli.commands.trust import trust
+from kestrel_lab.cli.commands.workflows import Inputs, workflows
+from kestrel_lab.cli.commands.workflows import values as workflow_inputs
+from kestrel_lab.cli.frontend import Face, Following
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.limits import Limits
 from kestrel_lab.core.protocols import Approver
-from kestrel_lab.core.text import plain
-from kestrel_lab.engine.diff import RunDiff
-from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.settings import Settings
+from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.core.sanitize import plain
 from kestrel_lab.lab import Lab
-from kestrel_lab.tools.registry import Toolbox
+from kestrel_lab.runtime.diff import RunDiff
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.settings import Settings
+from kestrel_lab.tools.tool import Toolbox
 
 EPILOG = """
 Begin with [bold]kestrel doctor[/bold]: it says which models can be used and what to type for others.
@@ -63,6 +64,8 @@ app.add_typer(clock)
 app.add_typer(serving)
 app.add_typer(search)
 app.add_typer(searching)
+app.command(epilog="Example: kestrel trust --show")(trust)
+app.add_typer(tainting)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
@@ -134,7 +137,7 @@ def run(
     def begin(lab: Lab, who: Approver | None) -> Run:
         if resume is not None:
             bounds = _bounds(lab.get(resume).limits, limits)
-            return lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds, cache=cache)
+            return _going_on(lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds, cache=cache))
         return lab.start(
             text,
             model=model,
@@ -214,8 +217,19 @@ def resume(
 ) -> Any:
     """Go on with a run where its log ends, or behind its last completed stage if it failed; the same as `run --resume RUN`."""
     return _face(ctx).follow(
-        lambda lab, who: lab.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over), Following()
+        lambda lab, who: _going_on(lab.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over)), Following()
     )
+
+
+@app.command()
+def cancel(ctx: typer.Context, run_id: RunId) -> str:
+    """End a run for good, whoever works on it; one that was only interrupted need not be cancelled, it can be resumed."""
+    run = _face(ctx).lab().get(run_id)
+    if run.status.terminal:
+        msg = f"run {run.id} is {run.status} already"
+        raise UsageError(msg)
+    run.cancel()
+    return f"run {run.id} is cancelled; {run.way_on}"
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")
@@ -333,6 +347,14 @@ def config(
 def doctor(ctx: typer.Context) -> Doctor:
     """Check what is configured, what is missing, and what to type."""
     return examine(_face(ctx).lab())
+
+
+def _going_on(run: Run) -> Run:
+    """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a decision."""
+    if run.status is RunStatus.CANCELLED:
+        msg = f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.way_on}"
+        raise UsageError(msg)
+    return run
 
 
 def _bounds(known: Limits, given: Mapping[str, int | float | None]) -> Limits:

@@ -11,15 +11,16 @@ from rich.text import Text
 
 from kestrel_lab.cli.terminal import PlainReporter, TerminalApprover, TerminalDisplay
 from kestrel_lab.core.errors import RunCancelled
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
+from kestrel_lab.core.sanitize import plain
+from kestrel_lab.runtime.run import RESUME
 
 if TYPE_CHECKING:
-    from kestrel_lab.cli.face import Begin, Following
-    from kestrel_lab.control.link import Link
-    from kestrel_lab.control.messages import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage, Told
-    from kestrel_lab.engine.run import Run
+    from kestrel_lab.cli.frontend import Begin, Following
     from kestrel_lab.lab import Lab
+    from kestrel_lab.runtime.run import Run
+    from kestrel_lab.server.client import Link
+    from kestrel_lab.server.protocol import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage, Told
 
 
 class TerminalClient:
@@ -119,7 +120,7 @@ def _said(message: Question | ApprovalWanted, given: ApprovalGiven, number: str)
 
 async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console, display: TerminalDisplay, user: str) -> Run:
     """Start a run and be the terminal that it is decided at."""
-    from kestrel_lab.control.control import Control  # loads pydantic
+    from kestrel_lab.server.controller import Control  # loads pydantic
 
     async with Control(lab, user=user, patience_s=how.approval_timeout) as control:
         approver = control.approver()
@@ -143,5 +144,6 @@ async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console,
 
 
 def stopped(run: Run) -> RunCancelled:
-    """What is said when Ctrl-C has stopped a run."""
-    return RunCancelled(f"run {run.id} was stopped; what it did so far: kestrel show {run.id}")
+    """What is said when Ctrl-C has stopped the work on a run."""
+    hint = run.way_on or (RESUME.format(run=run.id) if not run.status.terminal else "")
+    return RunCancelled(f"run {run.id} was stopped; what it did so far: kestrel show {run.id}{hint and f' · {hint}'}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
 import os
+import shlex
 import sys
+import tempfile
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -21,31 +22,32 @@ from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
 from kestrel_lab.cli.attach import run_attached, stopped
-from kestrel_lab.cli.doctor import Doctor
-from kestrel_lab.cli.face import Begin, Following, files_named
-from kestrel_lab.cli.serve import run_on_lines
+from kestrel_lab.cli.build_server_output import harmless_output
+from kestrel_lab.cli.commands.doctor import Doctor
+from kestrel_lab.cli.commands.serve import run_on_lines
+from kestrel_lab.cli.frontend import Begin, Following, files_named
 from kestrel_lab.cli.terminal import TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.core.states import RunStatus
-from kestrel_lab.core.text import plain
-from kestrel_lab.engine.mcptable import ServerTable
-from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.settings import Settings, load_settings
-from kestrel_lab.engine.settingsfile import write_setting
-from kestrel_lab.evals.bisectresult import BisectResult
-from kestrel_lab.evals.bycheck import CHECK_HEADINGS, shared_checks
-from kestrel_lab.evals.byfamily import family_table
-from kestrel_lab.evals.comparison import Comparison
-from kestrel_lab.evals.failed import FAILED_HEADINGS, failed_table
-from kestrel_lab.evals.gating import EXIT_CODES, GateReport
-from kestrel_lab.evals.history import History
-from kestrel_lab.evals.notebooks import NotebookResult
-from kestrel_lab.evals.result import EvalResult
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.version import __version__
+from kestrel_lab.evals.commits.bisect_result import BisectResult
+from kestrel_lab.evals.commits.comparison import Comparison
+from kestrel_lab.evals.commits.history import History
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.notebooks.run import NotebookResult
+from kestrel_lab.evals.reports.gates import EXIT_CODES, GateReport
+from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
+from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
-from kestrel_lab.tools.registry import Toolbox
-from kestrel_lab.tools.rules.book import Rulebook
+from kestrel_lab.permissions.rulebook import Rulebook
+from kestrel_lab.runtime.mcp.server_table import ServerTable
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.settings import Settings, load_settings
+from kestrel_lab.runtime.settings_file import write_setting
+from kestrel_lab.tools.tool import Toolbox
 
 EXIT_FAILED, EXIT_USAGE, EXIT_APPROVAL, EXIT_CANCELLED = 1, 2, 3, 130
 
@@ -65,7 +67,7 @@ class TerminalFace:
     @property
     def user(self) -> str:
         """The login name."""
-        return getpass.getuser()
+        return user_name()
 
     def lab(self) -> Lab:
         """The lab that the settings describe."""
@@ -124,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     `eval gate` exits with 0 ok, 1 regression, 2 inconclusive, 3 not decided for any reason.
     """
-    sys.exit(_main(list(sys.argv[1:] if argv is None else argv)))
+    with harmless_output():
+        code = _main(list(sys.argv[1:] if argv is None else argv))
+    sys.exit(code)
 
 
 def _main(argv: list[str]) -> int:
@@ -146,16 +150,24 @@ def _main(argv: list[str]) -> int:
     except KestrelError as error:
         _complain(str(error))
         code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-    except Exception:
-        if not gate:
-            raise
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001  # the boundary: nothing is swallowed, it is kept in a file and named
+        _complain(_unexpected(error, argv))
         code = EXIT_FAILED
     finally:
         if "_lab" in face.__dict__:
             face.lab().close()
     # The codes of a gate are verdicts: whatever kept it from being decided must not look like one.
     return EXIT_CODES["broken"] if gate else code
+
+
+def _unexpected(error: Exception, argv: list[str]) -> str:
+    """What is said of a fault of our own, in one line; the rest is kept in a file of the person's."""
+    number, name = tempfile.mkstemp(prefix="kestrel-", suffix=".txt")  # readable by its owner only
+    with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"kestrel_lab {__version__}, Python {sys.version}\nkestrel {shlex.join(argv)}\n\n")
+        file.write("".join(traceback.format_exception(error)))
+    what = one_line(f"{type(error).__name__}: {error}", 300)
+    return f"{what}. This is a fault of kestrel_lab: please report it with what is in {name}"
 
 
 def _complain(message: str) -> None:
@@ -256,7 +268,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _as_json(run: Run) -> dict[str, Any]:
     return {
         "id": run.id,
-        "status": str(run.status),
+        "status": run.standing.word,
         "outcome": run.outcome,
         "answer": run.answer,
         "reason": run.reason,

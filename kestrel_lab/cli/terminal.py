@@ -17,14 +17,14 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
-from kestrel_lab.core.jsontypes import loads
-from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.json_types import loads
+from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.views.diffs import diff_lines
+from kestrel_lab.views.formatting import always_words, chosen, contained_words, duration, origin_pairs, sandbox_words, scope_of
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
-from kestrel_lab.views.runview import RunView
+from kestrel_lab.views.run_view import RunView
 from kestrel_lab.views.text import MARKS, table_lines
-from kestrel_lab.views.wording import always_words, chosen, contained_words, duration, origin_pairs, sandbox_words, scope_of
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
@@ -78,7 +78,7 @@ class TerminalDisplay:
     def ending(self) -> Text:
         """The line that a run ends with."""
         head = self.view.head
-        style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow"}.get(head.status, "magenta")
+        style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow", "INTERRUPTED": "yellow"}.get(head.status, "magenta")
         line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {duration(self._lasted)}")
         return line.append(f"\n{head.reason}") if head.reason else line
 

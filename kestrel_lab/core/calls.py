@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
 
-from kestrel_lab.core.jsontypes import Json, content_key
+from kestrel_lab.core.json_types import Json, content_key
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
@@ -61,7 +61,7 @@ class Problem:
     """Why a call failed, in words its reader (a model or a person) can act on."""
 
     kind: str
-    """`invalid_arguments`, `unknown_tool`, `denied`, `timeout`, `failed`, `limit`, `unknown_outcome`, `cancelled`."""
+    """`invalid_arguments`, `unknown_tool`, `denied`, `timeout`, `failed`, `conflict`, `limit`, `unknown_outcome`, `cancelled`."""
     message: str
     transient: bool = False
 
@@ -125,6 +125,10 @@ class Result:
     """Names the whole text of which the answer has parts, where the tool has kept it."""
     chars: int = 0
     """Characters of that text."""
+    knows: dict[str, str] = field(default_factory=dict)
+    """Versions of files, by path, that whoever gets the answer knows by it."""
+    changed: list[str] = field(default_factory=list)
+    """Files that the call changed."""
 
     @property
     def ok(self) -> bool:

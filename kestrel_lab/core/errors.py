@@ -2,6 +2,7 @@
 
     KestrelError
     ├── UsageError              you must change something: a name, a setting, a file
+    │   └── UnknownOption       an option that a function does not have
     ├── StoreError              the log refused or could not keep something
     │   ├── IllegalTransition   a run cannot go from this state to that one
     │   ├── AlreadyDecided      the approval was answered before
@@ -31,8 +32,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import plain
 
 if TYPE_CHECKING:
     from kestrel_lab.core.calls import Problem
@@ -57,6 +58,10 @@ class KestrelError(Exception):
 
 class UsageError(KestrelError, ValueError):
     """Something the caller wrote must change."""
+
+
+class UnknownOption(UsageError, TypeError):
+    """A function was given an option that it does not have; Python's own error for that is a `TypeError`."""
 
 
 class StoreError(KestrelError):
@@ -145,6 +150,10 @@ class ToolError(RunError):
         """What its call ended with, when there was one."""
 
 
+class ConflictError(RunError):
+    """A file is not what whoever wants to change it takes it for: somebody else was faster. Nothing was changed."""
+
+
 class CheckError(RunError):
     """A check could not form an opinion."""
 
@@ -190,7 +199,7 @@ class ApprovalRequired(Signal):
 
 
 class RunCancelled(Signal):
-    """The run was stopped on request; it is CANCELLED in the log."""
+    """Somebody stopped the work: by `Run.cancel` for good, else until the run is resumed."""
 
 
 @contextmanager

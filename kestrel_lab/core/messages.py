@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.json_types import Json
 
 Role = Literal["system", "user", "assistant", "tool"]
 

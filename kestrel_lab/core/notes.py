@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, cast
 
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.json_types import Json
 
 KINDS = ("fact", "procedure", "pitfall", "preference", "decision", "episode", "fingerprint")
 """What a note may be: something true, how something is done, what goes wrong, what the user likes, what was decided, what

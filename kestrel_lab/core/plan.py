@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.graph import Node
 from kestrel_lab.core.drawing.layout import arrange
-from kestrel_lab.core.drawing.plan_figure import plan_figure
+from kestrel_lab.core.drawing.matplotlib_figure import plan_figure
+from kestrel_lab.core.drawing.plan_graph import Node
 from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import Json, dumps
-from kestrel_lab.core.shapes import outlook
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.plan_shapes import outlook
+from kestrel_lab.core.sanitize import AS_TEXT, plain
 from kestrel_lab.core.step import STEPS, Step
-from kestrel_lab.core.text import AS_TEXT, plain
 
 if TYPE_CHECKING:
     import networkx as nx

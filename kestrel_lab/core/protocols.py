@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kestrel_lab.core.calls import Call, Result
-    from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, Record, RetrievalStep
-    from kestrel_lab.core.jsontypes import Json
+    from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, RetrievalStep
+    from kestrel_lab.core.json_types import Json
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
     from kestrel_lab.core.notes import Note
     from kestrel_lab.core.scores import Score
@@ -74,6 +74,10 @@ class Trial:
     """The function that `module:function` names, for checks that are written in Python."""
     environment: Any = None
     """The state that the scenario's tools acted on, as it was left; `None` where they have none of their own."""
+    sandbox: Any = None
+    """What commands of checks are held in, a `tools.sandbox.levels.Sandbox`; `None` for the best there is."""
+    read_only: bool = False
+    """Whether the workspace is not to be written, as an installed package."""
 
 
 class Memory(Protocol):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kestrel_lab.core.conditions import Condition, parse
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.template import references
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.expressions.conditions import Condition, parse
+from kestrel_lab.core.expressions.templates import references
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import plain
 
 STEPS = "steps"
 """In a condition: how the steps went that are waited for, `steps.NAME.ok`, `.skipped` and `.answer`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Approver
-from kestrel_lab.tools.registry import Tool
+from kestrel_lab.tools.tool import Tool
 
 
 class Opened(Protocol):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.metrics import METRICS
 
 SUCCESS: Final = "success_rate"
+AT_LEAST: Final = "cost_at_least"
+"""What is known of a cost that is not wholly known: only there where calls have no known price."""
 _NAMED: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+")
 """Shares that are not measured of every trial."""
 
@@ -76,3 +79,16 @@ def shown(metric: str, value: float) -> str:
     if not math.isfinite(value):
         return "–"
     return f"{100 * value:.3g} %" if metric == SUCCESS or _NAMED.fullmatch(metric) else f"{value:.4g}"
+
+
+def measured(record: Mapping[str, Any], metric: str, between: str = " to ") -> str:
+    """A metric of a group of trials with its interval, as text; a cost that is not wholly known is told as such."""
+    if metric == "cost_estimate" and (least := record.get(AT_LEAST)) is not None:
+        return at_least(shown(metric, least) if least else "")
+    value, low, high = (record.get(f"{metric}{end}", math.nan) for end in ("", "_low", "_high"))
+    return shown(metric, value) + ("" if math.isnan(low) else f" ({shown(metric, low)}{between}{shown(metric, high)})")
+
+
+def at_least(known: str) -> str:
+    """An amount of which part is not known; `known` is empty where nothing is."""
+    return f"≥ {known} + unknown" if known else "unknown"

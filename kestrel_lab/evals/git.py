@@ -1,17 +1,18 @@
-"""What git says of a checkout, asked without changing anything in it."""
+"""Commits of a repository in order: a range, the line between two, and the one to compare with."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.text import one_line
+from kestrel_lab.host.git import git
+
+# What git says of a checkout, asked without changing anything in it.
 
 _HASHED: Final = 20_000_000
 """Bytes of an untracked file that are hashed; of a larger one, size and time of change stand for the rest."""
@@ -33,23 +34,6 @@ class CodeVersion:
     def short(self) -> str:
         """The same for people."""
         return self.sha[:10] + ("+changes" if self.changes else "")
-
-
-async def git(folder: Path, *args: str) -> str:
-    """The output of a git command in `folder`; raises `UsageError` with git's own words when it fails."""
-    # A hook or an outer git command may have set where the repository and its index are.
-    env = {key: value for key, value in os.environ.items() if key not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")}
-    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
-    try:
-        process = await asyncio.create_subprocess_exec("git", "-C", str(folder), *args, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=env)
-    except FileNotFoundError as error:
-        msg = "the git command is not there: install git, or run without comparing commits"
-        raise UsageError(msg) from error
-    output, errors = await process.communicate()
-    if process.returncode:
-        msg = f"git {' '.join(args[:3])} failed in {folder}: {one_line(errors.decode(errors='replace'), 300)}"
-        raise UsageError(msg)
-    return output.decode("utf-8", "surrogateescape")
 
 
 async def commit_of(folder: Path, name: str) -> str:
@@ -76,7 +60,12 @@ async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVer
     except UsageError:
         return CodeVersion()
     skip = [f":(exclude,top){but.relative_to(root)}"] if but is not None and but.is_relative_to(root) and but != root else []
-    changed = await git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", ".", *skip)
+    # For changes within submodules git would start another git, in them.
+    plainly = ("--binary", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
+    changed = await git(root, "diff", "HEAD", *plainly, "--", ".", *skip)
+    for inner in await _submodules(root):
+        if (version := await code_version(inner)).changes:
+            changed += f"\0{inner.relative_to(root)} {version}"
     untracked = (await git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *skip)).split("\0")
     names = sorted(name for name in untracked if name)
     if not changed and not names:
@@ -88,6 +77,12 @@ async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVer
     return CodeVersion(sha=sha, changes=digest.hexdigest()[:8])
 
 
+async def _submodules(root: Path) -> list[Path]:
+    listed = (await git(root, "ls-files", "--stage", "-z")).split("\0")
+    places = [root / line.partition("\t")[2] for line in listed if line.startswith("160000 ")]
+    return [place for place in places if await asyncio.to_thread((place / ".git").exists)]
+
+
 def _content(path: Path) -> bytes:
     if path.is_symlink() or not path.is_file():
         return b""
@@ -96,3 +91,139 @@ def _content(path: Path) -> bytes:
         head = file.read(_HASHED)
     rest = f"{facts.st_size} {facts.st_mtime_ns}".encode() if facts.st_size > _HASHED else b""
     return hashlib.sha256(head).digest() + rest
+
+
+_FORMAT: Final = "--format=%H%x00%ct%x00%s"
+_LOOKED_AT: Final = 1000
+"""Ancestors among which a commit with results is looked for."""
+_MAIN: Final = ("main", "master", "origin/main", "origin/master", "origin/HEAD")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """One commit."""
+
+    sha: str
+    subject: str
+    """The first line of its message."""
+    at: float
+    """When it was made, in seconds since 1970."""
+
+    @property
+    def short(self) -> str:
+        """The hash as people write it."""
+        return self.sha[:10]
+
+
+async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None = None) -> list[Commit]:
+    """The commits that `text` names, oldest first.
+
+    `A..B` means what it means to git, the commits after `A` up to `B`, along first parents: a merged branch is
+    one commit. `A,B,C` are these commits, and one name alone is that commit. Of them every `every`-th is taken,
+    counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are no commits,
+    numbers below 1, and an empty range.
+    """
+    if "..." in text:
+        msg = f"{text!r}: write A..B; a difference of two branches (A...B) has no order"
+        raise UsageError(msg)
+    if ".." in text:
+        first, _, end = text.partition("..")
+        start, stop = await commit_of(root, first.strip() or "HEAD"), await commit_of(root, end.strip() or "HEAD")
+        found = await _listed(root, "--first-parent", "--reverse", f"{start}..{stop}")
+        if not found:
+            msg = f"{text!r} holds no commits: {first or 'HEAD'} is {end or 'HEAD'}, or comes after it"
+            raise UsageError(msg)
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        if not names:
+            msg = "name some commits: A..B, or A,B,C"
+            raise UsageError(msg)
+        found = [await commit_at(root, name) for name in names]
+        found = list({commit.sha: commit for commit in found}.values())
+    return thinned(found, every, last)
+
+
+def thinned(commits: Sequence[Commit], every: int, last: int | None) -> list[Commit]:
+    """Of `commits`, oldest first, every `every`-th counted from the newest, and of these the `last` newest; raises `UsageError` for numbers below 1."""
+    if every < 1 or (last is not None and last < 1):
+        msg = f"every and last are at least 1, not {every} and {last}"
+        raise UsageError(msg)
+    return list(reversed(list(reversed(commits))[::every][:last]))
+
+
+async def commit_at(root: Path, name: str) -> Commit:
+    """The commit that `name` means; raises `UsageError` when there is none."""
+    return (await _listed(root, "--no-walk", await commit_of(root, name)))[0]
+
+
+async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
+    """The commits from `good` to `bad`, both included, along first parents; raises `UsageError` when there is no such line."""
+    first, last = await commit_of(root, good), await commit_of(root, bad)
+    if first == last:
+        msg = f"{good} and {bad} are the same commit {first[:10]}: there is nothing between them"
+        raise UsageError(msg)
+    line = await _listed(root, "--first-parent", "--reverse", last)
+    shas = [commit.sha for commit in line]
+    if first in shas:
+        return line[shas.index(first) :]
+    try:
+        await git(root, "merge-base", "--is-ancestor", first, last)
+    except UsageError:
+        msg = f"{good} is not an ancestor of {bad}: the first bad commit is looked for between a commit and one that came from it"
+        msg += await _shallow(root)
+        raise UsageError(msg) from None
+    msg = f"{good} came into {bad} by a merge: only first parents are followed, so name a commit of the line that it was merged into"
+    raise UsageError(msg)
+
+
+async def first_parents(root: Path, name: str = "HEAD", *, most: int = _LOOKED_AT) -> list[Commit]:
+    """`name` and its ancestors along first parents, newest first, `most` of them."""
+    return await _listed(root, "--first-parent", f"--max-count={most}", await commit_of(root, name))
+
+
+async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], bool]) -> tuple[Commit, bool]:
+    """What to compare `head` with, and whether it has results.
+
+    The nearest ancestor of `head` on the main branch for which `has_results` says so of its hash; if none does,
+    the nearest ancestor there. The main branch is `main` or `master`, here or at `origin`, or what `origin/HEAD`
+    points to, whichever is nearest to `head`. Raises `UsageError` where there is no such branch or ancestor.
+    """
+    sha = await commit_of(root, head)
+    fork = await _fork(root, sha)
+    line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
+    if not line:
+        msg = f"{head} is the first commit: there is none before it to compare with{await _shallow(root)}"
+        raise UsageError(msg)
+    for commit in line:
+        if has_results(commit.sha):
+            return commit, True
+    return line[0], False
+
+
+async def _fork(root: Path, sha: str) -> str:
+    """The newest ancestor of `sha`, or `sha` itself, that is on a main branch."""
+    forks: dict[str, int] = {}
+    for name in _MAIN:
+        try:
+            fork = (await git(root, "merge-base", sha, await commit_of(root, name))).strip()
+        except UsageError:
+            continue
+        forks[fork] = int(await git(root, "rev-list", "--count", f"{fork}..{sha}"))
+    if not forks:
+        msg = f"no branch of {', '.join(_MAIN)} has an ancestor in common with {sha[:10]}: name the commit to compare with"
+        raise UsageError(msg + await _shallow(root))
+    return min(forks, key=forks.__getitem__)
+
+
+async def _shallow(root: Path) -> str:
+    """What to do where older commits may be missing."""
+    shallow = (await git(root, "rev-parse", "--is-shallow-repository")).strip() == "true"
+    return "; this clone has only the newest commits: git fetch --unshallow gets the others" if shallow else ""
+
+
+async def _listed(root: Path, *which: str) -> list[Commit]:
+    text = await git(root, "log", "--no-show-signature", "--no-color", _FORMAT, *which, "--")
+    # A subject may hold what else ends a line for Python, and bytes that are no text.
+    lines = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("\n")
+    found: list[list[str]] = [line.split("\0", 2) for line in lines if line]
+    return [Commit(sha=sha, at=float(at), subject=subject) for sha, at, subject in found]

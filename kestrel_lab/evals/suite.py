@@ -10,12 +10,16 @@ from typing import Any, Final, Literal, TypeVar
 
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Check
-from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.environment import Environment
 from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.given import GivenNote
+from kestrel_lab.evals.seed_notes import GivenNote
+
+MOST = 1_000_000_000
+"""The largest number of anything: nobody means more, and not everything that counts can count further."""
+
 
 MOST_EPOCHS: Final = 1000
 """Epochs of a suite; what a search adds is counted from the next one on."""
@@ -184,7 +188,7 @@ class CassetteUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
-    """Scenarios × configurations × epochs. `kestrel_lab.evals.suitefile.load_suite` reads one from YAML."""
+    """Scenarios × configurations × epochs. `kestrel_lab.evals.suites.loader.load_suite` reads one from YAML."""
 
     name: str
     scenarios: tuple[Scenario, ...]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kestrel_lab.memory.words import COMMON, NEGATIONS, parts
+from kestrel_lab.language.tokens import COMMON, NEGATIONS, parts
 
 _EXTENSION = r"(?:py|pyi|ipynb|js|jsx|ts|tsx|rs|go|java|c|h|cc|cpp|hpp|rb|php|sh|sql|md|rst|txt|toml|ya?ml|json|jsonl|ini|cfg|lock|html|css|xml|csv|db|log|env)"
 _MONTH = r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import Note
 from kestrel_lab.memory.table import LIVE, NoteTable
 

@@ -9,17 +9,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import StoreError, UsageError, nearest
-from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note
-from kestrel_lab.core.text import plain
-from kestrel_lab.log.connection import scrub
-from kestrel_lab.log.store import SessionStore
-from kestrel_lab.memory.alike import likeness, says_more
-from kestrel_lab.memory.nearest import VectorIndex
+from kestrel_lab.core.sanitize import plain
+from kestrel_lab.eventlog.connection import scrub
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.memory.deduplicate import likeness, says_more
+from kestrel_lab.memory.embeddings import Embedder, note_embedder
 from kestrel_lab.memory.query import MemoryQueryEngine
 from kestrel_lab.memory.selector import select
 from kestrel_lab.memory.table import LIVE, NoteTable, forever, same, source
-from kestrel_lab.memory.vectors import Embedder, note_embedder
+from kestrel_lab.memory.vector_search import VectorIndex
 
 LONGEST = 4_000
 """Characters of a note."""

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import Note
+from kestrel_lab.language.tokens import content_words, parts
 from kestrel_lab.memory.entities import Entity, entities
-from kestrel_lab.memory.nearest import VectorIndex
 from kestrel_lab.memory.table import COLUMNS, LIVE, NoteTable, read
-from kestrel_lab.memory.words import content_words, parts
+from kestrel_lab.memory.vector_search import VectorIndex
 
 CANDIDATES = 200
 """Notes that full-text search may give; more cost time and none of them has ever been the answer."""

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.notes import KINDS, Note
-from kestrel_lab.core.text import shown_folder
+from kestrel_lab.core.sanitize import shown_folder
 from kestrel_lab.memory.table import NoteTable
 
 WORDS = ("all", "expired", "tainted", "short", "replaced")

@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import Note
-from kestrel_lab.log.store import SessionStore
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.language.tokens import normal
 from kestrel_lab.memory.entities import Entity, entities, searchable
-from kestrel_lab.memory.words import normal
 
 COLUMNS = "id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner"
 LIVE = "(expires IS NULL OR expires > ?)"

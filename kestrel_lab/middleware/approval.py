@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.calls import Call, Problem, Result
-from kestrel_lab.core.events import ApprovalGiven
+from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.protocols import Handler
 
 Decide = Callable[[Call], Awaitable[ApprovalGiven | None]]

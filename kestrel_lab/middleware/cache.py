@@ -7,13 +7,13 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast, get_args
 
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import KestrelError, UsageError, nearest
-from kestrel_lab.core.events import CacheHit
-from kestrel_lab.core.jsontypes import Json, dumps, loads
+from kestrel_lab.core.events.union import CacheHit
+from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.protocols import Handler
 
 CacheMode = Literal["off", "use", "refresh", "replay"]
@@ -86,6 +86,26 @@ class _Kept:
     """A stored answer, which may be `None`."""
 
     value: Json
+    knows: dict[str, str] = field(default_factory=dict)
+    """Versions of files that whoever is given it knows by it."""
+
+    def row(self, **more: Json) -> str:
+        """The same as text; `read` is the way back."""
+        return dumps({"value": self.value, **({"knows": dict(self.knows)} if self.knows else {}), **more})
+
+    @classmethod
+    def read(cls, text: str, **more: Json) -> _Kept | None:
+        """What `row` was given; `None` for any other text."""
+        try:
+            row = loads(text)
+        except ValueError:
+            return None
+        if not isinstance(row, dict) or row.keys() - {"knows"} != {"value", *more} or any(row[key] != value for key, value in more.items()):
+            return None
+        knows = row.get("knows", {})
+        if not isinstance(knows, dict) or not all(isinstance(version, str) for version in knows.values()):
+            return None
+        return cls(row["value"], cast("dict[str, str]", knows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +132,28 @@ class ToolCache:
             return _missing(call, ": what it reads has just changed") if self.mode == "replay" else await _made(call, proceed)
         if self.mode == "replay":
             kept = await self._kept(place.key)
-            return _missing(call) if kept is None else self._hit(call, place.key, kept.value)
+            return _missing(call) if kept is None else self._hit(call, place.key, kept)
         name = f"{self.mode}:{place.key}"  # who refreshes must not be given what another found on the shelf
         flight, first = self.flights.board(name)
         if first:
             return await self._fly(name, call, place, proceed)
         # Shielded: whoever gives up waiting must not end the flight for the others.
         text = await asyncio.shield(asyncio.wrap_future(flight))
-        return await _made(call, proceed) if text is None else self._hit(call, place.key, loads(text))
+        known = None if text is None else _Kept.read(text)
+        return await _made(call, proceed) if known is None else self._hit(call, place.key, known)
 
     async def _fly(self, name: str, call: Call, place: Place, proceed: Handler) -> Result:
         text: str | None = None
         try:
             if self.mode == "use" and (kept := await self._kept(place.key)) is not None:
-                text = dumps(kept.value)
-                return self._hit(call, place.key, kept.value)
+                text = kept.row()
+                return self._hit(call, place.key, kept)
             result = await _made(call, proceed)
             if result.ok and await self.place(call) == place:  # what it read may have changed meanwhile
-                text = dumps(result.value)
+                kept = _Kept(result.value, result.knows)
+                text = kept.row()
                 if len(text) <= MAX_ROW - 1_000:
-                    await self.shelf.set(place.key, dumps({"key": place.key, "value": result.value}), place.ttl_s)
+                    await self.shelf.set(place.key, kept.row(key=place.key), place.ttl_s)
             return result
         finally:
             self.flights.land(name, text)
@@ -140,18 +162,14 @@ class ToolCache:
         """What is on the shelf; `None` also for what says that it belongs elsewhere, or says nothing that can be read."""
         if (text := await self.shelf.get(key)) is None:
             return None
-        try:
-            row = loads(text)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or row.keys() != {"key", "value"} or row["key"] != key:
+        kept = _Kept.read(text, key=key)
+        if kept is None:
             warnings.warn("an answer in the tool cache was not written for the call that it is stored under; it is not used", stacklevel=2)
-            return None
-        return _Kept(row["value"])
+        return kept
 
-    def _hit(self, call: Call, key: str, value: Json) -> Result:
+    def _hit(self, call: Call, key: str, kept: _Kept) -> Result:
         self.emit(CacheHit(call=call.id, tool=call.target, key=key))
-        return Result(value=value, cached=True, cacheable=True)
+        return Result(value=kept.value, knows=kept.knows, cached=True, cacheable=True)
 
 
 async def _made(call: Call, proceed: Handler) -> Result:

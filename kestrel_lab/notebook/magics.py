@@ -3,21 +3,70 @@
 from __future__ import annotations
 
 import inspect
+import re
+import sys
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 from weakref import WeakSet
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from kestrel_lab.cli.face import files_named
-from kestrel_lab.engine.run import Run
+from kestrel_lab.cli.frontend import files_named
+from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.lab import Lab
-from kestrel_lab.notebook.commands import Fill, carry_out
-from kestrel_lab.notebook.face import NotebookFace
-from kestrel_lab.notebook.goals import argument, filled
+from kestrel_lab.notebook.command_line import Fill, carry_out
+from kestrel_lab.notebook.frontend import NotebookFace, surface
 from kestrel_lab.notebook.panel import Panel
-from kestrel_lab.notebook.surface import surface
+from kestrel_lab.runtime.run import Run
+
+# `@name` stands for a notebook variable; every other character of a goal is text.
+
+LONGEST = 20_000
+"""Characters of one variable that go into a goal: beginning and end."""
+ROWS = 20
+
+_NAME = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*)")
+
+
+def filled(goal: str, variables: Mapping[str, object]) -> str:
+    """`goal` with each `@name` of a known variable replaced by the variable's text.
+
+    Unknown names, modules, functions and classes stay as they are written: `@dataclass` in a goal means
+    the word.
+    """
+
+    def text(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in variables or isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
+            return match[0]
+        return head_tail(as_text(variables[name]), LONGEST)[0]
+
+    return _NAME.sub(text, goal)
+
+
+def argument(text: str, variables: Mapping[str, object]) -> str:
+    """An option's value or an argument with its `@name`s replaced; a run stands for its id."""
+    name = text.removeprefix("@")
+    if name != text and isinstance(run := variables.get(name), Run):
+        return run.id
+    return filled(text, variables)
+
+
+def as_text(value: object) -> str:
+    """What a model is given for `value`: a string itself, a path as one would type it, the head of a table, else its `repr`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
+        rest = f"\n… {len(value):,} rows in all" if len(value) > ROWS else ""
+        return f"{value.head(ROWS).to_string()}{rest}"
+    return repr(value)
+
 
 LOOKED_AT: Final = 8
 """Panels whose citations are looked at again."""

@@ -280,8 +280,22 @@ function card(cls, label, id, send) {
     buttons.push(b);
     return b;
   };
-  const decide = answer => { enable(false); put(problem, ""); send({ k: "decide", id, t: Date.now() / 1000, ...answer }); };
-  return { root, problem, row, button, decide, settle, refused(message) { put(problem, message); enable(true); } };
+  let open = null;
+  // Repeated like the greeting, until the card is gone: a click that is quicker than the front end's channel to a busy
+  // kernel would lie there until the kernel is idle, which it never is while it waits for this very click. `n` names the
+  // click, so that it counts once.
+  const repeat = (message, tries) => {
+    if (open !== message || !tries || (tries < 30 && !root.isConnected)) return;
+    send(message);
+    setTimeout(() => repeat(message, tries - 1), 300);
+  };
+  const decide = answer => {
+    enable(false);
+    put(problem, "");
+    open = { k: "decide", id, t: Date.now() / 1000, n: Math.random().toString(36).slice(2), ...answer };
+    repeat(open, 30);
+  };
+  return { root, problem, row, button, decide, settle, refused(message) { open = null; put(problem, message); enable(true); } };
 }
 const line = (label, press) => {
   const input = make("input");

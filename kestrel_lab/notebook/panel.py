@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ApprovalRequired
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.notebook.prompting import settle
-from kestrel_lab.notebook.stream import PatchStream
-from kestrel_lab.views.html import run_html
-from kestrel_lab.views.runview import RunView
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.notebook.patch_stream import PatchStream
+from kestrel_lab.notebook.prompt import settle
+from kestrel_lab.views.html.run_page import run_html
+from kestrel_lab.views.run_view import RunView
 from kestrel_lab.views.text import run_text
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
-    from kestrel_lab.engine.run import Run
+    from kestrel_lab.runtime.run import Run
 
 HELLO_S = 10.0
 """How long a front end may take to say that it shows widgets; only waited for where none does."""
@@ -71,6 +71,8 @@ class Panel:
         self._waiting: dict[str, asyncio.Future[ApprovalGiven]] = {}
         self._early: dict[str, ApprovalGiven] = {}
         """Clicks that came while the question was still on its way to the disk."""
+        self._clicks: set[str] = set()
+        """Clicks that were taken; a page repeats one until it sees what came of it."""
         self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._run: Run | None = None
@@ -208,6 +210,9 @@ class Panel:
             answer=answer[:ANSWER_CHARS] if isinstance(answer, str) else None,
         )
         with self._lock:
+            if (click := str(content.get("n") or "")) and click in self._clicks:
+                return  # else a repetition would answer the next question about the call
+            self._clicks.add(click)
             waiting = self._waiting.get(call)
             if waiting is None and call in self.view.asks:
                 self._early[call] = given

@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kestrel_lab.retrieval import history
-from kestrel_lab.retrieval.asking import ask
+from kestrel_lab.language.code_tokens import WORD, indexed, spoken
+from kestrel_lab.retrieval.code_graph import Graph
 from kestrel_lab.retrieval.grep import Grep, checked_hits
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.meaning import Meaning
+from kestrel_lab.retrieval.indexing import git_history as history
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.mentions import mentioned_paths
-from kestrel_lab.retrieval.navigation import Graph
+from kestrel_lab.retrieval.query import ask
 from kestrel_lab.retrieval.ranking import Ranking
 from kestrel_lab.retrieval.search import PATH_FIRST, Search, checked, held_words
-from kestrel_lab.retrieval.words import WORD, indexed, spoken
+from kestrel_lab.retrieval.semantic import Meaning
 
 _MOST_WORDS = 40
 """Of a question, the ones said most often, that coverage is measured by."""

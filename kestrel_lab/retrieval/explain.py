@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import posixpath
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from kestrel_lab.host.git import run_git
 from kestrel_lab.retrieval.hits import Retrieval, Step
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, files_of, left_out, stamp
+from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, files_of, left_out, stamp
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import Ranking, Weights
 from kestrel_lab.retrieval.search import FAINT, Search, told
 
@@ -125,12 +125,8 @@ def _ignored(folder: Path, path: str) -> str:
     skipped = [part for part in path.split("/")[:-1] if part in SKIPPED_FOLDERS]
     if skipped:
         return f"it is not listed: folders called {skipped[0]} are left out"
-    try:
-        argv = ["git", "-C", os.fspath(folder), "check-ignore", "--verbose", "--", path]
-        done = subprocess.run(argv, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-        rule = done.stdout.decode("utf-8", "replace").split("\t")[0] if done.returncode == 0 else ""
-    except FileNotFoundError:
-        rule = ""
+    done = run_git(folder, "check-ignore", "--verbose", "--", path)
+    rule = done.stdout.decode("utf-8", "replace").split("\t")[0] if done.returncode == 0 else ""
     if rule:
         return f"it is not listed: ignored by the rule {rule}"
     parents = [folder.joinpath(*path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)]

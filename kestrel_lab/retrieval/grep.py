@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from kestrel_lab.language.code_tokens import spoken
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.listing import SKIPPED_FOLDERS, is_secret, read_text, rg
+from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, is_secret, read_text, rg
 from kestrel_lab.retrieval.search import checked, excerpt
-from kestrel_lab.retrieval.words import spoken
 
 _MOST_WORDS = 24
 _SECONDS = 20.0
@@ -56,7 +56,7 @@ class Grep:
     def _found(self, words: Iterable[str]) -> dict[str, dict[str, int]]:
         """First lines of words, by file."""
         skip = [f"--glob=!**/{name}/" for name in SKIPPED_FOLDERS]
-        argv = [rg(), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
+        argv = [rg(self._folder), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
         try:
             done = subprocess.run(argv, cwd=self._folder, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_SECONDS)
             said = done.stdout

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, overload
 
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.json_types import Json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

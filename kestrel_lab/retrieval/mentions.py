@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kestrel_lab.retrieval.grammars import LANGUAGES
-from kestrel_lab.retrieval.words import COMMON
+from kestrel_lab.language.code_tokens import COMMON
+from kestrel_lab.retrieval.indexing.languages import LANGUAGES
 
 KINDS = ("path", "frame", "module", "dotted", "identifier")
 _SUFFIX = "|".join(

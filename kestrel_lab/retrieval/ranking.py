@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,11 +13,52 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.retrieval import history
-from kestrel_lab.retrieval.asking import Question, ask
+from kestrel_lab.retrieval.indexing import git_history as history
+from kestrel_lab.retrieval.indexing.imports import resolved
+from kestrel_lab.retrieval.indexing.table import FIELDS
 from kestrel_lab.retrieval.mentions import KINDS, Mentions, mentions
-from kestrel_lab.retrieval.table import FIELDS
-from kestrel_lab.retrieval.ties import TIES, ties
+from kestrel_lab.retrieval.query import Question, ask
+
+# What ties files to the best of a ranking: a change often touches a file and what changes, is imported or stands with it.
+
+TIES = ("together", "imported", "folder")
+"""Kinds of ties: changed in the same commits, imported or linked to, in the same folder."""
+
+
+def ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Collection[str]) -> dict[str, dict[str, float]]:
+    """For each kind, how closely each of `paths` is tied to any of the `leaders`, from 0 to 1; these count as much as is given, best first.
+
+    The first leader is tied to itself in full by every kind, so that nothing overtakes it for being tied to it; the
+    others are only tied to one another.
+    """
+    found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in TIES}
+
+    def tie(kind: str, path: str, leader: str, closely: float) -> None:
+        found[kind][path] = max(found[kind][path], closely * leaders[leader])
+
+    imported, shares = _imported(connection, leaders), history.shares(connection, leaders, paths)
+    for leader in leaders:
+        for path in paths:
+            if path == leader:
+                continue
+            tie("together", path, leader, shares[leader].get(path, 0.0))
+            tie("imported", path, leader, float(path in imported.get(leader, ())))
+            tie("folder", path, leader, float(posixpath.dirname(path) == posixpath.dirname(leader)))
+    for first in list(leaders)[:1]:
+        for kind in TIES:
+            found[kind][first] = 1.0
+    return found
+
+
+def _imported(connection: apsw.Connection, leaders: Collection[str]) -> dict[str, set[str]]:
+    """What each of these files imports or links to."""
+    known = frozenset(str(row[0]) for row in connection.execute("SELECT path FROM files"))
+    sql = "SELECT path, kind, target, names FROM edges JOIN files ON files.id = file WHERE path IN (SELECT value FROM json_each(?))"
+    found: dict[str, set[str]] = defaultdict(set)
+    for path, kind, target, names in connection.execute(sql, (json.dumps(list(leaders)),)):
+        found[path].update(resolved(path, kind, target, names, known))
+    return found
+
 
 _MOST_TERMS = 300
 _MOST_BODY_TERMS, _MOST_CHUNK_TERMS = 100, 40

@@ -12,13 +12,13 @@ from typing import Any
 import apsw
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.text import one_line
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.language.code_tokens import spoken
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.listing import read_text
-from kestrel_lab.retrieval.meaning import Meaning
+from kestrel_lab.retrieval.indexing.file_list import read_text
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank
-from kestrel_lab.retrieval.words import spoken
+from kestrel_lab.retrieval.semantic import Meaning
 
 TOLD_BEHIND = 100
 """How many files behind the chosen ones a trace tells of, and how many that hardly match."""

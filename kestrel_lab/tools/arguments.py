@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Protocol, cast
 
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.text import one_line
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
 
 if TYPE_CHECKING:  # pydantic is loaded at the first use of a tool, not at import
     from pydantic import TypeAdapter

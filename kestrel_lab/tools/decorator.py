@@ -13,10 +13,57 @@ from typing import Any, get_args, get_type_hints, overload
 from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.arguments import REQUIRED, Parameter, TypedArguments
-from kestrel_lab.tools.docstring import read_docstring
-from kestrel_lab.tools.flows import read_reach, read_reads, suggested_reach, suggested_reads
-from kestrel_lab.tools.registry import CacheScope, Fingerprint, Preview, Tool, ToolContext
+from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, suggested_reads, unsaid
 from kestrel_lab.tools.sandbox.levels import Level
+from kestrel_lab.tools.tool import CacheScope, Fingerprint, Preview, Tool, ToolContext
+
+# A docstring in Google style, split into what a model reads: the description and the parameters.
+
+_SECTION = re.compile(
+    r"(Args|Arguments|Parameters|Params|Returns|Return|Yields|Raises|Examples?|Notes?|Warnings?|See Also|References|Attributes|Todo):\s*"
+)
+_ARGUMENTS = {"Args", "Arguments", "Parameters", "Params"}
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+
+
+def read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """The text before the first section, and the entry of each parameter; `text` is dedented, as `inspect.getdoc` gives it.
+
+    An entry is the part after `name:` with its continuation lines, on one line.
+    """
+    description: list[str] = []
+    entries: list[str] = []
+    section = ""
+    for line in text.splitlines():
+        if heading := _SECTION.fullmatch(line):
+            section = heading[1]
+        elif not section:
+            description.append(line)
+        elif line and not line[0].isspace():
+            section = "text"  # prose after a section belongs to none
+        elif section in _ARGUMENTS:
+            entries.append(line)
+    return "\n".join(description).strip(), _entries(entries)
+
+
+def _entries(lines: list[str]) -> dict[str, str]:
+    filled = [line for line in lines if line.strip()]
+    margin = min((_indent(line) for line in filled), default=0)
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in filled:
+        entry = _ENTRY.fullmatch(line.strip()) if _indent(line) == margin else None
+        if entry:
+            current = found.setdefault(entry[1], [])
+            current.append(entry[2])
+        else:
+            current.append(line.strip())
+    return {name: " ".join(part for part in parts if part) for name, parts in found.items()}
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what every provider accepts
 
@@ -41,6 +88,7 @@ def tool(
     sandbox: Level | None = None,
     reads: str | Iterable[str] | None = None,
     reaches: str | None = None,
+    shows: Shows = "",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -61,6 +109,7 @@ def tool(
     sandbox: Level | None = None,
     reads: str | Iterable[str] | None = None,
     reaches: str | None = None,
+    shows: Shows = "",
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
 
@@ -84,10 +133,15 @@ def tool(
         preview: What a call would change, as a unified diff, for whoever is asked to allow it.
         sandbox: The least sandbox level that commands it starts may run at, for a tool that starts some.
         reads: What its answers may hold: `private` data, text that is `untrusted` because others wrote it, or both (`"private
-            untrusted"`); `""` for neither. Once a model has read what is untrusted, its calls that reach something are asked about.
-            If left out: private, and untrusted where its name or a parameter says that it fetches pages or mail.
-        reaches: How far a call reaches: `nothing`, `workspace`, `address` (one in its arguments), `others` or `anything`;
-            if left out `anything` from MEDIUM on, below it `address` where it takes one, else `nothing`.
+            untrusted"`); `workspace` for files, `""` for nothing of all this. Once a model has read what is untrusted, its
+            calls that reach something are asked about.
+        reaches: How far a call reaches: `nothing`, `workspace`, `address` (one in its arguments), `others` or `anything`.
+            Say both or neither. A tool that is neither pure nor SAFE and says neither counts as one that may bring in what
+            others wrote and may send; where somebody is there, they are asked once, as soon as it matters, and what they
+            say is kept for this definition of the tool. One that says `reads` only reaches what its danger suggests:
+            `anything` from MEDIUM on, below it `address` where it takes one, else `nothing`.
+        shows: What its answers have of the files it is about, for tools that read the workspace: `names` for paths only,
+            `lines` for lines beside the path of their file. Left out, it is taken to show any file it opens.
 
     Raises:
         UsageError: For a function whose arguments could not be described to a model, with what to change.
@@ -132,6 +186,8 @@ def tool(
             sandbox=sandbox,
             reads=read if read is not None else suggested_reads(called, parameters, effect),
             reaches=reach or suggested_reach(parameters, danger, effect),
+            unsaid=unsaid(reads=read, reaches=reach, danger=danger, effect=effect),
+            shows=shows,
             context_parameter=context,
         )
 

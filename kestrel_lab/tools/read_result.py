@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.log.results import offsets_of, piece_of
+from kestrel_lab.eventlog.large_results import offsets_of, piece_of
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.ripgrep import search_file
-from kestrel_lab.tools.web.foreign import foreign
+from kestrel_lab.tools.files.ripgrep import search_file
+from kestrel_lab.tools.tool import ToolContext
+from kestrel_lab.tools.web.tools import foreign
 
 NAME = "read_result"
 _MOST_CHARS = 18_000

@@ -18,11 +18,11 @@ Kind = Literal["sentence", "row", "code", "quote", "heading", "item", "paragraph
 _FENCE: Final = re.compile(r"^ {0,12}(?P<fence>`{3,}|~{3,}) *(?P<info>[^\n`]*)$")
 _ITEM: Final = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
 _HEADING: Final = re.compile(r"^ {0,3}#{1,6}\s+")
-_RULE: Final = re.compile(r"^\s*\|?[\s:|-]*-{3,}[\s:|-]*\|?\s*$")
+_RULE: Final = re.compile(r"^(?=[^-]*-{3})[\s:|-]+$")
 _COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
 _CODE_NAME: Final = re.compile(r"\w*[a-z\d]_\w|\w+(?:\.\w+)*\(")
-_LABEL: Final = re.compile(r"[*_]{0,3}(?:[^\W\d_]+[ '’-]?){1,3}(?:[*_]{0,3}:[*_]{0,3}|(?<=\w)[*_]{2,3})")
+_LABEL: Final = re.compile(r"[*_]{0,3}[^\W\d_]+(?:[ '’-][^\W\d_]+){0,2}[ '’-]?(?:[*_]{0,3}:[*_]{0,3}|(?<=\w)[*_]{2,3})")
 _POLITE: Final = re.compile(
     r"(?:(?:all )?(?:done|finished)|ok(?:ay)?|sure(?: thing)?|certainly|of course|thanks|thank you|you(?:'|’)re welcome|"
     r"(?:i )?hope (?:this|that|it) helps|let me know if .{0,80}|(?:i(?:'|’)m )?happy to help)[.!,]*",

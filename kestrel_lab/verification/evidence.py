@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kestrel_lab.core.citations import Citation, Span, Standing, citations, resolve, standing
 from kestrel_lab.core.protocols import Entailment
-from kestrel_lab.core.spans import Citation, Span, Standing, citations, resolve, standing
+from kestrel_lab.language.claim_tokens import telling
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.support import THRESHOLD, Support, Word, absent_numbers, score
-from kestrel_lab.verification.words import telling
+from kestrel_lab.verification.work_limit import ALIKE, PARSED, TOKEN, WorkSpent
 
 MOST_SPANS: Final = 3
 """How many spans a claim that cites nothing is held against: those with most of its words."""
@@ -39,21 +40,34 @@ class Backed:
 
 
 def evidence_of(subject: Subject) -> tuple[Backed, ...]:
-    """Every claim of the answer but blocks of code, against what it cites, or else what of the run speaks most of the same."""
-    pool = _pool(subject)
+    """Every claim of the answer but blocks of code, against what it cites, or else what of the run speaks most of the same.
+
+    Claims that come when the work is spent are left out: `Subject.unseen` then says so.
+    """
     found: list[Backed] = []
-    for said in subject.claims:
+    with subject.files.work.allowed():
+        try:
+            for one in _each(subject):
+                found.append(one)  # noqa: PERF402  # what came before the work was spent is kept
+        except WorkSpent:
+            pass  # `Subject.unseen` tells
+    return tuple(found)
+
+
+def _each(subject: Subject) -> Iterator[Backed]:
+    pool = _pool(subject)
+    for said in subject.paid():
         if said.kind == "code":
             continue
+        subject.pay(ALIKE * len(citations(said.text)) * (1 + len(subject.spans) / ALIKE) + TOKEN * len(pool))
         cited = cited_in(said.text, subject.spans, subject.files.read)
         spans = tuple(one.span for one in cited if one.span is not None) or _nearest(said.text, pool)
-        texts = [span.text for span in spans]
+        texts = list(subject.through((span.text for span in spans), PARSED))
         value = score(_bare(said.text, cited), texts)
         absent = absent_numbers(_bare(said.text, cited), texts) if texts else ()
         word: Word = "supported" if value >= THRESHOLD and not absent else "weak"
         support = Support(word=word, score=value, spans=spans if value else (), warnings=absent)
-        found.append(Backed(said=said, support=support, cited=cited))
-    return tuple(found)
+        yield Backed(said=said, support=support, cited=cited)
 
 
 async def with_entailment(backed: Iterable[Backed], port: Entailment) -> tuple[Backed, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.text import one_line, plain
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line, plain
 
 Severity = Literal["critical", "major", "minor"]
 """`critical` and `major` refuse the answer, `minor` is said beside it."""

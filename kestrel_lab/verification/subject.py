@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
-from kestrel_lab.core.events import Record, ToolAnswered
-from kestrel_lab.core.jsontypes import Json, dumps
-from kestrel_lab.core.spans import Span, asked_in, spans_of
+from kestrel_lab.core.citations import Span, asked_in, spans_of
+from kestrel_lab.core.events.union import Record, ToolAnswered
+from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.verification.claims import Said, claims_of
-from kestrel_lab.verification.files import Files, whole_word
-from kestrel_lab.verification.introducing import foreign, introduced
-from kestrel_lab.verification.naming import Name
-from kestrel_lab.verification.symbols import Symbols
-from kestrel_lab.verification.wording import Stance, stance
+from kestrel_lab.verification.code.symbols import Symbols
+from kestrel_lab.verification.prose.introduced_names import foreign, introduced
+from kestrel_lab.verification.prose.names import Name
+from kestrel_lab.verification.prose.stance import Stance, stance
+from kestrel_lab.verification.work_limit import CLAIM, PARSED, SEARCHED, TOKEN
+from kestrel_lab.verification.workspace_files import Files, whole_word
+
+MOST_CLAIMS: Final = 1_000
+"""Claims of an answer that are looked at."""
+MOST_BLOCK: Final = 20_000
+"""Characters of a block of code, which unlike what is said is looked at as a whole."""
+MOST_CHARS: Final = 400_000
+"""Characters of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +65,49 @@ class Subject:
 
     @cached_property
     def claims(self) -> tuple[Said, ...]:
-        """What the answer says."""
-        return claims_of(self.answer)
+        """What the answer says, as far as it is looked at."""
+        return tuple(said for said in self._every[:MOST_CLAIMS] if len(said.text) <= MOST_BLOCK)
+
+    @cached_property
+    def _every(self) -> tuple[Said, ...]:
+        return claims_of(self.looked_at)
+
+    @property
+    def looked_at(self) -> str:
+        """The answer, as far as it is looked at."""
+        return self.answer[:MOST_CHARS]
+
+    @cached_property
+    def left_out(self) -> str:
+        """What of the answer is not looked at, in words; empty if all of it is."""
+        if len(self._every) > MOST_CLAIMS:
+            return f"only the first {MOST_CLAIMS:,} of its claims were looked at"
+        if len(self.answer) > MOST_CHARS:
+            return f"only the first {MOST_CHARS:,} of its {len(self.answer):,} characters were looked at"
+        return f"only its blocks of up to {MOST_BLOCK:,} characters were looked at" if len(self.claims) < len(self._every) else ""
+
+    def pay(self, cost: float) -> None:
+        """Spend some of the work that a look may take."""
+        self.files.work.spend(cost)
+
+    def through(self, texts: Iterable[str], cost: float = TOKEN) -> Iterator[str]:
+        """The texts, for something that goes through them: each is paid for when it comes, at a `cost` for each character."""
+        for text in texts:
+            self.pay(CLAIM + cost * len(text))
+            yield text
+
+    def paid(self) -> Iterator[Said]:
+        """The claims, for a check that goes through them: each is paid for when it comes."""
+        self.pay(TOKEN * len(self.looked_at))
+        against = sum(len(span.text) for span in self.whole_spans) / SEARCHED
+        for said in self.claims:
+            self.pay(CLAIM + PARSED * len(said.text) + against)
+            yield said
 
     @cached_property
     def introduced(self) -> frozenset[str]:
         """Names and files that the answer itself brings in: proposed, defined in an example, or said not to be there."""
+        self.pay(CLAIM * len(self.claims) + PARSED * len(self.looked_at))
         return introduced(self.claims, lambda: frozenset(path.rpartition(".")[2].lower() for path in self.files.paths))
 
     @cached_property
@@ -93,6 +139,11 @@ class Subject:
         """The names the workspace defines."""
         return Symbols(self.files) if self.ground is None else self.ground.symbols
 
+    @property
+    def unseen(self) -> str:
+        """What was not looked at so far, in words; empty if nothing was left out."""
+        return self.left_out or ("a look may take no more work and time than that" if self.files.work.spent else "")
+
     @cached_property
     def told(self) -> str:
         """Everything that was said in the run before the answer: the goal, what tools answered, what they were called with."""
@@ -106,6 +157,7 @@ class Subject:
 
     def tells(self, name: str) -> bool:
         """Whether `name` was told of in the run."""
+        self.pay(CLAIM + len(self.told))
         return name in self.told and whole_word(name).search(self.told) is not None
 
     def names(self, word: str) -> bool:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
-from kestrel_lab.core.spans import Span
-from kestrel_lab.verification.words import COMMON, stem, words
+from kestrel_lab.core.citations import Span
+from kestrel_lab.language.claim_tokens import COMMON, stem, words
 
 Word = Literal["supported", "weak", "not contradicted", "contradicted"]
 """The last two are said only where something that understands sentences was asked."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kestrel_lab.core import events as e
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.states import TERMINAL, RunStatus
+from kestrel_lab.core.events import union as e
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.run_types import TERMINAL, RunStatus
 
 _TELLING = (e.RunStarted, e.RunForked, e.RunResumed, e.StateTransition, e.ModelCalled, e.ModelAnswered, e.RunFinished)
 
@@ -33,6 +33,8 @@ class Budget:
         match event:
             case e.RunStarted(limits=limits):
                 self.limits = limits
+            case e.RunResumed(limits=limits):
+                self.limits = limits or self.limits
             case e.RunForked():
                 self.limits = event.limits or self.limits
                 self.turns -= len(self.asking)
@@ -53,7 +55,9 @@ class Budget:
         if turns := limits.get("cycles"):
             counted.append([f"{self.turns:,} of {turns:,} turns", self.turns / turns])
         if usd := limits.get("cost_usd"):
-            counted.append([f"${usage.cost_usd:.4f} of ${usd:g}", usage.cost_usd / usd])
+            known = f"${usage.cost_usd:.4f}" if usage.cost_usd or not usage.unpriced else ""
+            text = " + ".join(part for part in (known, "unknown cost" if usage.unpriced else "") if part)
+            counted.append([f"{text} of ${usd:g}", usage.cost_usd / usd])
         if tokens := limits.get("tokens"):
             counted.append([f"{usage.tokens:,} of {tokens:,} tokens", usage.tokens / tokens])
         rests = self.status == RunStatus.WAITING_APPROVAL or self.status in TERMINAL

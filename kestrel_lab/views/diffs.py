@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.sanitize import plain
 
 _DIFF = re.compile(r"^--- [^\n]*\n\+\+\+ [^\n]*\n@@", re.MULTILINE)
 _KINDS = {"+": "added", "-": "removed", "@": "place"}

@@ -8,9 +8,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from kestrel_lab.core.events import ModelAnswered, ToolAnswered, ToolCalled
-from kestrel_lab.core.spans import Span, Standing, citations, resolve, spans_of, standing
-from kestrel_lab.core.text import AS_TEXT, head_tail, one_line, plain
+from kestrel_lab.core.citations import Span, Standing, citations, resolve, spans_of, standing
+from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered, ToolCalled
+from kestrel_lab.core.sanitize import AS_TEXT, head_tail, one_line, plain
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from kestrel_lab.core import events as e
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.text import one_line, plain
-from kestrel_lab.views.badge import Badge
+from kestrel_lab.core.events import union as e
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.plan import REPORTS
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.views.confidence_badge import Badge
+from kestrel_lab.views.formatting import action_line, count, shown
 from kestrel_lab.views.rows import NoticeRow
-from kestrel_lab.views.wording import action_line, count, shown
 
 _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
@@ -36,6 +38,9 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
             return _row("info", text, [_hit(hit) for hit in event.hits], step=event.step)
         case e.ModelEscalated():
             return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
+        case e.ToolsAdded():
+            names = [str(tool["name"]) for tool in event.tools]
+            return _row("info", f"{count(len(names), 'tool')} of servers that were started for the first time", names)
         case e.ToolsShown() if event.tools:
             what = f" for: {one_line(event.need, 100)}" if event.need else ""
             return _row("info", f"told of {count(len(event.tools), 'more tool')}{what}", event.tools, step=event.step)
@@ -124,3 +129,37 @@ def _note(note: dict[str, Json]) -> str:
         about = f"{note.get('kind', 'note')} {found}" + (f" (from {note['taint']})" if note.get("taint") else "")
         return f"{about}: {text}" if text is not None else f"{about}; its words: kestrel memory show {found}"
     return str(text) if text is not None else one_line(", ".join(f"{key}: {value}" for key, value in note.items()), 300)
+
+
+# A report on the quality of an answer as texts: what is wrong, how bad, where, what to do, and what has no evidence.
+
+COLUMNS: Final = ("severity", "place", "what", "fix", "step", "check")
+UNSHOWN: Final = "no evidence"
+"""Stands where the severity of an issue does, for a claim that nothing in the run speaks of."""
+
+
+def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """A row of texts per issue, the worst first, then one per claim without evidence."""
+    for one in report.get("issues", ()):
+        yield {column: one_line(plain(str(one.get(column, ""))), 300) for column in COLUMNS}
+    for text in report.get("missing_evidence", ()):
+        what, fix = "nothing in the run speaks of it", "show where it is from, or say that it is not known"
+        yield {"severity": UNSHOWN, "place": one_line(plain(str(text)), 300), "what": what, "fix": fix, "step": "", "check": ""}
+
+
+def quality_line(report: Mapping[str, Any]) -> str:
+    """How it went, and how many of what was found."""
+    severities = [str(one.get("severity")) for one in report.get("issues", ())]
+    parts = [f"{severities.count(word)} {word}" for word in ("critical", "major", "minor") if word in severities]
+    missing = len(report.get("missing_evidence", ()))
+    parts += [f"{count(missing, 'claim')} without evidence"] if missing else []
+    return f"quality: {'passed' if report.get('pass') is True else 'did not pass'}, {', '.join(parts) or 'nothing found'}"
+
+
+def quality_row(event: e.StepFinished, operation: str) -> NoticeRow | None:
+    """The row that shows a report; `None` for the end of any other step."""
+    if operation not in REPORTS or not isinstance(event.output, dict):
+        return None
+    rows = [list(row.values()) for row in quality_rows(event.output)]
+    level = "good" if event.output.get("pass") is True else "bad"
+    return NoticeRow(id="", step=event.step, level=level, text=quality_line(event.output), table=[list(COLUMNS), *rows] if rows else [])

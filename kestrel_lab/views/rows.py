@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.json_types import Json
 
 Change = dict[str, Json]
 """One patch: `op`, `id`, and the fields that take a new value; `text` appends instead."""

@@ -7,11 +7,11 @@ from textwrap import indent
 from typing import cast
 
 from kestrel_lab.core.drawing.svg import MARKS as PLAN_MARKS
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.text import head_tail, one_line
-from kestrel_lab.views.bounds import ends
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.views.formatting import ends
 from kestrel_lab.views.rows import Ask, CallRow, Head, NoticeRow, Row, StageRow, StepPart, TextRow
-from kestrel_lab.views.runview import RunView
+from kestrel_lab.views.run_view import RunView
 
 MARKS = {**PLAN_MARKS, "error": "✗", "denied": "✗", "asked": "·", "done": "✓", "retrying": "↻"}
 """One character per state, shown beside the word, never instead of it."""

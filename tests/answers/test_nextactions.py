@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.answers.nextactions import MOST, NextAction, next_actions
-from kestrel_lab.verification.files import Files
+from kestrel_lab.answers.next_actions import MOST, NextAction, next_actions
+from kestrel_lab.verification.workspace_files import Files
 
 ANSWER = """\
 I changed `src/parser.py`; see also docs/gone.md and https://example.org/setup.py.

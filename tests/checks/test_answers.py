@@ -6,12 +6,12 @@ from threading import Thread
 
 import pytest
 
-from kestrel_lab.checks.citation import AnswerCites
-from kestrel_lab.checks.functions import PythonCheck
-from kestrel_lab.checks.jsonanswer import AnswerSchema
-from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
+from kestrel_lab.checks.answer_format import AnswerSchema
+from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost
+from kestrel_lab.checks.grounding import AnswerCites
+from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import CheckError
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, ModelAnswered, Record, ToolAnswered
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelAnswered, Record, ToolAnswered
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
 

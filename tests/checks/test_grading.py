@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kestrel_lab.checks.grading import ModelGraded
+from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import CheckError, ModelError
 from kestrel_lab.core.protocols import Trial

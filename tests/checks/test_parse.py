@@ -3,21 +3,16 @@
 import pytest
 from jsonschema import Draft202012Validator
 
-from kestrel_lab.checks.abstention import AnswerAbstains
-from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
-from kestrel_lab.checks.citation import AnswerCites
+from kestrel_lab.checks.answer import AnswerAbstains, AnswerContains, AnswerEquals, AnswerMatches
+from kestrel_lab.checks.answer_format import AnswerForm, AnswerSchema
+from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost, ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
-from kestrel_lab.checks.conduct import ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
-from kestrel_lab.checks.form import AnswerForm
-from kestrel_lab.checks.functions import PythonCheck
-from kestrel_lab.checks.grading import ModelGraded
-from kestrel_lab.checks.grounding import Faithful, Grounded
-from kestrel_lab.checks.jsonanswer import AnswerSchema
+from kestrel_lab.checks.grounding import AnswerCites, Faithful, Grounded
+from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check, parse_checks
-from kestrel_lab.checks.recalled import Recalled
-from kestrel_lab.checks.retrieval import RecallAt
-from kestrel_lab.checks.spending import CostAtMost, SecondsAtMost, TokensAtMost
+from kestrel_lab.checks.python_function import PythonCheck
+from kestrel_lab.checks.retrieval import RecallAt, Recalled
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
 from kestrel_lab.core.errors import UsageError
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.checks.recalled import Recalled
+from kestrel_lab.checks.retrieval import Recalled
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import MemoryRecalled, Record
+from kestrel_lab.core.events.union import MemoryRecalled, Record
 from kestrel_lab.core.protocols import Trial
 
 

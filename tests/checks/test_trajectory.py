@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.checks.conduct import ToolAtMost
+from kestrel_lab.checks.behaviour import ToolAtMost
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch, made_calls
-from kestrel_lab.core.events import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
 

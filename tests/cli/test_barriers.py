@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.cli import barriers as trying
-from kestrel_lab.cli.barriers import barriers, log_place, secrets_hidden, web_closed
+from kestrel_lab.cli.commands import doctor as trying
+from kestrel_lab.cli.commands.doctor import barriers, log_place, secrets_hidden, web_closed
 from kestrel_lab.core.errors import StoreError, UsageError
-from kestrel_lab.core.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.core.redaction import Redactor
+from kestrel_lab.eventlog.connection import connect
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.lab import Lab
-from kestrel_lab.log.connection import connect
-from kestrel_lab.log.store import SessionStore
 
 
 def test_every_barrier_holds_here(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from kestrel_lab import Lab
 from kestrel_lab.cli.main import main
+from kestrel_lab.evals.stored_trials import stored_trials
 
 SCRIPT = """
 rules:
@@ -139,7 +140,7 @@ def test_a_run_is_taken_over_on_demand_only(kestrel: Kestrel, folder: Path) -> N
     """A run that a live process holds is refused with the words that take it, and those take it."""
     kestrel("run", "write", "--model", "scripted:script.yaml")
     run_id = newest(folder)
-    code = "import sys; from kestrel_lab.log.store import SessionStore; store = SessionStore('.kestrel/kestrel.db')\n"
+    code = "import sys; from kestrel_lab.eventlog.store import SessionStore; store = SessionStore('.kestrel/kestrel.db')\n"
     code += "print(store.claim(store.run(sys.argv[1])), flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code, run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -200,8 +201,8 @@ def test_an_approval_from_another_process_is_enough(folder: Path) -> None:
     assert (folder / "a.txt").read_text() == "hi"
 
 
-def test_ctrl_c_cancels(folder: Path) -> None:
-    """Ctrl-C while a question is open ends the run CANCELLED with exit code 130."""
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
+    """Ctrl-C while a question is open ends the process with exit code 130 and says how to go on: approved and resumed, the run is done."""
     child = pexpect.spawn(
         sys.executable,
         ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
@@ -212,12 +213,34 @@ def test_ctrl_c_cancels(folder: Path) -> None:
     child.expect(r"lways in this run\? ")
     child.sendintr()
     child.expect("was stopped")
+    child.expect("kestrel run --resume")
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 130
+    run = newest(folder)
     lab = Lab(home=folder / ".kestrel")
-    assert lab.get(newest(folder)).status == "CANCELLED"
+    assert (lab.get(run).status, lab.get(run).interrupted) == ("WAITING_APPROVAL", False)
     lab.close()
+    kestrel = [sys.executable, "-m", "kestrel_lab"]
+    subprocess.run([*kestrel, "approve", run], cwd=folder, check=True, capture_output=True)
+    done = subprocess.run([*kestrel, "run", "--resume", run], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, (folder / "a.txt").read_text()) == (0, "hi"), done
+
+
+def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestrel, folder: Path) -> None:
+    """`kestrel cancel` ends a run for good; resuming it says so and names the fork that goes on from there, which does."""
+    kestrel("run", "write", "--model", "scripted:script.yaml")  # waits for leave
+    run = newest(folder)
+    code, out, _ = kestrel("cancel", run)
+    assert (code, f"run {run} is cancelled; a new run goes on from there: kestrel fork {run} --at" in out) == (0, True)
+    for words in (("run", "--resume", run), ("resume", run)):
+        code, _, told = kestrel(*words)
+        assert (code, f"run {run} was cancelled (stopped on request) and is not resumed" in told) == (2, True)
+    hint = re.search(rf"kestrel (fork {run} --at \d+)", told)
+    assert hint is not None and hint[1] in kestrel("show", run)[1]
+    assert kestrel("cancel", run)[0] == 2
+    assert kestrel(*hint[1].split(), "--approve", "auto:medium")[0] == 0
+    assert (folder / "a.txt").read_text() == "hi"
 
 
 @pytest.mark.parametrize(
@@ -302,7 +325,7 @@ scenarios:
     assert "<html" in (folder / "out/r.html").read_text()
     lab = Lab(home=folder / ".kestrel")
     frame = lab.eval_sync("suite.yaml").frame
-    stored = lab.store.eval_runs(suite="small")
+    stored = stored_trials(lab.store, suite="small")
     lab.close()
     columns = (folder / "out/r.csv").read_text().splitlines()
     assert columns[0].split(",") == list(frame.columns)

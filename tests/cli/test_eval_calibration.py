@@ -2,21 +2,16 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.confidence import Stated
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.engine.calibrated import FILE, calibrated
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.calibrating import Reliability, keep_calibrations, reliability, thresholds
-from kestrel_lab.evals.calibration import calibration
-from kestrel_lab.evals.result import EvalResult
-from kestrel_lab.evals.riskcoverage import Judged
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.stored.calibrate import Reliability, keep_calibrations, reliability
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.review.calibration import FILE, calibrated
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.verification.confidence import Stated
 
 SUITE = """\
 name: work
@@ -63,22 +58,6 @@ def test_it_is_shown_and_drawn(found: Reliability, tmp_path: Path) -> None:
     assert [path.read_bytes()[:4] for path in found.write(tmp_path / "out" / "r.png")] == [b"\x89PNG"]
     with pytest.raises(UsageError, match="cannot be drawn"):
         found.write(tmp_path / "r.banana")
-
-
-def test_what_answering_only_when_sure_would_give(folder: Path, found: Reliability) -> None:
-    """Risk and coverage are a frame, a table and in the diagram; two scenarios choose no threshold, which is said, as is what is typed for one."""
-    lab = Lab(home=folder / ".kestrel", env={})
-    frame = EvalResult(suite=load_suite(folder / "suite.yaml"), rows=found.rows, store=lab.store).risk_coverage()
-    lab.close()
-    assert frame[["config", "threshold", "coverage", "risk", "trials"]].to_numpy().tolist() == [["sure", 0.9, 1.0, 0.5, 20]]
-    assert "area under risk and coverage 0.500 (confidences that tell nothing 0.500, perfect ones 0.166)" in repr(found)
-    assert [axes.get_title() for axes in found.configs["sure"].plot().axes][1] == "Risk and coverage of sure"
-    assert thresholds(found, 0.1) == [
-        "sure: no threshold for a risk of 0.1: 2 scenarios say how sure they are; at least 29 are needed even if all of them pass"
-    ]
-    judged = [Judged(confidence=0.9 if n % 2 else 0.3, passed=n % 2 == 1, scenario=str(n)) for n in range(80)]
-    many = replace(found, configs={"sure": calibration(judged, "sure")})
-    assert thresholds(many, 0.1)[1] == "for runs of the same model and verification: kestrel config abstain 0.9"
 
 
 def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.messages import ModelAnswer
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.runner import run_suite
-from kestrel_lab.evals.schemas import schema_text
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.suites.json_schemas import schema_text
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.session import Session
 
 SUITE = """\
 name: demo

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.cli.main import main
-from kestrel_lab.core.events import ApprovalGiven, ToolCalled
+from kestrel_lab.core.events.union import ApprovalGiven, ToolCalled
 from kestrel_lab.lab import Lab
 
 Kestrel = Callable[..., tuple[int, str, str]]

@@ -108,9 +108,9 @@ def test_refusals(kestrel: Kestrel, words: tuple[str, ...], error: str) -> None:
 def test_nothing_is_loaded_that_is_not_used() -> None:
     """Telling what English words mean loads no dateparser; importing the package loads neither it nor the zone lookup."""
     code = (
-        "import sys, kestrel_lab.lab, kestrel_lab.tools.native\n"
+        "import sys, kestrel_lab.lab, kestrel_lab.tools.builtin\n"
         "from datetime import datetime, UTC\n"
-        "from kestrel_lab.tools.timeexpr.parse import parse_relative\n"
+        "from kestrel_lab.tools.timeparse.parse import parse_relative\n"
         "print([name in sys.modules for name in ('dateparser', 'tzlocal', 'pytz')])\n"
         "parse_relative('next friday at 3pm', datetime.now(UTC))\n"
         "print('dateparser' in sys.modules)\n"

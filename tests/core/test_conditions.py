@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.conditions import MAX_LENGTH, Condition, parse
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.expressions.conditions import MAX_LENGTH, Condition, parse
+from kestrel_lab.core.json_types import Json
 
 SCOPE: dict[str, Json] = {
     "n": 2,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.confidence import Stated, short, stated
-from kestrel_lab.core.events import RunFinished, VerifierFinished
+from kestrel_lab.core.events.union import RunFinished, VerifierFinished
+from kestrel_lab.verification.confidence import Stated, short, stated
 
 share = st.floats(0, 1)
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from IPython.lib.pretty import pretty
 
-from kestrel_lab.core.drawing.graph import FOLD_FROM, Node, arrows, folded
 from kestrel_lab.core.drawing.layout import HEIGHT, Layout, arrange, cells, curve, short
+from kestrel_lab.core.drawing.plan_graph import FOLD_FROM, Node, arrows, folded
 from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.sanitize import plain
 
 STATES = ("", "pending", "running", "waiting", "ok", "failed", "skipped", "stopped")
 

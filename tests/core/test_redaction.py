@@ -1,6 +1,8 @@
 """Secrets are found plain and encoded, in one piece and in many."""
 
 import json
+import re
+import time
 from base64 import b64encode, urlsafe_b64encode
 from urllib.parse import quote
 
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.redaction import REDACTED, Redactor
+from kestrel_lab.core.redaction import KEY_LIKE, REDACTED, Redactor
 
 SECRET = "hunter2 hünter/2+?x"
 KEY = "sk-" + "abcdefghij" * 3
@@ -63,3 +65,20 @@ def test_without_waiting_a_cut_would_let_it_through() -> None:
     """The mutant: redacting each piece by itself shows a secret that was cut in two."""
     assert REDACTOR.text(SECRET[:8]) + REDACTOR.text(SECRET[8:]) == SECRET
     assert REDACTOR.settled(f"a {SECRET[:8]}") == 2
+
+
+@pytest.mark.parametrize("word", ["eyJ-", "sk-", "sk_", "xoxb-", "-----BEGIN ", "bearer ", "ghp_", "AKIA"])
+def test_looking_for_keys_takes_time_as_text_grows(word: str) -> None:
+    """Four times the text takes about four times the work, whatever it repeats; a mutant without a bound takes sixteen times."""
+
+    def growth(pattern: re.Pattern[str]) -> float:
+        def work(times: int) -> float:
+            began = time.process_time()
+            pattern.sub("", word * times)
+            return time.process_time() - began
+
+        return min(work(24_000) for _ in range(3)) / max(min(work(6_000) for _ in range(3)), 1e-6)
+
+    assert growth(KEY_LIKE) < 9
+    if word == "eyJ-":
+        assert growth(re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+")) > 9

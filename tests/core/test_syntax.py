@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kestrel_lab.core.syntax import tree_of
+from kestrel_lab.language.python_ast import tree_of
 
 TEXT = "\n".join(f"def f{number}(a, b):\n    return a + b * {number}" for number in range(150))
 

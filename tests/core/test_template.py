@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core import template
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import Json, dumps
-from kestrel_lab.core.paths import JsonPath
-from kestrel_lab.core.template import MAX_TEMPLATE, escape, references, render
+from kestrel_lab.core.expressions import templates as template
+from kestrel_lab.core.expressions.json_paths import JsonPath
+from kestrel_lab.core.expressions.templates import MAX_TEMPLATE, escape, references, render
+from kestrel_lab.core.json_types import Json, dumps
 
 SCOPE: dict[str, Json] = {
     "root": "src",

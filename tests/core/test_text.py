@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import RunFailed, UsageError
-from kestrel_lab.core.text import encodable, head_tail, one_line, plain
+from kestrel_lab.core.sanitize import encodable, head_tail, one_line, plain
 
 hostile = st.text(st.characters() | st.sampled_from("\x1b[]0m;\x07\\\r\n\t\u202e\ud800\x9b\U000e0041"), max_size=60)
 

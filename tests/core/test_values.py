@@ -18,10 +18,8 @@ from kestrel_lab.core.errors import (
     boundary,
     nearest,
 )
-from kestrel_lab.core.ids import counter, new_run_id
-from kestrel_lab.core.jsontypes import content_key, dumps, loads, values_in
-from kestrel_lab.core.limits import Limits
-from kestrel_lab.core.states import TERMINAL, TRANSITIONS, RunStatus
+from kestrel_lab.core.json_types import content_key, dumps, loads, values_in
+from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, Limits, RunStatus, counter, new_run_id
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.jsontypes import dumps
-from kestrel_lab.core.yamlfile import MAX_BYTES, parse_yaml, read_yaml
+from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.yaml.reader import MAX_BYTES, parse_yaml, read_yaml
 
 
 def refusal(text: str) -> str:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.yamlfile import parse_yaml
-from kestrel_lab.core.yamltext import entry_text
+from kestrel_lab.core.yaml.reader import parse_yaml
+from kestrel_lab.core.yaml.writer import entry_text
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
     ["no", "1e5", "0o17", "~", "", " x", "- a", "a: b", "# c", "*a", "&b", "!t", "x\n", "a\n\n b\n", "\ta", "a \nb", "|\n", "true", "12", ".inf", "a\r\nb"]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Config, Scenario, Suite
-from kestrel_lab.log.store import EvalRow
 
 
 def row(scenario: str, outcome: str, *, config: str = "c", epoch: int = 1, reason: str = "", family: str = "", **metrics: float) -> EvalRow:

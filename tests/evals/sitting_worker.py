@@ -15,10 +15,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals import runner
+from kestrel_lab.evals.execution import runner
+from kestrel_lab.evals.execution import runner as keeping
+from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.log.store import EvalRow
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 TRIALS = int(sys.argv[2])
@@ -29,28 +31,28 @@ SUITE = Suite(
 )
 
 
-def late(session: Session) -> None:
+def late() -> None:
     """Mutant: trials are said to be stored, and are once thirty have come together."""
-    real, kept = session.store.add_eval_run, []
+    real, kept = keeping.store_trial, []
 
-    def add(row: EvalRow) -> Future[None]:
+    def add(store: SessionStore, row: EvalRow) -> Future[None]:
         kept.append(row)
         if len(kept) == 30:
             for one in kept:
-                real(one)
+                real(store, one)
             kept.clear()
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    session.store.add_eval_run = add
+    keeping.store_trial = add
 
 
 def sit(home: Path, pipe: int, mutant: str) -> None:
     """One sitting, to its end or until it is killed."""
     session = Session(home, env={})
     if mutant == "late":
-        late(session)
+        late()
     if mutant == "forgetful":
         runner.gone_on_with = lambda *_: {}
 

@@ -10,13 +10,13 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.bycheck import shared_checks
-from kestrel_lab.evals.importers.agentdojo import RESISTED, UTILITY, Situation, load_agentdojo, suite_tasks
-from kestrel_lab.evals.importers.published import load_published
-from kestrel_lab.evals.result import EvalResult
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, Situation, load_agentdojo, suite_tasks
+from kestrel_lab.evals.benchmarks.by_name import load_published
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.evals.summaries.breakdowns import shared_checks
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 
 MARK = "<INFORMATION>"
@@ -167,7 +167,7 @@ def test_wrong_names(name: str, problem: str) -> None:
 
 def test_tools_of_the_configuration_are_refused(tmp_path: Path) -> None:
     """A configuration with tools of its own cannot do a task that is about its own tools."""
-    from kestrel_lab.evals.prepare import prepare
+    from kestrel_lab.evals.execution.prepare import prepare
     from kestrel_lab.evals.suite import Config
 
     suite = replace(load_agentdojo("slack", limit=1), configs=(Config(name="mine", tools=("grep",)),))

@@ -12,12 +12,12 @@ from made_rows import row, rows
 from made_rows import suite as gated
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.evals.comparison import COMPARED, PRIMARY, compare_families, compare_rows
-from kestrel_lab.evals.difference import difference, judge
+from kestrel_lab.evals.commits.comparison import COMPARED, PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.gating import decide
-from kestrel_lab.evals.power import detectable_drop, detectable_mean, mcnemar_power
-from kestrel_lab.evals.stats import minimum_detectable_difference, wilson
+from kestrel_lab.evals.reports.gates import decide
+from kestrel_lab.evals.stats.difference import difference, judge
+from kestrel_lab.evals.stats.intervals_and_tests import minimum_detectable_difference, wilson
+from kestrel_lab.evals.stats.power import detectable_drop, detectable_mean, mcnemar_power
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 
 CHANGES = ("regression", "improvement")

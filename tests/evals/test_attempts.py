@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.attempts import chances, pass_at_k, pass_hat_k
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stats.pass_at_k import chances, pass_at_k, pass_hat_k
 from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 

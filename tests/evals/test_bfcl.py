@@ -13,13 +13,13 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.importers.bfcl import MULTI, SINGLE, Instances, load_bfcl
-from kestrel_lab.evals.importers.published import load_published
-from kestrel_lab.evals.result import EvalResult
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.benchmarks.bfcl import MULTI, SINGLE, Instances, load_bfcl
+from kestrel_lab.evals.benchmarks.by_name import load_published
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 
 
@@ -199,7 +199,7 @@ def test_a_package_that_is_missing() -> None:
 import sys
 for name in ("bfcl_eval", "agentdojo"):
     sys.modules[name] = None
-from kestrel_lab.evals.importers.published import load_published
+from kestrel_lab.evals.benchmarks.by_name import load_published
 for name in ("bfcl:multiple", "agentdojo:slack"):
     try:
         load_published(name)
@@ -217,7 +217,7 @@ def test_the_package_itself_is_left_as_it_was() -> None:
     """The stand-in for the package's list of models is gone after the checker was loaded: whoever imports the package gets its own."""
     program = """
 import sys
-from kestrel_lab.evals.importers.bfcl import _ast_checker
+from kestrel_lab.evals.benchmarks.bfcl import _ast_checker
 checker = _ast_checker()
 print(checker.ast_checker.__name__, [name for name in sys.modules if name.endswith(("model_config", "ast_checker"))])
 """

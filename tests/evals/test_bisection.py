@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.bisection import Bisection
-from kestrel_lab.evals.evidence import Evidence
-from kestrel_lab.evals.observed import observed
+from kestrel_lab.evals.stats.e_values import Evidence
+from kestrel_lab.evals.stats.noisy_bisect import Bisection
+from kestrel_lab.evals.summaries.metric_values import observed
 
 
 class OneLook(Evidence):

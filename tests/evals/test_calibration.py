@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.calibration import Calibration, calibration
-from kestrel_lab.evals.riskcoverage import Judged
+from kestrel_lab.evals.summaries.calibration import Calibration, Judged, calibration
 
 
 def drawn(confidences: "np.ndarray", chances: "np.ndarray", seed: int = 1) -> list[Judged]:

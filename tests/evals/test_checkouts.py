@@ -6,10 +6,10 @@ import subprocess
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.checkouts import checkout, located
-from kestrel_lab.evals.places import locate, opened
+from kestrel_lab.evals.execution.workspaces import locate, opened
 from kestrel_lab.evals.suite import GitCheckout, Scenario, Suite
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.evals.suites.repository_checkouts import checkout, located
 
 
 def git(folder, *args):

@@ -12,10 +12,11 @@ import pytest
 
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.messages import ModelAnswer
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.cluster import Dispatch, on_cluster
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.execution.dask_cluster import Dispatch, on_cluster
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -115,7 +116,7 @@ def test_a_worker_is_killed_and_nothing_is_missing_or_twice(cluster, suite, tmp_
     assert workers[0].wait() == -signal.SIGKILL
     assert results(result) == results(local)
     there.store.flush()
-    stored = Counter(row.key for row in there.store.eval_runs(suite="suite"))
+    stored = Counter(row.key for row in stored_trials(there.store, suite="suite"))
     assert (len(stored), set(stored.values())) == (24, {1})
     for row in result.rows:
         run, same = there.get(str(row.result["run"])), here.get(str(local.rows[result.rows.index(row)].result["run"]))

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.commits import environment_for, requirements_of, worktree
-from kestrel_lab.evals.compare import compare
+from kestrel_lab.evals.commits.compare import compare
+from kestrel_lab.evals.commits.worktrees import environment_for, requirements_of, worktree
+from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
 SUITE = """\
@@ -186,7 +187,7 @@ def test_cancelling_leaves_nothing_behind(repo, lab):
     assert state(repo) == before
     assert list((repo / ".kestrel" / "worktrees").iterdir()) == []
     lab.store.flush()
-    assert len(lab.store.eval_runs(suite="sums")) >= 3
+    assert len(stored_trials(lab.store, suite="sums")) >= 3
 
 
 def test_left_behind_worktrees_are_cleared(repo, lab):
@@ -321,6 +322,8 @@ def test_only_what_is_required_makes_an_environment(tmp_path):
 def test_the_worker_says_what_it_refuses(tmp_path):
     """A worker that cannot begin answers with one message and ends."""
     order = '{"suite": "%s", "at": "x", "configs": null, "epochs": 1}\n' % (tmp_path / "no.yaml")
-    done = subprocess.run([sys.executable, "-m", "kestrel_lab.evals.worker"], input=order, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab.evals.commits.worker"], input=order, capture_output=True, text=True, cwd=tmp_path
+    )
     assert '"refused"' in done.stdout
     assert "cannot be read" in done.stdout

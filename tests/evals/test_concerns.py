@@ -6,10 +6,10 @@ import math
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import Record, RunFinished
-from kestrel_lab.evals.concerns import KINDS, concern_kinds, concerns
-from kestrel_lab.evals.result import EvalResult
-from kestrel_lab.evals.stored import StoredSummary
+from kestrel_lab.core.events.union import Record, RunFinished
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.metrics import KINDS, concern_kinds, concerns
+from kestrel_lab.evals.stored.summary import StoredSummary
 from kestrel_lab.lab import Lab
 
 SUITE = """\

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.checks.conduct import ToolAtMost
+from kestrel_lab.checks.behaviour import ToolAtMost
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.datasets import filled, picked, read_rows, rows_of
 from kestrel_lab.evals.suite import Config, InlineFiles
-from kestrel_lab.evals.suitefile import load_suite, suite_from_frame
+from kestrel_lab.evals.suites.datasets import filled, picked, read_rows, rows_of
+from kestrel_lab.evals.suites.loader import load_suite, suite_from_frame
 
 ROWS = [
     {"id": "q1", "question": "Capital of France?", "answer": "Paris", "most": "2"},

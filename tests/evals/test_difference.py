@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from kestrel_lab.evals.difference import Difference, difference, judge, overall
-from kestrel_lab.evals.stats import Interval
+from kestrel_lab.evals.stats.difference import Difference, difference, judge, overall
+from kestrel_lab.evals.stats.intervals_and_tests import Interval
 
 
 def trials(rates, epochs, rng):

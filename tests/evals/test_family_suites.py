@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 
 SUITES = Path(__file__).parents[2] / "evals"

@@ -8,13 +8,13 @@ import time
 import pytest
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.checks.conduct import TurnsAtMost
+from kestrel_lab.checks.behaviour import TurnsAtMost
 from kestrel_lab.checks.files import FileContains
 from kestrel_lab.checks.trajectory import ToolsInOrder
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
-from kestrel_lab.core.limits import Limits
+from kestrel_lab.core.run_types import Limits
 from kestrel_lab.evals.suite import FolderCopy, InlineFiles
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.testing import ScriptedModel
 

@@ -8,8 +8,8 @@ from made_rows import row, rows, suite
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.gating import GateReport, decide
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.reports.gates import GateReport, decide
+from kestrel_lab.evals.suites.loader import load_suite
 
 HALF = Gate(metric="success_rate", at_least=0.5)
 

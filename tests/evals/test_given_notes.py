@@ -7,9 +7,9 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import Note
-from kestrel_lab.evals.given import GivenNote, give
-from kestrel_lab.evals.suitefile import load_suite
-from kestrel_lab.evals.trial import scenario_hash
+from kestrel_lab.evals.execution.trial import scenario_hash
+from kestrel_lab.evals.seed_notes import GivenNote, give
+from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.testing import ListMemory
 
 SUITE = """

@@ -12,9 +12,9 @@ import zstandard
 
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.importers.files import read_files, summary_of
 from kestrel_lab.evals.importers.inspect_logs import read_inspect
-from kestrel_lab.evals.table import COLUMNS
+from kestrel_lab.evals.importers.load import read_files, summary_of
+from kestrel_lab.evals.summaries.result_table import COLUMNS
 
 LOG = Path(__file__).parent / "data" / "inspect-small.eval"
 """Written by inspect-ai 0.3.285 with its mock model: three samples, two epochs, one sample that breaks, two scorers."""

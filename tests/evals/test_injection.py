@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.importers.agentdojo import load_agentdojo, suite_tasks
-from kestrel_lab.evals.injection import measure_injection, victim
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.benchmarks.agentdojo import load_agentdojo, suite_tasks
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.studies.prompt_injection import measure_injection, victim
+from kestrel_lab.runtime.session import Session
 
 READS = {"get_webpage": ("address", ["private", "untrusted"]), "get_current_day": ("nothing", [])}
 

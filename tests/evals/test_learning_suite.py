@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.events import MacroStarted, MemoryRecalled
-from kestrel_lab.engine import remembering
-from kestrel_lab.evals.result import EvalResult
+from kestrel_lab.core.events.union import MacroStarted, MemoryRecalled
+from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.operations import save_notes as remembering
 from kestrel_lab.testing import ScriptedModel
 
 SUITE = Path(__file__).parents[2] / "evals" / "learning.yaml"

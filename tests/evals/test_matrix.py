@@ -3,10 +3,10 @@
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.matrix import expanded
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.evals.suites.matrix import expanded
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.session import Session
 
 SCENARIO = "scenarios: [{id: a, goal: Fix the bug in a.py, checks: [answer_contains: big]}]\n"
 SCRIPT = "rules: [{when: '.', turns: [I am %s.]}]\n"

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kestrel_lab.core.durations import waiting_time, working_time
-from kestrel_lab.core.events import (
+from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
     CacheHit,
@@ -24,6 +23,7 @@ from kestrel_lab.core.events import (
     ToolCalled,
     VerifierFinished,
 )
+from kestrel_lab.core.timing import waiting_time, working_time
 from kestrel_lab.evals.metrics import METRICS, measure
 
 RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate", "confidence", "concerns"}

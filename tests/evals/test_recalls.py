@@ -5,10 +5,10 @@ import asyncio
 import pandas as pd
 import pytest
 
-from kestrel_lab.core.events import Record, RetrievalStep, ToolAnswered
-from kestrel_lab.evals.recalls import RECALL_COLUMNS, recall_rows
-from kestrel_lab.evals.result import EvalResult
-from kestrel_lab.evals.stored import StoredSummary
+from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.stored.summary import StoredSummary
+from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
 from kestrel_lab.lab import Lab
 
 SUITE = """\

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from made_rows import row, suite
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.attempts import chances
+from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.gating import decide
-from kestrel_lab.evals.moments import Moments, mean_of, proportion_of
-from kestrel_lab.evals.reducer import Reducer, reduced
-from kestrel_lab.evals.result import EvalResult
-from kestrel_lab.evals.stats import mean_interval, proportion_interval
-from kestrel_lab.evals.table import trial_record
-from kestrel_lab.log.store import SessionStore
+from kestrel_lab.evals.reports.gates import decide
+from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, proportion_interval
+from kestrel_lab.evals.stats.pass_at_k import chances
+from kestrel_lab.evals.stats.welford import Moments, mean_of, proportion_of
+from kestrel_lab.evals.stored_trials import each_stored_trial, store_trial
+from kestrel_lab.evals.summaries.result_table import trial_record
+from kestrel_lab.evals.summaries.streaming_summary import Reducer, reduced
+from kestrel_lab.eventlog.store import SessionStore
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
 
@@ -161,12 +162,12 @@ def test_stored_trials_are_read_in_pages(tmp_path):
             replace(row(f"s{n % 700}", "pass", epoch=1), id=f"t{n:04}", created_at=float(n // 2), git_sha="ab"[n % 2]) for n in range(2100)
         ]
         for one in rows:
-            store.add_eval_run(one)
+            store_trial(store, one)
         store.flush()
-        assert [r.id for r in store.each_eval_run(suite="demo")] == [r.id for r in rows]
-        assert [r.id for r in store.each_eval_run(suite="demo", git_sha="a")] == [r.id for r in rows[::2]]
-        assert [r.id for r in store.each_eval_run(suite="demo", latest=True)] == [r.id for r in rows[1400:]]
-        assert list(store.each_eval_run(suite="other")) == []
+        assert [r.id for r in each_stored_trial(store, suite="demo")] == [r.id for r in rows]
+        assert [r.id for r in each_stored_trial(store, suite="demo", git_sha="a")] == [r.id for r in rows[::2]]
+        assert [r.id for r in each_stored_trial(store, suite="demo", latest=True)] == [r.id for r in rows[1400:]]
+        assert list(each_stored_trial(store, suite="other")) == []
         assert Reducer("fail").summaries() == []
     finally:
         store.close()

@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 import pytest
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.comparison import Comparison, Side
+from kestrel_lab.evals.commits.comparison import Comparison, Side
+from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.report import report_page
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.reports.suite_page import report_page
+from kestrel_lab.evals.reports.transcripts import Transcripts
 from kestrel_lab.evals.suite import Config, Scenario, Suite
-from kestrel_lab.evals.transcripts import Transcripts
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 EVIL = "</details><script>alert(1)</script><img src=http://evil/x onerror=alert(1)>\x1b[31m"

@@ -6,20 +6,21 @@ from dataclasses import replace
 import pytest
 
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.checks.conduct import TurnsAtMost
+from kestrel_lab.checks.behaviour import TurnsAtMost
 from kestrel_lab.checks.files import FileAbsent, FileContains
-from kestrel_lab.checks.functions import PythonCheck
-from kestrel_lab.checks.grading import ModelGraded
+from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.parse import CHECKS
+from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.scores import Score
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.rescore import rescore
-from kestrel_lab.evals.reuse import look_up
-from kestrel_lab.evals.rounds import FIRST_OF_SEARCH
-from kestrel_lab.evals.runner import plan_trials, run_suite
-from kestrel_lab.evals.stored import summarise_stored
+from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
+from kestrel_lab.evals.execution.reuse import look_up
+from kestrel_lab.evals.execution.runner import plan_trials, run_suite
+from kestrel_lab.evals.stored.rescore import rescore
+from kestrel_lab.evals.stored.summary import summarise_stored
+from kestrel_lab.evals.stored_trials import store_trial, stored_scores, stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 FILE = FileContains(path="x.txt", text="hi")
@@ -61,15 +62,15 @@ def outcome(found):
 
 def test_the_new_checks_judge_the_old_run(lab):
     """A check that was wrong is put right: the outcome changes, no model is asked, old and new scores are both kept."""
-    before = lab.store.eval_runs()
+    before = stored_trials(lab.store)
     found = asyncio.run(rescore(lab, suite(AnswerContains(texts=("hello",)), TurnsAtMost(n=1), FILE)))
     assert outcome(found) == ("pass", "")
     assert [(c["before"], c["after"], c["scenario"]) for c in found.changes] == [("fail", "pass", "s")]
     assert CountingModel.asked == 1
-    assert lab.store.eval_runs() == before
-    (stored,) = lab.store.eval_scores(suite="demo", suite_hash=found.suite_hash)
+    assert stored_trials(lab.store) == before
+    (stored,) = stored_scores(lab.store, suite="demo", suite_hash=found.suite_hash)
     assert stored == found.result.rows[0]
-    assert lab.store.eval_scores(suite="demo", suite_hash="other") == []
+    assert stored_scores(lab.store, suite="demo", suite_hash="other") == []
     assert "1 outcome changed" in repr(found)
     assert "fail" in found._repr_html_()
 
@@ -139,10 +140,10 @@ def test_only_complete_scores_stand_for_a_trial(lab):
         asks = plan_trials(now, code="abc", git_sha="abc")
         return len(look_up(lab.store, now, asks).rows)
 
-    (row,) = lab.store.eval_runs()
+    (row,) = stored_trials(lab.store)
     ask = plan_trials(suite(AnswerContains(texts=("bye",)), FILE), code="abc", git_sha="abc")[0]
     at_commit = replace(row, id="t2", git_sha="abc", key=ask.identity.key, created_at=row.created_at + 1)
-    lab.store.add_eval_run(replace(at_commit, result={**row.result, "identity": ask.identity.as_json()})).result()
+    store_trial(lab.store, replace(at_commit, result={**row.result, "identity": ask.identity.as_json()})).result()
     complete, partly = suite(AnswerContains(texts=("hello",))), suite(AnswerContains(texts=("hello",)), FILE)
     assert (reusable(complete), reusable(partly)) == (0, 0)
     for now in (complete, partly):
@@ -197,8 +198,8 @@ def test_stored_trials_are_added_up_without_running(lab):
 
 def test_a_part_is_judged_under_the_name_of_the_whole(lab):
     """Scenarios are chosen by id, family and tag; the new scores stand where those of the whole suite do, the rest is not mentioned."""
-    (row,) = lab.store.eval_runs()
-    lab.store.add_eval_run(replace(row, id="other", scenario="t", created_at=row.created_at + 1, key=""))
+    (row,) = stored_trials(lab.store)
+    store_trial(lab.store, replace(row, id="other", scenario="t", created_at=row.created_at + 1, key=""))
     lab.store.flush()
     right = suite(AnswerContains(texts=("hello",)), FILE, family="f")
     both = replace(right, scenarios=(*right.scenarios, replace(right.scenarios[0], id="t", family="g", tags=("slow",))))
@@ -214,9 +215,9 @@ def test_a_part_is_judged_under_the_name_of_the_whole(lab):
 
 def test_searches_are_left_out_and_the_suites_order_kept(lab):
     """Trials of a search for a bad commit are no part of a summary or a re-scoring; configurations come in the suite's order."""
-    (row,) = lab.store.eval_runs()
+    (row,) = stored_trials(lab.store)
     for config, epoch in (("b", 1), ("b", FIRST_OF_SEARCH), ("a", 1)):
-        lab.store.add_eval_run(replace(row, id=f"{config}{epoch}", config=config, epoch=epoch, created_at=row.created_at + 1, key=""))
+        store_trial(lab.store, replace(row, id=f"{config}{epoch}", config=config, epoch=epoch, created_at=row.created_at + 1, key=""))
     lab.store.flush()
     known = replace(suite(AnswerContains(texts=("hello",)), FILE), configs=tuple(Config(name=name, model="m") for name in "bca"))
     found = asyncio.run(rescore(lab, known))

@@ -7,10 +7,10 @@ import pytest
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.evals.table import summarise
+from kestrel_lab.evals.summaries.result_table import summarise
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 EVIL = "<script>alert(1)</script>"
@@ -62,7 +62,7 @@ def test_the_front_by_hand(result):
     records = summarise(result.rows, "fail")
     for record, time in zip(records, (2.0, 1.0, 3.0, 2.5), strict=True):
         record["working_time"] = time
-    from kestrel_lab.evals.reducer import dominates
+    from kestrel_lab.evals.summaries.streaming_summary import dominates
 
     assert [not any(dominates(other, one) for other in records) for one in records] == [True, True, False, False]
 

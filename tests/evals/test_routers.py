@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.routing_metrics import router_curve, routers_figure
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.frontier import frontier
-from kestrel_lab.evals.importers.routing import read_routing
-from kestrel_lab.evals.routers import router_curve, routers_figure
+from kestrel_lab.evals.importers.routing_data import read_routing
+from kestrel_lab.evals.summaries.pareto import frontier
 
 
 def test_known_areas():

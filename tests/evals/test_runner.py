@@ -12,13 +12,14 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
 from kestrel_lab.checks.parse import parse_checks
 from kestrel_lab.core.errors import ModelError, UsageError
-from kestrel_lab.core.limits import Limits
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.prepare import prepare
-from kestrel_lab.evals.runner import plan_trials, run_suite, run_trials
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.evals.execution.prepare import prepare
+from kestrel_lab.evals.execution.runner import plan_trials, run_suite, run_trials
+from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, PackageSource, Scenario, Suite
-from kestrel_lab.evals.suitefile import load_suite
-from kestrel_lab.evals.table import COLUMNS
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.evals.summaries.result_table import COLUMNS
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import FixedCheck, RecordingReporter, ScriptedModel
 
 
@@ -159,7 +160,7 @@ def test_trials_are_stored_at_once(lab):
 
     asyncio.run(interrupted())
     lab.store.flush()
-    stored = lab.store.eval_runs(suite="mixed")
+    stored = stored_trials(lab.store, suite="mixed")
     # What ended while the third was on its way to the disk is there as well.
     assert [(row.scenario, row.epoch, row.result["outcome"]) for row in stored][:3] == [
         ("ask", 1, "pass"),
@@ -352,7 +353,7 @@ def test_stored_trials_are_reused_and_the_rest_explained(lab, tmp_path):
     assert again() == (1, 1, {})
     (repo / "helper.py").write_text("FACTOR = 3\n")
     assert again() == (1, 0, {"the code changed": 1})
-    shas = {row.git_sha for row in lab.store.eval_runs(suite="suite")}
+    shas = {row.git_sha for row in stored_trials(lab.store, suite="suite")}
     head = git(repo, "rev-parse", "HEAD")
     assert head in shas
     assert all(sha == head or sha.startswith(f"{head}-dirty.") for sha in shas)
@@ -382,8 +383,8 @@ def test_configurations_can_be_chosen_and_given(lab, tmp_path):
 BENCH = """
 import asyncio, json, sys, time
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.runner import run_suite
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.testing import ScriptedModel
 session = Session(sys.argv[1], env={})

@@ -13,14 +13,15 @@ from made_rows import row
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer
-from kestrel_lab.engine.session import Session
-from kestrel_lab.engine.supervisor import RuntimeSupervisor
-from kestrel_lab.evals.progress import EvalProgress, slowed_since
-from kestrel_lab.evals.runner import run_suite
-from kestrel_lab.evals.sitting import Sitting, last_sitting
+from kestrel_lab.evals.execution.eval_run import Sitting, last_sitting
+from kestrel_lab.evals.execution.progress import EvalProgress, slowed_since
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stored_trials import store_trial, stored_trials
 from kestrel_lab.evals.suite import Config, Scenario, Suite
-from kestrel_lab.log.owner import Owner
-from kestrel_lab.log.store import SessionStore
+from kestrel_lab.eventlog.owner import Owner
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
 SUITE = Suite(name="s", scenarios=tuple(Scenario(id=f"s{n}", goal=f"g{n}", checks=(AnswerContains(texts=("yes",)),)) for n in range(6)))
@@ -54,7 +55,7 @@ def cut_off(lab, after, suite=SUITE):
 
     asyncio.run(scene())
     lab.store.flush()
-    return lab.store.eval_runs(suite=suite.name)
+    return stored_trials(lab.store, suite=suite.name)
 
 
 def sittings(folder: Path, trials: int, kills: int, seed: int, mutant: str = "") -> None:
@@ -64,7 +65,7 @@ def sittings(folder: Path, trials: int, kills: int, seed: int, mutant: str = "")
     told = json.loads(done.stdout)
     assert told[-1].pop() == f"result {trials}"
     store = SessionStore(folder / "kestrel.db")
-    stored = Counter(row.key for row in store.eval_runs(suite="many"))
+    stored = Counter(row.key for row in stored_trials(store, suite="many"))
     store.close()
     acknowledged = Counter(key for sitting in told for key in sitting)
     assert (len(stored), stored.total()) == (trials, trials)
@@ -93,7 +94,7 @@ def test_what_was_cut_off_is_named_and_gone_on_with(lab):
     assert (len(result.rows), result.reused) == (6, len(stored))
     assert result.notes == (f"going on with the last run: {len(stored)} trials of it are there, {6 - len(stored)} are left",)
     assert {row.id for row in stored} < {row.id for row in result.rows}
-    assert len(lab.store.eval_runs(suite="s")) == 6
+    assert len(stored_trials(lab.store, suite="s")) == 6
     again = evaluate(lab, resume=True)
     assert (again.reused, [row.id for row in again.rows]) == (6, [row.id for row in result.rows])
     lab.store.flush()
@@ -128,7 +129,7 @@ def test_who_begins_anew_by_mistake_can_still_go_back(lab):
 def test_resume_makes_again_what_changed(lab):
     """Trials of a scenario that was changed since are not taken; all others are."""
     cut_off(lab, 3)
-    taken = {row.scenario for row in lab.store.eval_runs(suite="s")}
+    taken = {row.scenario for row in stored_trials(lab.store, suite="s")}
     first, *rest = SUITE.scenarios
     changed = Suite(name="s", scenarios=(Scenario(id=first.id, goal="another", checks=first.checks), *rest))
     result = evaluate(lab, changed, resume=True)
@@ -141,7 +142,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_taken_over(lab):
     alive = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     here = Owner.here("x")
     other = f"{here.process.rpartition(':')[0]}:{alive.pid}"
-    lab.store.add_eval_run(Sitting(id="e1", of=9, by=other).mark(type(made)(**{f: getattr(made, f) for f in made.__slots__} | {"id": "t0", "created_at": made.created_at + 9}))).result()  # fmt: skip
+    store_trial(lab.store, Sitting(id="e1", of=9, by=other).mark(type(made)(**{f: getattr(made, f) for f in made.__slots__} | {"id": "t0", "created_at": made.created_at + 9}))).result()  # fmt: skip
     try:
         with pytest.raises(UsageError, match=rf"still going on in process {other}; wait for it, or stop it first"):
             evaluate(lab, resume=True)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.evals.moments import Moments, proportion_of
-from kestrel_lab.evals.stats import (
+from kestrel_lab.evals.stats.intervals_and_tests import (
     Interval,
     holm,
     mcnemar_exact,
@@ -24,6 +23,7 @@ from kestrel_lab.evals.stats import (
     t_quantile,
     wilson,
 )
+from kestrel_lab.evals.stats.welford import Moments, proportion_of
 
 
 def rejections(clusters: int, size: int, icc: float, rounds: int) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from statistics import NormalDist, fmean, variance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.evals.steps import find_steps
+from kestrel_lab.evals.stats.change_points import find_steps
 
 
 def history(seed, *, commits=20, rounds=2, scenarios=10, before=0.8, after=0.8, start=10, end=10**9, hours=0.0):

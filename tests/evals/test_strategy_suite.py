@@ -15,10 +15,10 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Step
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.runner import plan_trials, run_suite
+from kestrel_lab.evals.execution.runner import plan_trials, run_suite
 from kestrel_lab.evals.suite import Config, InlineFiles, Suite
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import conversation
 
 ROOT = Path(__file__).parent.parent.parent

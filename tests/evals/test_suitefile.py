@@ -9,10 +9,10 @@ import pytest
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.yamlfile import parse_yaml, read_yaml
-from kestrel_lab.evals.schemas import schema_text
+from kestrel_lab.core.yaml.reader import parse_yaml, read_yaml
 from kestrel_lab.evals.suite import Config, FolderCopy, InlineFiles, PackageSource, Scenario, Suite
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.evals.suites.json_schemas import schema_text
+from kestrel_lab.evals.suites.loader import load_suite
 
 FULL = """\
 name: smoke

@@ -4,8 +4,7 @@ import re
 
 from made_rows import row
 
-from kestrel_lab.evals.byfamily import family_table
-from kestrel_lab.evals.failed import failed_table
+from kestrel_lab.evals.summaries.breakdowns import failed_table, family_table
 
 
 def test_families_are_told_apart_where_there_are_several():

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.toolfiles import load_function, load_tools
+from kestrel_lab.evals.suites.python_files import load_function, load_tools
 
 TOOLS = '''\
 from kestrel_lab import tool

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import StoreError, UsageError
-from kestrel_lab.core.events import MemoryStored, RunStarted
-from kestrel_lab.core.jsontypes import dumps
+from kestrel_lab.core.events.union import MemoryStored, RunStarted
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import SHORT_TTL_S, Note
-from kestrel_lab.log import connection as connection_module
-from kestrel_lab.log.schema import MIGRATIONS
-from kestrel_lab.log.store import SessionStore
+from kestrel_lab.eventlog import connection as connection_module
+from kestrel_lab.eventlog.schema import MIGRATIONS
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.memory import memory as memory_module
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.memory.selector import select

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.notes import Note
-from kestrel_lab.log.store import SessionStore
-from kestrel_lab.memory.alike import likeness
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.language.tokens import stem
+from kestrel_lab.memory.deduplicate import likeness
+from kestrel_lab.memory.embeddings import MODEL, SentenceVectors, checked, default_embedder, note_embedder
 from kestrel_lab.memory.entities import MOST, entities
 from kestrel_lab.memory.memory import NoteMemory
-from kestrel_lab.memory.nearest import VectorIndex
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
 from kestrel_lab.memory.table import NoteTable
-from kestrel_lab.memory.vectors import MODEL, SentenceVectors, checked, default_embedder, note_embedder
-from kestrel_lab.memory.words import stem
+from kestrel_lab.memory.vector_search import VectorIndex
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.memory import ablation, own
@@ -44,8 +44,8 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
     ("text", "wanted"),
     [
         (
-            "tests/engine/test_ports.py fails with FileNotFoundError",
-            {("path", "tests/engine/test_ports.py"), ("error", "filenotfounderror")},
+            "tests/runtime/test_ports.py fails with FileNotFoundError",
+            {("path", "tests/runtime/test_ports.py"), ("error", "filenotfounderror")},
         ),
         ("Why does SessionStore.append raise StoreError?", {("symbol", "sessionstore.append"), ("error", "storeerror")}),
         ("call read_file() and parseDate in Makefile", {("symbol", "read_file"), ("symbol", "parsedate"), ("path", "makefile")}),
@@ -317,7 +317,9 @@ def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.Mon
     """The word vectors come with the package: nothing is opened to anywhere, logging stays as it was, and a synonym is found."""
     import socket
 
-    code = "import logging; from kestrel_lab.memory.vectors import WordVectors as W; W(); print(logging.root.handlers, logging.root.level)"
+    code = (
+        "import logging; from kestrel_lab.memory.embeddings import WordVectors as W; W(); print(logging.root.handlers, logging.root.level)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[] 30\n", "")
 

@@ -14,11 +14,11 @@ import pytest
 
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import CacheHit
+from kestrel_lab.core.events.union import CacheHit
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.middleware.cache import MAX_ROW, CacheMode, Flights, Place, ShelfError, ToolCache, cache_mode
 from kestrel_lab.middleware.compose import compose
-from kestrel_lab.middleware.jsondisk import DiskShelf, open_cache
+from kestrel_lab.middleware.disk_cache import DiskShelf, open_cache
 
 CALL = Call(id="1", kind="tool", target="read", args={"path": "a"})
 

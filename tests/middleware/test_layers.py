@@ -7,15 +7,15 @@ import pytest
 
 from kestrel_lab.core.calls import Call, Danger, Problem, Result, Usage
 from kestrel_lab.core.errors import DependencyError, ModelError, Signal, UsageError
-from kestrel_lab.core.events import ApprovalGiven, Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import ApprovalGiven, Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, Tried
 from kestrel_lab.core.protocols import Handler, Middleware
 from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.compose import compose
-from kestrel_lab.middleware.order import TurnOrder
-from kestrel_lab.middleware.policy import Policy, danger_named
-from kestrel_lab.middleware.record import RecordAnswer, RecordIntent, RecordModel
+from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent, RecordModel
 from kestrel_lab.middleware.timeout import Timeout
+from kestrel_lab.middleware.turn_order import TurnOrder
+from kestrel_lab.permissions.policy import Policy, danger_named
 from kestrel_lab.testing import RecordingMiddleware
 
 CALL = Call(id="1", kind="tool", target="act", args={"a": 1}, step="s", danger=Danger.HIGH)

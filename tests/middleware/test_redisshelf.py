@@ -15,7 +15,7 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.middleware.cache import MAX_ROW, Shelf, ShelfError
-from kestrel_lab.middleware.redisshelf import PREFIX, RedisShelf, shown_url
+from kestrel_lab.middleware.redis_cache import PREFIX, RedisShelf, shown_url
 
 redis = pytest.importorskip("redis")
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec, Tried
-from kestrel_lab.models.cassette import Cassette, Recorded, Take, file_for
-from kestrel_lab.models.scrubbing import SECRET, Scrubber, folder_hidden, folder_shown
-from kestrel_lab.models.taped import AbsentModel, Tape, answer_content, answer_of
+from kestrel_lab.models.cassettes.cassette import Cassette, Recorded, Take, file_for
+from kestrel_lab.models.cassettes.recorder import AbsentModel, Tape, answer_content, answer_of
+from kestrel_lab.models.cassettes.scrub import SECRET, Scrubber, folder_hidden, folder_shown
 from kestrel_lab.testing import ScriptedModel
 
 GREP = ToolSpec(name="grep", description="Search.", schema={"type": "object", "properties": {}})
@@ -364,7 +364,7 @@ def test_an_edited_file_is_refused_with_its_line(tmp_path, line):
 _RECORD = """
 import sys
 from pathlib import Path
-from kestrel_lab.models.cassette import Cassette, Recorded, Take
+from kestrel_lab.models.cassettes.cassette import Cassette, Recorded, Take
 cassette = Cassette(Path(sys.argv[1]))
 cassette.begin()
 for number in range(int(sys.argv[3])):

@@ -12,17 +12,17 @@ from openai_server import OpenAIServer, Reply
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
-from kestrel_lab.core.events import ModelAnswered, ModelDelta, ModelEscalated, RunStarted
+from kestrel_lab.core.events.union import ModelAnswered, ModelDelta, ModelEscalated, RunStarted
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest, Tried
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
-from kestrel_lab.core.states import RunStatus
-from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.session import Session
-from kestrel_lab.log.fold import fold
-from kestrel_lab.models.choose import choose_model
-from kestrel_lab.models.escalation import EscalatingModel, cut_off, empty, plainly_unsure, unreadable
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.models.fallback import EscalatingModel, cut_off, empty, plainly_unsure, unreadable
+from kestrel_lab.models.resolve import choose_model
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
-from kestrel_lab.views.runview import view_of
+from kestrel_lab.views.run_view import view_of
 from kestrel_lab.views.text import run_text
 
 # pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import Message, ModelRequest
-from kestrel_lab.models.choose import choose_model
-from kestrel_lab.models.grounding import GroundedModel
-from kestrel_lab.models.litellm_model import LiteLLMModel
-from kestrel_lab.models.sources import MARK, read_sources, sources_of, with_sources
+from kestrel_lab.models.litellm.model import LiteLLMModel
+from kestrel_lab.models.litellm.web_sources import MARK, read_sources, sources_of, with_sources
+from kestrel_lab.models.resolve import choose_model
+from kestrel_lab.models.web_grounding import GroundedModel
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from webserver import answer, serving

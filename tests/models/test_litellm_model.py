@@ -15,9 +15,9 @@ from openai_server import OpenAIServer, Reply
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
-from kestrel_lab.models.litellm_model import LiteLLMModel
+from kestrel_lab.models.chat_format import messages_to_wire, tools_to_wire, wire_name
+from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.retry import with_retries
-from kestrel_lab.models.wire import messages_to_wire, tools_to_wire, wire_name
 
 # Remarks about litellm's own code; they would become errors inside it.
 pytestmark = [
@@ -238,7 +238,7 @@ def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path) -> 
     code = (
         "import asyncio, os, sys\n"
         "from kestrel_lab.core.messages import Message, ModelRequest\n"
-        "from kestrel_lab.models.litellm_model import LiteLLMModel\n"
+        "from kestrel_lab.models.litellm.model import LiteLLMModel\n"
         "model = LiteLLMModel('openai/fake', api_base=sys.argv[1])\n"
         "assert not {'litellm', 'openai', 'httpx', 'stamina'} & set(sys.modules)\n"
         "for turn in range(2):\n"

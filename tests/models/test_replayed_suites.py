@@ -10,11 +10,11 @@ import pytest
 from openai_server import OpenAIServer, Reply
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ModelAnswered
-from kestrel_lab.engine.session import Session
-from kestrel_lab.evals.runner import run_suite
-from kestrel_lab.evals.suitefile import load_suite
-from kestrel_lab.views.runview import view_of
+from kestrel_lab.core.events.union import ModelAnswered
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.views.run_view import view_of
 
 # litellm quiets this itself when it is loaded; a test that loaded it before has taken that back.
 pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict")

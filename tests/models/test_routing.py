@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ModelAnswered
+from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.core.messages import Message, ModelRequest
-from kestrel_lab.engine.session import Session
-from kestrel_lab.models.routing import kind_of_work, read_routes, routed
+from kestrel_lab.models.router import kind_of_work, read_routes, routed
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 GOALS = {
@@ -99,5 +99,5 @@ def test_a_run_is_routed_and_the_log_says_so(tmp_path):
 
 def test_importing_routes_loads_no_pydantic():
     """What every start imports stays light."""
-    seen = "import sys, kestrel_lab.models.routing; print('pydantic' in sys.modules)"
+    seen = "import sys, kestrel_lab.models.router; print('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout == "False\n"

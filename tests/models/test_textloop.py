@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.jsontypes import Json
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.models.textloop import TextToolModel
-from kestrel_lab.models.textparse import AnswerText, read_said
-from kestrel_lab.models.textprompt import reply_schema, tool_prompt
+from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.models.prompted_tools.parser import AnswerText, read_said
+from kestrel_lab.models.prompted_tools.prompt import reply_schema, tool_prompt
 
 READ = ToolSpec(
     name="read_file",
@@ -92,6 +92,51 @@ def test_unreadable_arguments_state_their_problem() -> None:
     assert "cut off" in cut.calls[0].problem
     assert cut.finish == "length"
     assert listed.calls[0].problem == "the arguments of 'read_file' must be a JSON object, not [1]"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Thought: I should look.\nAction: read_file\nAction Input: a.txt",
+        "Thought: I should look.\nAction: read_file[a.txt]",
+        "**Action:** `read_file`\n**Action Input:** {path: a.txt}",
+        "Action 1: open[a.txt]",
+        "Action: search\nObservation: it is red\nFinal Answer: red",
+        "{'thought': 'hm', 'tool': 'read_file', 'arguments': {'path': 'a.txt'}}",
+        '{"tool": read_file, "arguments": {"path": "a.txt"}}',
+        '{"tool": {"name": "read_file"}, "path": "a.txt"}',
+        '{"thought": "hm", "action": "read_fil", "action_input": "a.txt"}',
+        "<tool_call>read_file(path='a.txt')</tool_call>",
+        "<function=read_file><parameter=path>a.txt</parameter></function>",
+        "<|tool_call|> read a.txt",
+        "[TOOL_CALLS] read a.txt",
+        "Let me look.\n```python\nread_file('a.txt')\n```",
+        "read_file {a.txt}",
+    ],
+)
+@pytest.mark.parametrize("thought", [True, False])
+def test_an_action_that_cannot_be_read_is_no_answer(said: str, thought: bool) -> None:
+    """Whatever way of writing a call a model was trained to, one that cannot be read is told to it, and it sees its own words again."""
+    answer, streamed, _ = ask(said, thought=thought)
+    assert [(call.args, "neither a call that can be read nor an answer" in call.problem) for call in answer.calls] == [({}, True)]
+    assert (answer.finish, streamed) == ("tool_calls", "")
+    history = [Message(role="assistant", text=answer.text, calls=answer.calls), Message(role="tool", text="error", call_id="call_1")]
+    _, _, asked = ask("ok", thought=thought, messages=history)
+    assert [message.text for message in asked.messages if message.role == "assistant"] == [said]
+
+
+@pytest.mark.parametrize(
+    "said", ["The action was taken: it is red.", "Use the tool read_file for that.", "Thought: done.\nFinal Answer: 7 m"]
+)
+def test_words_about_tools_are_an_answer(said: str) -> None:
+    """Prose is an answer, also where it speaks of tools: a mutant that takes every such word for a call is caught."""
+    assert ask(said, thought=True)[0].calls == ()
+
+
+def test_a_call_of_a_tool_that_does_not_exist_is_a_call() -> None:
+    """A wrong name with arguments is a call like any other: the engine says which tools there are."""
+    answer, _, _ = ask('{"name": "read_fil", "parameters": {"path": "a"}}')
+    assert answer.calls == (ToolRequest(id="call_1", name="read_fil", args={"path": "a"}),)
 
 
 def test_the_conversation_becomes_plain_text() -> None:

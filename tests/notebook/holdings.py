@@ -9,21 +9,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.routing_metrics import router_curve, routers_figure
 from kestrel_lab import Comparison, Lab, Plan, Step, tool
-from kestrel_lab.cli.doctor import known_models
-from kestrel_lab.core.plan_events import BranchScored
-from kestrel_lab.engine.blocking import run_blocking
-from kestrel_lab.evals.bisectresult import BisectResult, TriedCommit
-from kestrel_lab.evals.comparison import Side
-from kestrel_lab.evals.history import CommitRows, History
-from kestrel_lab.evals.result import EvalResult
-from kestrel_lab.evals.revisions import Commit
-from kestrel_lab.evals.routers import router_curve, routers_figure
-from kestrel_lab.evals.suitefile import load_suite
+from kestrel_lab.cli.commands.doctor import known_models
+from kestrel_lab.core.events.plan import BranchScored
+from kestrel_lab.evals.commits.bisect_result import BisectResult, TriedCommit
+from kestrel_lab.evals.commits.comparison import Side
+from kestrel_lab.evals.commits.history import CommitRows, History
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.git import Commit
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.testing import ScriptedModel
-from kestrel_lab.tools.timeexpr.handshake import handshake
-from kestrel_lab.tools.timeexpr.parse import parse_relative
-from kestrel_lab.views.thoughts import plot_thoughts, thoughts_of
+from kestrel_lab.tools.timeparse.parse import parse_relative
+from kestrel_lab.tools.timeparse.session_time import handshake
+from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 TRAP = "$x_1+y_2$"
 """What JupyterLab would set as a formula."""

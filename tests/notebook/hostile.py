@@ -14,12 +14,12 @@ from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.sanitize import plain
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.notebook.panel import Panel
-from kestrel_lab.notebook.progress import NotebookReporter
+from kestrel_lab.notebook.progress_bar import NotebookReporter
 from kestrel_lab.testing import ScriptedModel
-from kestrel_lab.tools.registry import Tool
+from kestrel_lab.tools.tool import Tool
 
 
 class Talker:

@@ -15,7 +15,7 @@ from holdings import TRAP, Holdings, hold
 from IPython.core.formatters import DisplayFormatter
 
 import kestrel_lab
-from kestrel_lab.views.frames import shown_frame
+from kestrel_lab.views.dataframes import shown_frame
 
 GENERIC = re.compile(r"<[\w.]+ object at|<[\w.]+ object>|<function |\bat 0x[0-9a-f]+")
 

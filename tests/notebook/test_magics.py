@@ -17,11 +17,11 @@ from kestrel_lab import Lab, RunFailed, UsageError
 from kestrel_lab.cli.app import app
 from kestrel_lab.core.errors import ApprovalRequired, ModelError
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.engine.run import Run
-from kestrel_lab.notebook.commands import root_command
-from kestrel_lab.notebook.completing import completions
-from kestrel_lab.notebook.progress import NotebookReporter
-from kestrel_lab.notebook.rewriting import AwaitRewriter
+from kestrel_lab.notebook.command_line import root_command
+from kestrel_lab.notebook.completion import completions
+from kestrel_lab.notebook.extension import AwaitRewriter
+from kestrel_lab.notebook.progress_bar import NotebookReporter
+from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel
 
 
@@ -63,6 +63,14 @@ def test_a_cell_is_the_goal_as_it_is_written(shell: InteractiveShell) -> None:
     found = run(shell, f"%%kestrel --approve auto\n{goal}")
 
     assert found.goal == goal.replace("@who", "--bg {Ada}")
+
+
+@pytest.mark.parametrize("options", ["--as r", "--cycles=3", "--workspace . --verify off"])
+def test_a_line_takes_the_options_of_a_cell(shell: InteractiveShell, options: str) -> None:
+    """`%kestrel --option value goal` is the run that `%%kestrel --option value` over the goal is, and the one with `run`."""
+    done = [run(shell, f"%%kestrel {options} --approve auto\ngoal of both"), run(shell, f"%kestrel {options} --approve auto goal of both")]
+    done.append(run(shell, f"%kestrel run {options} --approve auto goal of both"))
+    assert [(one.goal, one.answer) for one in done] == [("goal of both", "done")] * 3
 
 
 def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell) -> None:
@@ -223,6 +231,8 @@ def test_words_and_options_complete() -> None:
     assert completions("%kestrel r") == ["resume", "rules", "run", "runs"]
     assert completions("%kestrel eval c") == ["calibration", "compare"]
     assert completions("%kestrel macros a") == ["accept"]
+    assert completions("%kestrel --app") == ["--approval-timeout", "--approve"]
+    assert completions("%kestrel --approve x --to") == completions("%kestrel run --to")
     assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
     assert "--workspace" in completions("%%kestrel ")
     assert completions("%kestrel memory --re") == ["--replaced"]

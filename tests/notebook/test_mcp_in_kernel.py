@@ -12,7 +12,7 @@ from typist import typist
 
 pytestmark = pytest.mark.timeout(120)
 
-HOSTILE = Path(__file__).parents[1] / "engine" / "mcp_hostile.py"
+HOSTILE = Path(__file__).parents[1] / "runtime" / "mcp_hostile.py"
 SETUP = """import os
 os.environ["XDG_CONFIG_HOME"] = {config!r}
 from kestrel_lab import Lab

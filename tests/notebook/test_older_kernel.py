@@ -38,7 +38,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 
 def test_questions_are_typed_and_stop_works(older: Mapping[str, str], tmp_path: Path) -> None:
-    """Without widgets each question is asked in words, the second without waiting for a page again; Stop ends the run."""
+    """Without widgets each question is asked in words, the second without waiting for a page again; Stop breaks the run off."""
     with typist(tmp_path, older) as person:
         version = person.run(SETUP)
         stopped = person.run('%kestrel run "write" --as r', answer=None)
@@ -48,8 +48,8 @@ def test_questions_are_typed_and_stop_works(older: Mapping[str, str], tmp_path: 
         first, second = (at - began for at in person.asked_at[-2:])
         answer = person.run("print(r.answer)")
 
-    assert (version, status, answer) == ("6.31.0\n", "CANCELLED\n", "done\n")
-    assert ("was stopped" in stopped, asked.count("asks for approval")) == (True, 2)
+    assert (version, status, answer) == ("6.31.0\n", "WAITING_APPROVAL\n", "done\n")
+    assert ("stopped run " in stopped, asked.count("asks for approval")) == (True, 2)
     assert [(tmp_path / f"{n}.txt").read_text() for n in range(2)] == ["x", "x"]
     assert second - first < HELLO_S < first
 

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
-from kestrel_lab.engine.run import Run
-from kestrel_lab.engine.session import Session
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.notebook.panel import Panel, Still
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 ASKED = ApprovalAsked(call="answer.1.1", step="answer", tool="bash", args={"command": "ls"}, danger="HIGH", key="k", question="answer.1.1")
@@ -36,6 +36,26 @@ def test_a_click_says_for_how_long_it_holds() -> None:
         shown._message(None, {**YES, "scope": scope}, None)
         scopes.append(asyncio.run(asyncio.wait_for(shown(ASKED), 5)).scope)
     assert scopes == ["same", "like", "run", "once", "once"]
+
+
+def test_a_repeated_click_counts_once() -> None:
+    """The page repeats a click until it sees what came of it: repetitions, early or late, answer no other question about the call."""
+
+    async def ask_twice(name: str) -> str:
+        shown = panel()
+        click = {**YES, "n": "click 1"}
+        first = asyncio.ensure_future(shown(ASKED))
+        await asyncio.sleep(0.05)
+        shown._message(None, click, None)
+        await first
+        shown._message(None, {**click, "n": name}, None)
+        again = asyncio.ensure_future(shown(ASKED))
+        done, _ = await asyncio.wait({again}, timeout=0.3)
+        again.cancel()
+        return "answered" if done else "waits"
+
+    assert asyncio.run(ask_twice("click 1")) == "waits"
+    assert asyncio.run(ask_twice("click 2")) == "answered"  # the mutant that gives each repetition a name of its own
 
 
 def test_a_second_click_is_not_kept_for_another_question() -> None:

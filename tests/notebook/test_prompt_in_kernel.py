@@ -16,7 +16,7 @@ lab = Lab(model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"}
 
 
 def test_without_widgets_the_kernel_asks_in_words(tmp_path: Path) -> None:
-    """A typed yes lets the run go on; Stop during the question cancels the run and leaves the kernel alive."""
+    """A typed yes lets the run go on; Stop during the question interrupts the run and leaves the kernel alive."""
     with typist(tmp_path) as person:
         person.run(SETUP)
         stopped = person.run('%kestrel run "write" --as r', answer=None)
@@ -25,5 +25,6 @@ def test_without_widgets_the_kernel_asks_in_words(tmp_path: Path) -> None:
         answer = person.run("print(r.answer)")
 
     assert "write_file (MEDIUM) asks for approval\n  path: a.txt\n  content: x\n" in stopped
-    assert "was stopped" in stopped
-    assert (status, answer, (tmp_path / "a.txt").read_text()) == ("CANCELLED\n", "done\n", "x")
+    assert "stopped run " in stopped
+    assert "go on: %kestrel run --resume" in stopped
+    assert (status, answer, (tmp_path / "a.txt").read_text()) == ("WAITING_APPROVAL\n", "done\n", "x")

@@ -71,8 +71,11 @@ class Seen:
 
 
 def approve(page: Page, seen: Seen) -> None:
-    """Look at what is asked, at calls with their arguments to edit as well, and answer: one by one, two at once, a question."""
-    for number, tool in enumerate(("risky", "write_file", "edit_file")):
+    """Look at what is asked, at calls with their arguments to edit as well, and answer: one by one, two at once, a question.
+
+    The second of the two is asked about again: the first changed the file, so it would make another change than was shown.
+    """
+    for number, tool in enumerate(("risky", "write_file", "edit_file", "write_file")):
         card = page.locator(".kst-ask").first
         expect(card).to_contain_text(tool, timeout=LONG)
         expect(page.locator(".kst-together")).to_be_visible(visible=number == 2)
@@ -81,7 +84,7 @@ def approve(page: Page, seen: Seen) -> None:
         seen.elements[f"editing {number}"] = elements(page)
         card.get_by_role("button", name="Discard edits", exact=True).click()
         card.get_by_label("Reason for denying").fill(PAYLOADS[number])
-        page.get_by_role("button", name=("Deny", "Approve", "Approve all")[number], exact=True).click()
+        page.get_by_role("button", name=("Deny", "Approve", "Approve all", "Approve")[number], exact=True).click()
     expect(page.locator(".kst-options button")).to_have_count(len(PAYLOADS), timeout=LONG)
     assert page.locator(".kst-call .kst-added").count() > 20
     seen.elements["question in words"] = elements(page)
@@ -159,8 +162,8 @@ def test_no_key_is_saved_or_sent(hostile: Seen) -> None:
 
 CARELESS = {
     "panel": "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('textContent', 'innerHTML')",
-    "html": "import kestrel_lab.views.html as h\nh.escape = str",
-    "formulas": "import kestrel_lab.views.html as h\nh.AS_TEXT = ''\nlab = hostile.hostile_lab(payloads.MATHS)",
+    "html": "import kestrel_lab.views.html.run_page as h\nh.escape = str",
+    "formulas": "import kestrel_lab.views.html.run_page as h\nh.AS_TEXT = ''\nlab = hostile.hostile_lab(payloads.MATHS)",
 }
 
 

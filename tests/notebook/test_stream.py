@@ -6,10 +6,10 @@ import asyncio
 import json
 import time
 
-from kestrel_lab.core import events as e
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.notebook.stream import INTERVAL_S, SPARE, PatchStream
-from kestrel_lab.views.runview import RunView
+from kestrel_lab.core.events import union as e
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.notebook.patch_stream import INTERVAL_S, SPARE, PatchStream
+from kestrel_lab.views.run_view import RunView
 
 
 def told(work: list[e.Event], pause: float = 0.06) -> list[dict[str, Json]]:

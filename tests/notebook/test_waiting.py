@@ -10,9 +10,9 @@ import time
 import pytest
 
 from kestrel_lab.core.errors import RunCancelled
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven
-from kestrel_lab.notebook.prompting import Ask, PromptApprover
-from kestrel_lab.notebook.waiting import interruptible, run_on_thread
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
+from kestrel_lab.notebook.cell_interrupt import interruptible, run_on_thread
+from kestrel_lab.notebook.prompt import Ask, PromptApprover
 
 ASKED = ApprovalAsked(call="c", step="s", tool="ba\x1b[2Ksh", args={"command": "rm -r x\u202e"}, danger="HIGH", key="k")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kestrel_lab.evals.notebooks import run_notebook_sync
+from kestrel_lab.evals.notebooks.run import run_notebook_sync
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_notebook
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.notebooks import run_notebook, run_notebook_sync
-from kestrel_lab.evals.parameters import assignments, inject, parse_parameters
+from kestrel_lab.evals.notebooks.parameters import assignments, inject, parse_parameters
+from kestrel_lab.evals.notebooks.run import run_notebook, run_notebook_sync
 
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}_", fullmatch=True)
 VALUES = st.recursive(

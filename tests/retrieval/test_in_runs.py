@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import RetrievalStep, StepFinished, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import RetrievalStep, StepFinished, ToolAnswered, ToolCalled
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
-from kestrel_lab.engine.retrievals import RunRetrieval
-from kestrel_lab.engine.session import Session
-from kestrel_lab.log.fold import fold
+from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
 

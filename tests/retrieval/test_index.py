@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.retrieval import index as indexing
-from kestrel_lab.retrieval.chunks import cut
 from kestrel_lab.retrieval.explain import explain
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.listing import files_of
+from kestrel_lab.retrieval.indexing import index as indexing
+from kestrel_lab.retrieval.indexing.chunks import cut
+from kestrel_lab.retrieval.indexing.file_list import files_of
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
 
 NAMES = ("a.py", "b.md", "sub/c.py", "sub/d.txt", "e.js")
@@ -217,7 +217,7 @@ def test_an_explanation_never_guesses(tmp_path: Path, monkeypatch: pytest.Monkey
 
 BUILD = """
 import sys
-from kestrel_lab.retrieval.index import CodeIndex
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 def tell(done, total, note):
     print(done, total, flush=True)
     if len(sys.argv) > 3:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.engine.searching import Searching
 from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.explain import explain
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.indexes import Indexes
+from kestrel_lab.retrieval.indexing.index import CodeIndex
+from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.runtime.workspace.folder_search import Searching
 
 
 @pytest.fixture

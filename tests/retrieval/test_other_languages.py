@@ -2,8 +2,8 @@
 
 import pytest
 
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.navigation import Graph
+from kestrel_lab.retrieval.code_graph import Graph
+from kestrel_lab.retrieval.indexing.index import CodeIndex
 
 FILES = {
     "ts/a.ts": 'import { x } from "./opt.js";\n',

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from bench.retrieval import Counts
-from kestrel_lab.retrieval import history
 from kestrel_lab.retrieval.explain import explain
-from kestrel_lab.retrieval.index import CodeIndex
-from kestrel_lab.retrieval.ranking import Weights, is_peripheral
+from kestrel_lab.retrieval.indexing import git_history as history
+from kestrel_lab.retrieval.indexing.index import CodeIndex
+from kestrel_lab.retrieval.ranking import Weights, is_peripheral, ties
 from kestrel_lab.retrieval.search import Search
-from kestrel_lab.retrieval.ties import ties
 
 QUESTION = "the turbine controller starts the rotor too early"
 LEADER = "plant/controller.py"

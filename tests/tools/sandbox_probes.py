@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import kestrel_lab
-from kestrel_lab.tools.environment import clean_environment
 from kestrel_lab.tools.sandbox.canary import why_not
-from kestrel_lab.tools.sandbox.launching import run_blocking
+from kestrel_lab.tools.sandbox.command_lines import launch_for
+from kestrel_lab.tools.sandbox.launcher_client import run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.recipes import launch_for
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
+from kestrel_lab.tools.shell.environment import clean_environment
 
 PROBES = r"""
 import ctypes, json, os, signal, socket, sys
@@ -97,6 +97,24 @@ probe("write into /etc")(lambda: writes(host["etc"]))
 probe("write through a link")(lambda: writes("link"))
 probe("mode of a file in home")(lambda: os.chmod(host["moded"], 0o777))
 probe("git hook")(lambda: writes(".git/hooks/pre-commit"))
+def opens(*paths):
+    for path in paths:
+        try:
+            os.close(os.open(path, os.O_WRONLY))
+            return True
+        except OSError:
+            pass
+    return False
+
+def folder_left_open():
+    return any(os.path.isdir(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}"))
+
+probe("settings of the kernel")(lambda: opens("/proc/self/comm", "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/vm/drop_caches"))
+probe("settings in /sys")(lambda: opens("/sys/kernel/uevent_helper", "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/power/state"))
+probe("folder of the host left open")(folder_left_open)
+probe("root's number")(lambda: os.geteuid() == 0)
+probe("git commondir")(lambda: writes(".git/commondir"))
+probe("git settings")(lambda: writes(".git/config"))
 probe("git moved away")(swaps_git)
 probe("mount")(lambda: in_child(mounts))
 probe("new user namespace")(lambda: in_child(lambda: libc.unshare(0x10000000) == 0))
@@ -151,6 +169,8 @@ def escapes(start, *, etc: Path) -> list[str]:
             "write through a link": (folder / "linked").exists(),
             "mode of a file in home": (home / "moded").stat().st_mode & 0o777 != 0o600,
             "git hook": any((workspace / name / "hooks/pre-commit").exists() for name in (".git", "moved")),
+            "git commondir": (workspace / ".git/commondir").exists() or (workspace / "moved/commondir").exists(),
+            "git settings": any((workspace / name / "config").exists() for name in (".git", "moved")),
             "git moved away": (workspace / ".git/hooks/post-commit").exists(),
         }
         for one in (*sockets, *datagrams, tcp):

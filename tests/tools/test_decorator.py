@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.registry import Tool, ToolArgumentsError, ToolContext
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import Tool, ToolArgumentsError, ToolContext
 
 
 class City(BaseModel):
@@ -243,7 +243,7 @@ def test_a_type_without_json_form_is_refused_when_the_schema_is_needed() -> None
 def test_decorating_does_not_load_pydantic() -> None:
     """Import and decoration are cheap; the validator library is loaded at the first use."""
     code = (
-        "import sys\nfrom kestrel_lab.tools.native import native_tools\nbox = native_tools()\n"
+        "import sys\nfrom kestrel_lab.tools.builtin import native_tools\nbox = native_tools()\n"
         "assert 'pydantic' not in sys.modules\nbox.specs()\nassert 'pydantic' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

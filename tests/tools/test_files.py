@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.tools.edits import replace_exact, split_lines, unified_diff
-from kestrel_lab.tools.fingerprints import CHANGING
-from kestrel_lab.tools.native import native_tools
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.builtin import native_tools
+from kestrel_lab.tools.files.edit import replace_exact, split_lines, unified_diff
+from kestrel_lab.tools.files.fingerprints import CHANGING
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import ToolContext
 
 BOX = native_tools()
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.retrieval.indexes import Indexes
+from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.tools.builtin import native_tools, web_tools
+from kestrel_lab.tools.code_search import retrieval_tools
+from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.flows import UNKNOWN, Flow
-from kestrel_lab.tools.native import native_tools, web_tools
-from kestrel_lab.tools.noting import memory_tools
+from kestrel_lab.tools.interaction import task_tools
+from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.read_result import read_result
-from kestrel_lab.tools.retrieval import retrieval_tools
-from kestrel_lab.tools.tasks import task_tools
-from kestrel_lab.tools.web.reach import Reach
+from kestrel_lab.tools.web.fetch import Reach
 
 KEYS = {"GITHUB_TOKEN": "t", "JIRA_URL": "https://j.example", "JIRA_API_TOKEN": "t", "BRAVE_API_KEY": "k"}
 

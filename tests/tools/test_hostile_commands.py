@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.tools.files import preview_edit, preview_write
-from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.files.autorun_files import who_runs
+from kestrel_lab.tools.files.tools import preview_edit, preview_write
+from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.denials import denial
-from kestrel_lab.tools.sandbox.launcher import MAX_FILE
+from kestrel_lab.tools.sandbox.launcher_process import MAX_FILE
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.selfrunning import who_runs
-from kestrel_lab.tools.shell import bash
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.shell.bash import bash
+from kestrel_lab.tools.tool import ToolContext
 from kestrel_lab.views.diffs import changed, tells_all
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
@@ -132,3 +132,41 @@ def test_ordinary_files_have_no_such_word(tmp_path: Path) -> None:
     assert "Note:" not in preview_write({"path": "b/conftests.py", "content": "x"}, context)
     (tmp_path / "conftest.py").write_text("a = 1\n")
     assert preview_edit({"path": "conftest.py", "old": "1", "new": "2"}, context).splitlines()[-1].startswith("Note: pytest")
+
+
+PLANTED = {
+    "a nested repository": ("git init -q sub", "sub/.git/config"),
+    "a commondir": ("mkdir -p x/.git && echo ref: refs/heads/m > x/.git/HEAD && echo ../y > x/.git/commondir", "x/.git/commondir"),
+    "alternates": ("git init -q a && echo /x > a/.git/objects/info/alternates", "a/.git/objects/info/alternates"),
+    "a hook where hooks were missing": (
+        "git init -q --template= h && mkdir h/.git/hooks && echo x > h/.git/hooks/pre-commit",
+        "h/.git/hooks/pre-commit",
+    ),
+    "a bare repository": ("git init -q --bare b", "b/config"),
+    "a file that says where": ("mkdir w && echo gitdir: ../b > w/.git", "w/.git"),
+    "a moved conftest": ("mkdir t && echo x > t/c && mv t/c t/conftest.py", "t/conftest.py"),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_a_command_leaves_that_runs_itself_is_told(what: str, tmp_path: Path) -> None:
+    """The answer names the file and who runs it; the next command, which touches none, has no such word."""
+    command, path = PLANTED[what]
+    note = str(shell(tmp_path, "S0", command).get("note"))
+    assert f"{path} (" in note
+    assert "note" not in shell(tmp_path, "S0", "echo x > plain; ls")
+
+
+def test_what_settings_of_a_repository_include_is_told(tmp_path: Path) -> None:
+    """A change to a file that a repository's settings include, or to a folder that they take hooks from, wherever it lies."""
+    prepared = "git init -q r && git -C r config include.path ../../notes && git -C r config core.hooksPath tools/h && mkdir -p r/tools/h"
+    shell(tmp_path, "S0", prepared)
+    assert "notes (the settings of a repository include it)" in str(shell(tmp_path, "S0", "echo x > notes")["note"])
+    assert "r/tools/h/post-checkout (git runs it)" in str(shell(tmp_path, "S0", "echo x > r/tools/h/post-checkout")["note"])
+
+
+def test_a_time_that_is_set_back_hides_nothing(tmp_path: Path) -> None:
+    """The mutant: by its own time the file is old, by the system's it is not."""
+    note = shell(tmp_path, "S0", "echo x > conftest.py && touch -d 2001-01-01 conftest.py")["note"]
+    assert "conftest.py (pytest runs it" in str(note)
+    assert (tmp_path / "conftest.py").stat().st_mtime < 1_000_000_000

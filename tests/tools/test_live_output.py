@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.redaction import REDACTED, Redactor
-from kestrel_lab.core.text import plain
-from kestrel_lab.tools.capture import Capture
-from kestrel_lab.tools.liveoutput import INTERVAL_S, KEPT, MOST, LiveOutput
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.shell import KEPT_STDOUT, bash
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.core.sanitize import plain
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.shell.bash import KEPT_STDOUT, bash
+from kestrel_lab.tools.shell.output import INTERVAL_S, KEPT, MOST, Capture, LiveOutput
+from kestrel_lab.tools.tool import ToolContext
 
 SECRET = "correct-horse/battery"
 REDACTOR = Redactor.of({"A_PASSWORD": SECRET})

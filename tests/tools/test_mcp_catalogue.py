@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.mcp.catalogue import WORKSPACE, read_catalogue, read_entries, read_entry
-from kestrel_lab.tools.mcp.registry import Registry
-from kestrel_lab.tools.mcp.rubric import judge, lookalike
-from kestrel_lab.tools.web.reach import Reach
+from kestrel_lab.mcp.registry.catalogue import WORKSPACE, read_catalogue, read_entries, read_entry
+from kestrel_lab.mcp.registry.client import Registry
+from kestrel_lab.mcp.registry.scoring import judge, lookalike
+from kestrel_lab.tools.web.fetch import Reach
 
 
 def server(name: str = "io.github.a/b", **package: Any) -> dict[str, Any]:

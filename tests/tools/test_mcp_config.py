@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.engine.settings import mcp_servers
-from kestrel_lab.tools.mcp.config import ServerConfig, Trust, read_server
-from kestrel_lab.tools.mcp.definitions import Approvals, Definition, vetted
+from kestrel_lab.mcp.approvals import Approvals, Definition, vetted
+from kestrel_lab.mcp.config import ServerConfig, Trust, read_server
+from kestrel_lab.runtime.settings import mcp_servers
 
 
 def test_servers_come_from_both_files_and_settings_win(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_servers_come_from_both_files_and_settings_win(tmp_path: Path) -> None:
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
     below = tmp_path / "below"
     below.mkdir()
-    found = mcp_servers(below)
+    found = mcp_servers(below, {"KESTREL_TRUST": "all"})
     assert {name: (one.command or one.url, Path(one.source).name) for name, one in found.items()} == {
         "time": ("mine", "kestrel.toml"),
         "web": ("https://example.org/mcp", ".mcp.json"),
@@ -78,7 +78,7 @@ def test_what_another_programs_file_says_harms_nothing(tmp_path: Path) -> None:
         "old": {"type": "sse", "url": "http://x"},
     }
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    found = mcp_servers(tmp_path)
+    found = mcp_servers(tmp_path, {})
     assert [(one.enabled, bool(one.problem)) for one in found.values()] == [(True, False), (False, False), (False, True), (False, True)]
     assert found["a"].trust == Trust(danger=Danger.MEDIUM, effect="opaque")
     assert "sse is not spoken" in found["old"].problem
@@ -89,7 +89,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     """Whatever is in a `.mcp.json`, the error names it."""
     (tmp_path / ".mcp.json").write_text(text)
     with pytest.raises(UsageError, match=r"mcp\.json"):
-        mcp_servers(tmp_path)
+        mcp_servers(tmp_path, {})
 
 
 @given(st.lists(st.sampled_from(["command", "args", "env", "cwd"]), min_size=1))

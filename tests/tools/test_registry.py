@@ -18,9 +18,9 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.arguments import SchemaArguments
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.registry import Tool, ToolArgumentsError, Toolbox, ToolContext, render
-from kestrel_lab.tools.values import to_json
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.results import to_json
+from kestrel_lab.tools.tool import Tool, ToolArgumentsError, Toolbox, ToolContext, render
 
 
 @tool

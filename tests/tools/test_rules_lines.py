@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rules_table import LINES, PLAIN, RULES
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.tools.rules.argv import CommandPattern, Match
-from kestrel_lab.tools.rules.book import Rulebook, rulebook
-from kestrel_lab.tools.rules.shell import MAX_CHARS, read_line
-from kestrel_lab.tools.rules.words import Word
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match
+from kestrel_lab.permissions.rulebook import Rulebook, rulebook
+from kestrel_lab.shell_syntax.parser import MAX_CHARS, read_line
+from kestrel_lab.shell_syntax.words import Word
 
 BOOK = rulebook(RULES)
 Judge = Callable[[str], str]

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,29 +18,36 @@ import pytest
 import sandbox_probes
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.environment import clean_environment
-from kestrel_lab.tools.process import Ended, run_launched, run_process
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.sandbox import choose as choosing
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox import select as choosing
 from kestrel_lab.tools.sandbox.canary import PROBES, leaks, why_not
-from kestrel_lab.tools.sandbox.choose import Choice, choose
+from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_among, launch_for
 from kestrel_lab.tools.sandbox.landlock import HAS_SCOPES, version
-from kestrel_lab.tools.sandbox.launcher import MAX_PROCESSES
-from kestrel_lab.tools.sandbox.launching import unshifted
+from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking, unshifted
+from kestrel_lab.tools.sandbox.launcher_process import MAX_PROCESSES
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
-from kestrel_lab.tools.sandbox.recipes import bwrap_path, launch_for
-from kestrel_lab.tools.sandbox.repository import linked_repository
-from kestrel_lab.tools.shell import bash
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.sandbox.mounts import linked_repository
+from kestrel_lab.tools.sandbox.select import Choice, choose
+from kestrel_lab.tools.shell.bash import bash
+from kestrel_lab.tools.shell.environment import clean_environment
+from kestrel_lab.tools.shell.process import Ended, run_launched, run_process
+from kestrel_lab.tools.tool import ToolContext
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
 
 LEVELS = [level.name for level in Level]
 # What S1 says it does not stop. Signals are ruled from Linux 6.12 on.
-KNOWN_OF_S1 = {"git hook", "git moved away", "log of the lab", "mode of a file in home", "processes of the host"} | (
-    set() if version() >= HAS_SCOPES else {"signal to the parent", "abstract Unix socket"}
-)
+KNOWN_OF_S1 = {
+    "git commondir",
+    "git hook",
+    "git moved away",
+    "git settings",
+    "log of the lab",
+    "mode of a file in home",
+    "processes of the host",
+} | (set() if version() >= HAS_SCOPES else {"signal to the parent", "abstract Unix socket"})
 SURELY_OUT_OF_S0 = KNOWN_OF_S1 | {
+    "settings of the kernel",
     *("kernel connection file", "ssh key", "TCP to the host", "UDP to the host", "Unix socket", "abstract Unix socket"),
     *("Unix datagram from a pair", "signal to the parent", "write into home", "write through a link", "key in the parent's environment"),
 }
@@ -73,7 +81,7 @@ def matrix(user: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("user", ["whoever runs this", "nobody"])
 @pytest.mark.parametrize("level", ["S3", "S2"])
 def test_nothing_gets_out_of_bubblewrap(user: str, level: str) -> None:
-    """Of 22 ways out none leads out: keys, network, sockets, processes, writes, mounts, what git runs later; as root and as a user."""
+    """Of 28 ways out none leads out: keys, network, sockets, processes, writes, mounts, what git runs later; as root and as a user."""
     found = matrix(user)
     if level not in found:
         pytest.skip(why_not(Level[level], Sandbox()))
@@ -86,7 +94,7 @@ def test_what_gets_out_of_landlock_is_known(user: str) -> None:
     found = matrix(user)
     if "S1" not in found:
         pytest.skip(why_not(Level.S1, Sandbox()))
-    assert set(found["S1"]) == KNOWN_OF_S1
+    assert set(found["S1"]) - {"root's number"} == KNOWN_OF_S1
 
 
 @pytest.mark.parametrize("user", ["whoever runs this", "nobody"])
@@ -105,6 +113,144 @@ def test_the_canary_can_fail() -> None:
     """Against no sandbox it reports every probe; it is silent about levels that hold."""
     assert leaks(Level.S0, Sandbox()) == list(PROBES)
     assert [leaks(level, Sandbox()) for level in (Level.S1, Level.S2, Level.S3) if not why_not(level, Sandbox())].count([]) >= 1
+
+
+def without_words(*words: str) -> Any:
+    """A mutant: bubblewrap without some of its words."""
+
+    def start(*args: Any, **options: Any) -> Launch:
+        launch = launch_among(*args, **options)
+        text = "\0".join(launch.argv)
+        left = text.replace("\0".join(words) + "\0", "")
+        assert left != text
+        return replace(launch, argv=tuple(left.split("\0")))
+
+    return start
+
+
+def with_repository(*args: Any, **options: Any) -> Launch:
+    """A mutant: the repository's own folder in the place of the private one."""
+    launch = launch_among(*args, **options)
+    real = {private: gitdir for gitdir, private, _ in launch.repositories}
+    return replace(launch, repositories=launch.repositories[1:], sources=tuple(real.get(source, source) for source in launch.sources))
+
+
+def with_links(*args: Any, **options: Any) -> Launch:
+    """A mutant: what the repository of a worktree calls its logs is shown, wherever that leads."""
+    launch = launch_among(*args, **options)
+    elsewhere = str(options["write"][1].parent / "elsewhere")
+    if launch.write:
+        return replace(launch, write=(*launch.write, elsewhere))
+    place = launch.argv.index("--remount-ro", launch.argv.index("--remount-ro") + 1)
+    return replace(launch, argv=(*launch.argv[:place], "--bind", elsewhere, elsewhere, *launch.argv[place:]))
+
+
+HOLES = [
+    ("S3", without_words("--remount-ro", "/proc"), "settings of the kernel"),
+    ("S2", without_words("--remount-ro", "/proc"), "settings of the kernel"),
+    ("S3", with_repository, "settings of git"),
+    ("S2", with_repository, "settings of git"),
+    ("S3", with_links, "link of a worktree"),
+    ("S2", with_links, "link of a worktree"),
+    ("S1", with_links, "link of a worktree"),
+]
+
+
+@pytest.mark.parametrize(("level", "start", "hole"), HOLES)
+def test_the_canary_notices_a_hole(level: str, start: Any, hole: str) -> None:
+    """The mutants: a recipe that lacks one protection is found out, and by that probe alone."""
+    held = needs(level)
+    assert (leaks(held, Sandbox(), start), leaks(held, Sandbox())) == ([hole], [])
+
+
+@pytest.mark.parametrize("level", ["S3", "S2", "S1"])
+@pytest.mark.parametrize("swapped", ["refs", "logs", ".", "worktrees/tree", "the workspace"])
+def test_a_source_that_is_swapped_for_a_link_is_not_opened(level: str, swapped: str, tmp_path: Path) -> None:
+    """What another command puts in the place of a folder between the check and the start leads nowhere: the command is not started."""
+    held, workspace, target = needs(level), tmp_path / "tree", tmp_path / "secrets"
+    made = "git init -q main && cd main && git -c user.name=a -c user.email=a@b.c commit -qm x --allow-empty && git worktree add -q ../tree"
+    subprocess.run(made, shell=True, cwd=tmp_path, check=True)
+    target.mkdir()
+    (target / "key").write_text("PRIVATE")
+    if swapped == "the workspace":
+        workspace = tmp_path / "plain"
+        workspace.mkdir()
+    place = workspace if swapped == "the workspace" else tmp_path / "main/.git" / swapped
+    launch = launch_for(held, ["cat", str(place / "key")], workspace=workspace, env=clean_environment(), sandbox=Sandbox())
+    place.rename(tmp_path / "moved")
+    place.symlink_to(target)
+    code, output = run_blocking(launch, 20)
+    assert (code, "PRIVATE" in output) == (None, False)
+    if swapped == "the workspace":
+        following = {name: tuple(map(os.path.realpath, getattr(launch, name))) for name in ("sources", "read", "write")}
+        assert "PRIVATE" in run_blocking(replace(launch, **following), 20)[1], "the mutant, which follows links, reads what they lead to"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_command_is_given_nothing_but_its_streams(level: str, tmp_path: Path) -> None:
+    """No descriptor of ours is open in it: neither a folder of the host, nor the line on which its end is told."""
+    held = needs(level)
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    argv = [sys.executable, "-c", "import os; print([fd for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd)])"]
+    try:
+        code, output = run_blocking(launch_for(held, argv, workspace=tmp_path, env=clean_environment(), sandbox=Sandbox()), 20)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert (code, output.strip()) == (0, "['0', '1', '2']")
+
+
+@pytest.mark.parametrize("level", ["S3", "S2"])
+def test_root_is_nobody_and_its_files_are_roots(level: str, tmp_path: Path) -> None:
+    """Commands of root do not run as root within; what they write belongs to whom the workspace belongs to."""
+    held = needs(level)
+    run_at(held, tmp_path, "id -u > who; mkdir d; tar cf x.tar who; tar xf x.tar -C d")
+    assert ((tmp_path / "who").read_text() == "0\n", (tmp_path / "d/who").stat().st_uid) == (False, tmp_path.stat().st_uid)
+
+
+GROWING = {
+    "one process": "import time; held = bytearray(400 << 20); time.sleep(60)",
+    "several": "import os, time; [os.fork() for _ in range(2)]; held = bytearray(100 << 20); time.sleep(60)",
+    "a memory file": "import os, time; fd = os.memfd_create('x'); [os.write(fd, bytes(1 << 20)) for _ in range(400)]; time.sleep(60)",
+    "shared memory": "import mmap, time; held = mmap.mmap(-1, 400 << 20); held.write(bytes(400 << 20)); time.sleep(60)",
+}
+MODEST = {
+    "shared by several": "import os, time; held = bytearray(150 << 20); [os.fork() for _ in range(2)]; time.sleep(0.5)",
+    "asked for and unused": "import mmap; held = mmap.mmap(-1, 8 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)",
+    "a file that is mapped": "import mmap, time; f = open('f', 'r+b'); f.truncate(400 << 20); m = mmap.mmap(f.fileno(), 0, prot=1); sum(m[::4096]); time.sleep(0.3)",
+}
+
+
+@pytest.mark.parametrize("level", ["S3", "S2", "S1"])
+@pytest.mark.parametrize("how", [*GROWING, *MODEST])
+def test_memory_is_bounded(level: str, how: str, tmp_path: Path) -> None:
+    """More memory than the setting lets a command have ends it, however it is had; what is shared or never touched does not."""
+    held = Sandbox(level=needs(level), memory=300 << 20)
+    (tmp_path / "f").touch()
+    (tmp_path / "p.py").write_text({**GROWING, **MODEST}[how])
+    context = ToolContext(workspace=Workspace(tmp_path), sandbox=held)
+    answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py", "timeout_s": 30}), context))
+    told = "it took more than 0.292969 GiB of memory, the most that the setting sandbox_memory lets it have"
+    assert (answer.get("killed"), answer["exit_code"]) == ((told, None) if how in GROWING else (None, 0))
+
+
+def test_memory_without_a_bound(tmp_path: Path) -> None:
+    """The mutant: without the bound the same goes on; programs that reserve much more than they use start with the default one."""
+    (tmp_path / "p.py").write_text(GROWING["one process"].replace("60", "0.5"))
+    context = ToolContext(workspace=Workspace(tmp_path), sandbox=Sandbox(level=needs("S3"), memory=None))
+    answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py"}), context))
+    assert (answer.get("killed"), answer["exit_code"]) == (None, 0)
+
+
+def test_landlock_alone_does_not_hold_a_workspace_with_the_log(tmp_path: Path) -> None:
+    """S1 cannot keep a command from writing a log that lies in the workspace: it is refused there, and the message says what to do."""
+    home = tmp_path / ".kestrel"
+    home.mkdir()
+    with pytest.raises(PermissionError, match="level S1 cannot hide a part of it: set home to a folder outside"):
+        launch_for(Level.S1, ["true"], workspace=tmp_path, env={}, sandbox=Sandbox(hidden=(home,)))
+    with pytest.raises(UsageError, match="set home to a folder outside"):
+        choose(Sandbox(level=Level.S1, hidden=(home,)), tmp_path)
 
 
 @pytest.fixture
@@ -214,6 +360,14 @@ def number() -> str:
     return str(uuid.uuid4().int % 10**8 + 10**7)
 
 
+def sleeps(process: int) -> bool:
+    """Whether it has become the program that sleeps; a shell that was on its way to that may be gone by now."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text() == "sleep\n"
+    except OSError:
+        return False
+
+
 DAEMONS = "sleep {0} & setsid sleep {0} & (setsid setsid sleep {0} >/dev/null 2>&1 &) ; nohup setsid bash -c 'trap \"\" TERM HUP; (sleep {0}; true)' >/dev/null 2>&1 & sleep {0}"
 
 
@@ -249,9 +403,9 @@ def test_a_process_group_alone_leaves_daemons(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from kestrel_lab.tools.sandbox.launching import run_blocking
+from kestrel_lab.tools.sandbox.launcher_client import run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.recipes import launch_for
+from kestrel_lab.tools.sandbox.command_lines import launch_for
 argv = ["bash", "-c", sys.argv[3]]
 run_blocking(launch_for(Level[sys.argv[1]], argv, workspace=Path(sys.argv[2]), env={"PATH": "/usr/bin:/bin"}, sandbox=Sandbox()), 60)
 """
@@ -266,9 +420,7 @@ def test_nothing_outlives_a_killed_session(level: str, tmp_path: Path) -> None:
     asking = subprocess.Popen([sys.executable, "-c", KILLED, level, str(tmp_path), DAEMONS.format(mark)], env=env)
     try:
         deadline = time.monotonic() + 20
-        while (
-            sum(1 for process in alive(mark) if Path(f"/proc/{process}/comm").read_text() == "sleep\n") < 5 and time.monotonic() < deadline
-        ):
+        while sum(map(sleeps, alive(mark))) < 5 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(alive(mark)) >= 5
     finally:
@@ -344,7 +496,7 @@ def test_a_worktree_works_and_what_git_obeys_is_guarded(level: str, tmp_path: Pa
     assert ((git / "hooks/post-commit").exists(), {place: place.read_text() for place in before}) == (False, before)
 
 
-@pytest.mark.parametrize("lie", ["elsewhere", "not a repository", "a link", "no word back"])
+@pytest.mark.parametrize("lie", ["elsewhere", "not a repository", "a link", "no word back", "in the workspace"])
 def test_a_workspace_that_says_where_its_repository_is_is_not_believed(lie: str, tmp_path: Path) -> None:
     """Whoever wrote the workspace may have written its `.git` file: a repository has to name the worktree, or nothing of it is shown."""
     subprocess.run(
@@ -366,6 +518,13 @@ def test_a_workspace_that_says_where_its_repository_is_is_not_believed(lie: str,
         case "a link":
             (workspace / ".git").rename(tmp_path / "moved")
             (workspace / ".git").symlink_to(tmp_path / "moved")
+        case "in the workspace":
+            own = workspace / "made/worktrees/x"
+            for place in (own, workspace / "made/objects", workspace / "made/refs"):
+                place.mkdir(parents=True)
+            (own / "commondir").write_text("../..\n")
+            (own / "gitdir").write_text(f"{workspace}/.git\n")
+            (workspace / ".git").write_text(f"gitdir: {own}\n")
         case _:
             (git / "worktrees/tree/gitdir").unlink()
     assert linked_repository(workspace) is None

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.tools.native import native_tools
-from kestrel_lab.tools.patterns import compile_pattern
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.builtin import native_tools
+from kestrel_lab.tools.files.glob import compile_pattern
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import ToolContext
 
 BOX = native_tools()
 PARTS = ["a", "b", "*", "?", "**/", "/", "[ab]", "{a,b}", ".", "**"]

@@ -7,7 +7,7 @@ import pytest
 
 from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.places import secret_places
+from kestrel_lab.tools.sandbox.mounts import secret_places
 from kestrel_lab.tools.sandbox.seatbelt import can_seatbelt, profile, seatbelt_launch
 
 

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.tools.capture import Capture
-from kestrel_lab.tools.environment import clean_environment
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.shell import KEPT_STDOUT, bash
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.shell.bash import KEPT_STDOUT, bash
+from kestrel_lab.tools.shell.environment import clean_environment
+from kestrel_lab.tools.shell.output import Capture
+from kestrel_lab.tools.tool import ToolContext
 
 
 async def call(root: Path, command: str, **options: Any) -> Any:

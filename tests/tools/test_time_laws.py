@@ -10,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.timeexpr.arithmetic import normalize_timezone, time_arithmetic
-from kestrel_lab.tools.timeexpr.parse import parse_relative
-from kestrel_lab.tools.timeexpr.reading import Reading
-from kestrel_lab.tools.timeexpr.words import MONTH_NAMES, WEEKDAY_NAMES, canonical, ordinal
-from kestrel_lab.tools.timeexpr.zones import ABBREVIATIONS, AMBIGUOUS, Zone, at_clock, day_start, zone_named
+from kestrel_lab.tools.timeparse.durations import normalize_timezone, time_arithmetic
+from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, WEEKDAY_NAMES, canonical, ordinal
+from kestrel_lab.tools.timeparse.parse import parse_relative
+from kestrel_lab.tools.timeparse.types import Reading
+from kestrel_lab.tools.timeparse.zones import ABBREVIATIONS, AMBIGUOUS, Zone, at_clock, day_start, zone_named
 
 NAMES = ("Europe/Vienna", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/Sao_Paulo", "Africa/Casablanca", "UTC")
 NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))  # a Wednesday

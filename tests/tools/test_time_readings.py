@@ -7,11 +7,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.timeexpr.arithmetic import normalize_timezone, time_arithmetic
-from kestrel_lab.tools.timeexpr.handshake import Handshake, from_json, handshake
-from kestrel_lab.tools.timeexpr.parse import parse_relative
-from kestrel_lab.tools.timeexpr.reading import Reading
-from kestrel_lab.tools.timeexpr.zones import local_zone, zone_named
+from kestrel_lab.tools.timeparse.durations import normalize_timezone, time_arithmetic
+from kestrel_lab.tools.timeparse.parse import parse_relative
+from kestrel_lab.tools.timeparse.session_time import Handshake, from_json, handshake
+from kestrel_lab.tools.timeparse.types import Reading
+from kestrel_lab.tools.timeparse.zones import local_zone, zone_named
 
 
 def outcome(call: Callable[[], Reading]) -> str:
@@ -72,6 +72,9 @@ NOON = datetime(2026, 11, 18, 12, tzinfo=ZoneInfo("Europe/Vienna"))
         ("in March", "2027-03-01", "month"),
         ("-3 days", "2026-11-15", "day"),
         ("this morning", "2026-11-18T06:00:00+01:00", "part of a day"),
+        ("Friday the 13th", "2027-08-13", "day"),
+        ("Wednesday the 18th", "2026-11-18", "day"),
+        ("Fri, 20 Nov", "2026-11-20", "day"),
     ],
 )
 def test_readings(text: str, start: str, precision: str) -> None:
@@ -124,6 +127,9 @@ def test_readings(text: str, start: str, precision: str) -> None:
         ("from Monday to Friday", "cannot read"),
         ("every Monday", "cannot read"),
         ("next December", "December 2026 or December 2027"),
+        ("Friday, 13 November", "Friday 13 November is 2026-11-13, which is not the coming one"),
+        ("July 13-15", "the days 13 to 15 July"),
+        ("3rd–5th of May", "the days 3 to 5 May"),
     ],
 )
 def test_refusals_say_what_to_write(text: str, words: str) -> None:
@@ -276,3 +282,33 @@ def test_the_ends_of_the_calendar(text: str, year: int) -> None:
     edge = datetime(year, 1, 1, tzinfo=UTC) if year == 1 else datetime(year, 12, 31, tzinfo=UTC)
     found = outcome(lambda: parse_relative(text, edge))
     assert found[:4].isdigit() or "leaves the years 1 to 9999" in found or "cannot read" in found
+
+
+@pytest.mark.parametrize(
+    "text", ["July 13-15", "13 - 15 July", "Mon July 13/15", "July 13–15, 2026", "May 3-5", "the 3rd-5th of May '27", "May 5-3"]
+)
+def test_a_row_of_days_is_no_short_year(text: str) -> None:
+    """Where days in a row may be meant no short year is read, also where those are allowed; a mutant rule that reads one is caught."""
+    for prefer in ("future", "past"):
+        with pytest.raises(UsageError, match="it may be the days"):
+            parse_relative(text, NOON, prefer=prefer, short_years=True)
+    assert parse_relative("May 13-69", NOON, short_years=True).start.year == 1969  # no month has a day 69
+
+
+@pytest.mark.parametrize("number", range(1, 32))
+def test_a_weekday_with_a_number_is_on_the_side_that_is_preferred(number: int) -> None:
+    """`Friday the 13th` is never before the reference where the future is preferred, nor after it where the past is."""
+    for weekday in ("Monday", "Wednesday", "Friday"):
+        for prefer, sign in (("future", 1), ("past", -1)):
+            found = parse_relative(f"{weekday} the {number}", NOON, prefer=prefer)  # type: ignore[arg-type]
+            assert (found.start.date() - NOON.date()).days * sign >= 0
+            assert (found.start.day, f"{found.start:%A}") == (number, weekday)
+
+
+def test_a_date_in_part_is_not_taken_from_the_other_side_in_any_language() -> None:
+    """Where dateparser takes `the Friday 13` of this month although it is over, it is refused; what is told from today or in full is not."""
+    with pytest.raises(UsageError, match="2026-11-13 is not on the side of the future"):
+        parse_relative("vendredi 13", NOON, language="fr")
+    for text, day in (("il y a 3 jours", "2026-11-15"), ("13 novembre 2026", "2026-11-13"), ("hier", "2026-11-17")):
+        assert parse_relative(text, NOON, language="fr").start.date().isoformat() == day
+    assert parse_relative("vendredi 13", NOON, language="fr", prefer="past").start.date().isoformat() == "2026-11-13"

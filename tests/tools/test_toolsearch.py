@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.tools.toolsearch import Described, ToolIndex, covered, described, names
+from kestrel_lab.tools.tool_search import Described, ToolIndex, covered, described, names
 
 TOOLS = [
     Described(name="convertTimezone", description="Change a clock time from one place to another."),

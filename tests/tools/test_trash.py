@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.tools.edits import Edit, replace_in_order
-from kestrel_lab.tools.native import native_tools
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.trash import TRASH, preview_delete
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.builtin import native_tools
+from kestrel_lab.tools.files.edit import Edit, replace_in_order
+from kestrel_lab.tools.files.trash import TRASH, preview_delete
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import ToolContext
 
 BOX = native_tools()
 

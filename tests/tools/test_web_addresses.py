@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.tools.web.address import refusal
-from kestrel_lab.tools.web.reach import Reach
-from kestrel_lab.tools.web.urls import Url, joined, read_url
+from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.urls import Url, joined, read_url, refusal
 
 BAD = (
     *("0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254", "169.254.169.254", "172.16.0.1"),

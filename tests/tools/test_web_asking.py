@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from webserver import Send, WebServer, answer, serving
 
-from kestrel_lab.tools.web.ask import Answer, ask
-from kestrel_lab.tools.web.reach import Reach, Resolve
+from kestrel_lab.tools.web.fetch import Answer, Reach, Resolve, ask
 
 
 def resolving(*answers: list[str]) -> Resolve:

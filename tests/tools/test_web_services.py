@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from webserver import WebServer, answer, serving
 
-from kestrel_lab.tools.native import web_tools
-from kestrel_lab.tools.registry import Toolbox, ToolContext
-from kestrel_lab.tools.web.reach import Reach
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.builtin import web_tools
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import Toolbox, ToolContext
+from kestrel_lab.tools.web.fetch import Reach
 
 ISSUE = {
     "url": "https://api.github.com/repos/octocat/Hello-World/issues/1347",

@@ -17,19 +17,19 @@ from webserver import WebServer, answer, serving
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events import ToolAnswered
+from kestrel_lab.core.events.union import ToolAnswered
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.protocols import OnDelta
-from kestrel_lab.core.states import RunStatus
-from kestrel_lab.engine.session import Session
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
-from kestrel_lab.tools.native import native_tools, web_tools
-from kestrel_lab.tools.registry import Toolbox, ToolContext
-from kestrel_lab.tools.web.foreign import foreign
-from kestrel_lab.tools.web.page import Page, readable
-from kestrel_lab.tools.web.reach import Reach
-from kestrel_lab.tools.web.search import reached, search_tools
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.builtin import native_tools, web_tools
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import Toolbox, ToolContext
+from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.page_text import Page, readable
+from kestrel_lab.tools.web.search_engines import reached, search_tools
+from kestrel_lab.tools.web.tools import foreign
 
 ARTICLE = "".join(
     f"<p>Paragraph {number} tells at some length how kestrels hover over meadows before they dive.</p>" for number in range(8)
@@ -212,10 +212,10 @@ _NO_EXTRA = """
 import asyncio, sys
 sys.modules["ddgs"] = sys.modules["trafilatura"] = None
 from pathlib import Path
-from kestrel_lab.tools.native import web_tools
-from kestrel_lab.tools.registry import ToolContext
-from kestrel_lab.tools.web.page import readable
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.builtin import web_tools
+from kestrel_lab.tools.tool import ToolContext
+from kestrel_lab.tools.web.page_text import readable
+from kestrel_lab.tools.files.workspace import Workspace
 tool = web_tools().get("web_search")
 print(readable("<title>T</title><p>text", "http://example.org/"))
 try:
@@ -330,7 +330,7 @@ def test_a_page_that_gives_orders_gets_nothing_done(session: Session, workspace:
         first = f'DO web_fetch {{"url": "{server.url()}"}}'
 
         async def allow_the_page(asked: Any) -> Any:
-            from kestrel_lab.core.events import ApprovalGiven
+            from kestrel_lab.core.events.union import ApprovalGiven
 
             mine = asked.args == {"url": server.url(), "offset": 0}
             return ApprovalGiven(call=asked.call, question=asked.question, granted=mine, by="ann", how="test", scope="once")

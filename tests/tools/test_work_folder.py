@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.tools.registry import ToolContext
+from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.shell import bash
-from kestrel_lab.tools.workfolder import ending_folder
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.shell.bash import bash, ending_folder
+from kestrel_lab.tools.tool import ToolContext
 
 
 class Shell:

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools import confine
-from kestrel_lab.tools.confine import has_openat2, open_beneath, walk_beneath
-from kestrel_lab.tools.listing import Entry
-from kestrel_lab.tools.workspace import Workspace
+from kestrel_lab.tools.files import safe_open as confine
+from kestrel_lab.tools.files.directory_walk import Entry
+from kestrel_lab.tools.files.safe_open import has_openat2, open_beneath, walk_beneath
+from kestrel_lab.tools.files.workspace import Workspace
 
 PARTS = ["..", ".", "", "sub", "in", "out", "abs", "a.txt", "secret", "root", "loop", "é", "\ud800"]
 
@@ -224,7 +224,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     with pytest.raises(ValueError, match="f is latin-1, which has no '€'"):
         workspace.write_text("f", "€", "latin-1")
     code = (
-        "import resource, signal, sys; from pathlib import Path; from kestrel_lab.tools.workspace import Workspace\n"
+        "import resource, signal, sys; from pathlib import Path; from kestrel_lab.tools.files.workspace import Workspace\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: Workspace(Path(sys.argv[1])).write_bytes('f', b'x' * 5000)\n"
         "except OSError as error: print(error)"
@@ -240,7 +240,7 @@ def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
     versions = {b"a" * 300_000, b"b" * 300_000}
     workspace.write_bytes("f", b"a" * 300_000)
     code = (
-        "import sys; from pathlib import Path; from kestrel_lab.tools.workspace import Workspace\n"
+        "import sys; from pathlib import Path; from kestrel_lab.tools.files.workspace import Workspace\n"
         "w = Workspace(Path(sys.argv[1])); print('ready', flush=True)\n"
         "for i in range(300): w.write_bytes('f', b'ab'[i % 2 : i % 2 + 1] * 300_000)"
     )

@@ -27,7 +27,7 @@ from kestrel_lab import (
     tool,
 )
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.core.events import ApprovalAsked, ApprovalGiven, Event, ModelDelta, Record, ToolAnswered
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelDelta, Record, ToolAnswered
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Approver, Check, Handler, Middleware, Model, ModelKind, OnDelta, Reporter, Trial
 from kestrel_lab.core.scores import Score

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from bench import natural_answers as natural
 from bench.answer_files import judged, report
 from bench.heldout_answers import placed
-from kestrel_lab.core.syntax import tree_of
-from kestrel_lab.verification.bindings import UNKNOWN, bindings, folded, literal
+from kestrel_lab.language.python_ast import tree_of
+from kestrel_lab.verification.code.bindings import UNKNOWN, bindings, folded, literal
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.issues import refused
-from kestrel_lab.verification.matching import changed_in, coded_in, nearly_in, quoted_in
+from kestrel_lab.verification.prose.stance import stance
+from kestrel_lab.verification.rules.text_match import changed_in, coded_in, nearly_in, quoted_in
 from kestrel_lab.verification.subject import Ground, Subject
-from kestrel_lab.verification.wording import stance
 
 
 def root(package: str) -> Path | None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.events import RunFinished, VerifierFinished
+from kestrel_lab.core.citations import answered, citations, digest, resolve, standing
+from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.core.spans import answered, citations, digest, resolve, standing
-from kestrel_lab.core.states import RunStatus
-from kestrel_lab.engine.session import Session
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedEntailment, ScriptedModel, Turn
 from kestrel_lab.verification.claims import claims_of, pieces
 from kestrel_lab.verification.evidence import evidence_of, summary, with_entailment

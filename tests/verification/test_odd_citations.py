@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.events import ModelAnswered, ToolAnswered
-from kestrel_lab.core.spans import answered, citations, resolve, standing
+from kestrel_lab.core.citations import answered, citations, resolve, standing
+from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered
 from kestrel_lab.verification.claims import MOST_CHARS, claims_of
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.subject import Ground, Subject
@@ -110,9 +109,7 @@ def test_an_answer_without_an_end_is_looked_at_in_bounded_time(tmp_path: Path) -
     (tmp_path / "a.py").write_text("def fun_1():\n    return 1\n")
     answer = ", ".join(f"fun_{number} is {number} in a.py:{number % 2 + 1}" for number in range(400))
     claims = claims_of(answer)
-    began = time.perf_counter()
-    VerifierEngine()(Subject(answer=answer, ground=Ground(tmp_path, 1.0)))
+    VerifierEngine()(Subject(answer=answer, ground=Ground(tmp_path)))  # it comes back: by work, see test_work, and by no clock
 
     assert all(len(said.text) <= MOST_CHARS and answer[said.at :].startswith(said.text) for said in claims)
     assert "".join(said.text for said in claims) == answer
-    assert time.perf_counter() - began < 10

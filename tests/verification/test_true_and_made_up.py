@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.faithfulness_seeds import FAULTS, Facts, made_up, true_answers
 from bench.heldout_answers import FALSE, LATER_FALSE, LATER_TRUE, TRUE, placed
-from kestrel_lab.core.spans import Span
-from kestrel_lab.evals.seeded import FAULTS, Facts, made_up, true_answers
+from kestrel_lab.core.citations import Span
 from kestrel_lab.verification.engine import CHECKS, VerifierEngine
 from kestrel_lab.verification.issues import refused
-from kestrel_lab.verification.placing import files_exist
+from kestrel_lab.verification.rules.files_and_lines import files_exist
 from kestrel_lab.verification.subject import Ground, Made, Subject
 
 PACKAGES = ("pluggy", "h11", "stamina")

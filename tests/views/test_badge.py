@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.core.events import RunFinished, VerifierFinished
-from kestrel_lab.views.badge import badge_of
+from kestrel_lab.core.events.union import RunFinished, VerifierFinished
+from kestrel_lab.views.confidence_badge import badge_of
 
 
 @pytest.mark.parametrize(

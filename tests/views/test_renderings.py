@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core import events as e
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.core.text import plain
-from kestrel_lab.views.bounds import ends
+from kestrel_lab.core.events import union as e
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import plain
 from kestrel_lab.views.diffs import changed, diff_lines, shown_diff, split_diff
-from kestrel_lab.views.html import run_html, table_html
+from kestrel_lab.views.formatting import duration, ends, usage_line, value_text, visible_json
+from kestrel_lab.views.html.page import page
+from kestrel_lab.views.html.run_page import run_html, table_html
 from kestrel_lab.views.notices import notice_of
-from kestrel_lab.views.page import page
-from kestrel_lab.views.runview import RunView
+from kestrel_lab.views.run_view import RunView
 from kestrel_lab.views.text import run_text, table_text
-from kestrel_lab.views.wording import duration, usage_line, value_text, visible_json
 
 ALLOWED = set(
     [

@@ -10,11 +10,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.core import events as e
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.views.html import run_html
+from kestrel_lab.core.events import union as e
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.rows import Change, NoticeRow
-from kestrel_lab.views.runview import RunView, view_of
+from kestrel_lab.views.run_view import RunView, view_of
 from kestrel_lab.views.text import run_text
 
 

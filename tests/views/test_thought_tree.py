@@ -1,7 +1,7 @@
 """A search as a table and as a tree."""
 
-from kestrel_lab.core.events import BranchScored, Event, Progress
-from kestrel_lab.views.thoughts import plot_thoughts, thoughts_of
+from kestrel_lab.core.events.union import BranchScored, Event, Progress
+from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 EVENTS: list[Event] = [
     BranchScored(step="s#2", candidate="s/c1", text="one", score=0.5),

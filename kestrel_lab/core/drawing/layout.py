@@ -12,8 +12,8 @@ from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kestrel_lab.core.drawing.graph import Node, arrows, folded
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.drawing.plan_graph import Node, arrows, folded
+from kestrel_lab.core.sanitize import plain
 
 HEIGHT = 38
 """Of a step, like every length here in CSS pixels."""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from kestrel_lab.core.drawing.graph import Node
 from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, curve, short
-from kestrel_lab.core.text import plain
+from kestrel_lab.core.drawing.plan_graph import Node
+from kestrel_lab.core.sanitize import plain
 
 MARKS = {"pending": "·", "running": "…", "waiting": "?", "ok": "✓", "failed": "✗", "skipped": "»", "stopped": "-"}
 """One character per state, shown beside the word, never instead of it."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from typing import Any
+
+from kestrel_lab.tools.sandbox.open_nofollow import open_nofollow
 
 _CREATE, _ADD, _RESTRICT, _CAPSET_X86, _CAPSET_ARM = 444, 445, 446, 126, 91
 _VERSION_FLAG = 1
@@ -72,11 +76,12 @@ def drop_privileges() -> None:
     _call(_CAPSET_X86 if os.uname().machine == "x86_64" else _CAPSET_ARM, header, bytes(24))
 
 
-def restrict(read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
-    """Leave this process and its children reading (and executing) beneath `read`, and everything beneath `write`.
+def restrict(system: Iterable[str], read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
+    """Leave this process and its children reading (and executing) beneath `system` and `read`, and everything beneath `write`.
 
-    Paths that do not exist are left out. Without `network` no TCP is bound or connected. Where the kernel can,
-    signals and abstract sockets reach no process outside. Raises `OSError` where there is no Landlock.
+    Paths that do not exist are left out; a link in one is followed in `system`, which no command can write, and an error elsewhere.
+    Without `network` no TCP is bound or connected. Where the kernel can, signals and abstract sockets reach no process
+    outside. Raises `OSError` where there is no Landlock.
     """
     abi = _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     everything = _ALL_BY_ABI.get(abi, _ALL_FROM_5)
@@ -84,22 +89,23 @@ def restrict(read: Iterable[str], write: Iterable[str], *, network: bool) -> Non
     size = 8 if abi < HAS_TCP else 16 if abi < HAS_SCOPES else 24
     rules = _call(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
-        for paths, access in ((read, _READ), (write, everything)):
+        for paths, access, opened in ((system, _READ, _followed), (read, _READ, open_nofollow), (write, everything, open_nofollow)):
             for path in paths:
-                _allow(rules, path, access & everything)
+                with suppress(FileNotFoundError):
+                    _allow(rules, opened(path), access & everything)
         _prctl(_NO_NEW_PRIVS, 1)
         _call(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
     finally:
         os.close(rules)
 
 
-def _allow(rules: int, path: str, access: int) -> None:
+def _followed(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def _allow(rules: int, fd: int, access: int) -> None:
     try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        if not os.path.isdir(f"/proc/self/fd/{fd}"):
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
             access &= _ON_FILES
         _call(_ADD, ctypes.c_int(rules), ctypes.c_int(_BENEATH), struct.pack("=Qi", access, fd), ctypes.c_uint32(0))
     finally:

@@ -28,7 +28,8 @@ class Level(IntEnum):
 _MEANING = {
     Level.S0: "no sandbox: a command reaches whatever its user can, with a short environment",
     Level.S1: "Landlock and seccomp: reads the system's programs, writes the workspace; it sees other processes, "
-    "can change modes and times of its user's files, reads a .kestrel folder that lies in the workspace, and has no shared memory",
+    "can change modes and times of its user's files, reads a .kestrel folder of others that lies in the workspace, can change what git "
+    "obeys there, which is told, and has no shared memory",
     Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is written",
     Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes are not there",
 }
@@ -38,6 +39,8 @@ _SEATBELT = (
 )
 
 AUTO = "auto"
+DEFAULT_MEMORY_GIB = 4.0
+GIB = 1024**3
 _NAMES = (AUTO, *(level.name for level in Level))
 
 
@@ -52,15 +55,21 @@ class Sandbox:
     hidden: tuple[Path, ...] = ()
     """Files and folders that no command sees, besides those that hold keys; S1 cannot hide these inside a workspace."""
 
+    memory: int | None = int(DEFAULT_MEMORY_GIB * GIB)
+    """Bytes of memory that a command and all it starts may have; `None` for no bound."""
+
     @property
     def name(self) -> str:
         """The level as a setting writes it."""
         return AUTO if self.level is None else self.level.name
 
     @classmethod
-    def parse(cls, text: str, *, network: bool = False, hidden: Iterable[Path] = ()) -> Sandbox:
+    def parse(
+        cls, text: str, *, network: bool = False, hidden: Iterable[Path] = (), memory_gib: float | None = DEFAULT_MEMORY_GIB
+    ) -> Sandbox:
         """Read `auto`, `S0`, `S1`, `S2` or `S3` in any case; raises `UsageError` with the nearest for anything else."""
-        return cls(level=parse_level(text), network=network, hidden=tuple(hidden))
+        memory = None if memory_gib is None else int(memory_gib * GIB)
+        return cls(level=parse_level(text), network=network, hidden=tuple(hidden), memory=memory)
 
 
 def parse_level(text: str) -> Level | None:

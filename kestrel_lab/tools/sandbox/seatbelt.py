@@ -7,14 +7,14 @@ to find out on the machine, and where it does not, the level is not used.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kestrel_lab.tools.sandbox.launching import Launch
+from kestrel_lab.host.programs import resolve
+from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Sandbox
-from kestrel_lab.tools.sandbox.places import pythons, secret_places
+from kestrel_lab.tools.sandbox.mounts import pythons, secret_places
 
 _PROGRAMS = (
     *("/System", "/Library", "/usr", "/bin", "/sbin", "/opt/homebrew", "/opt/local", "/nix/store", "/Applications/Xcode.app"),
@@ -39,7 +39,7 @@ _HEAD = """(version 1)
 
 def can_seatbelt() -> bool:
     """Whether this system has the program that such a profile is for."""
-    return sys.platform == "darwin" and shutil.which("sandbox-exec") is not None
+    return sys.platform == "darwin" and resolve("sandbox-exec") is not None
 
 
 def profile(*, read: Sequence[Path], write: Sequence[Path], private: Path, sandbox: Sandbox) -> str:

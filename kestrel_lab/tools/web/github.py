@@ -9,12 +9,11 @@ from typing import Literal
 from urllib.parse import quote
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.tools.registry import Tool
-from kestrel_lab.tools.web.foreign import foreign
-from kestrel_lab.tools.web.offering import offered
-from kestrel_lab.tools.web.reach import Reach
-from kestrel_lab.tools.web.service import Service, entries, service, text_at
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.tool import Tool
+from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
+from kestrel_lab.tools.web.tools import foreign, offered
 
 _API = "https://api.github.com"
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")

@@ -6,12 +6,11 @@ import base64
 import re
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.jsontypes import Json
-from kestrel_lab.tools.registry import Tool
-from kestrel_lab.tools.web.foreign import foreign
-from kestrel_lab.tools.web.offering import offered
-from kestrel_lab.tools.web.reach import Reach
-from kestrel_lab.tools.web.service import Service, entries, service, text_at
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.tool import Tool
+from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
+from kestrel_lab.tools.web.tools import foreign, offered
 
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}-[0-9]{1,9}")
 

@@ -1,0 +1,119 @@
+"""What the reader of an answer can do next: commands that can be run here, files that are there, tests that exist for them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from glob import escape
+from itertools import chain
+from pathlib import Path
+from typing import Final, Literal
+
+from kestrel_lab.answers.contracts import fences
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.verification.prose.names import file_names
+from kestrel_lab.verification.workspace_files import Files
+
+MOST: Final = 8
+_SHELLS: Final = ("sh", "bash", "shell", "console", "zsh")
+_INLINE: Final = re.compile(r"`([a-z][\w.+-]*(?: [^`\n]{1,200})+)`")
+_PROMPT: Final = re.compile(r"^\s*(?:\$|>|%)\s+")
+_MOST_TESTS: Final = 3
+_MOST_NAMED: Final = 200
+"""Files and commands of an answer that are looked at."""
+_MOST_CHARS: Final = 100_000
+"""Characters of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextAction:
+    """Something to do, that was found to be possible when it was proposed."""
+
+    kind: Literal["command", "file", "test"]
+    text: str
+    """The command as it is to be typed, or the path from the workspace."""
+    why: str
+
+
+def next_actions(answer: str, files: Files, *, changed: Collection[str] = (), ran: Collection[str] = ()) -> tuple[NextAction, ...]:
+    """At most `MOST` actions for whoever reads `answer`: tests first, then commands, then files; nothing is run.
+
+    `changed` are files that the run wrote, `ran` the commands that it has run already, which are not proposed again. A
+    command is proposed only if its program is on PATH or in the workspace, a file only if it is there, a test only if it
+    is there and bears the name of a file that was changed or named.
+    """
+    answer = answer[:_MOST_CHARS]
+    named = [path for name in file_names(answer)[:_MOST_NAMED] for path in files.named(name)[:1]]
+    written = [path for name in [*dict.fromkeys(changed)][:_MOST_NAMED] for path in files.named(name)[:1]]
+    about = list(dict.fromkeys([*written, *named]))
+    unique: dict[tuple[str, str], NextAction] = {}
+    for each in chain(_tests(about, written, files), _commands(answer, files.root, ran), _files(about, written)):
+        if ("test", each.text) not in unique:  # a test is a file as well
+            unique.setdefault((each.kind, each.text), each)
+        if len(unique) == MOST:
+            break
+    return tuple(unique.values())
+
+
+def _files(about: list[str], written: list[str]) -> Iterator[NextAction]:
+    for name in about:
+        yield NextAction(kind="file", text=name, why="changed by this run" if name in written else "named in the answer")
+
+
+def _commands(answer: str, root: Path, ran: Collection[str]) -> Iterator[NextAction]:
+    lines = [_PROMPT.sub("", line).strip() for block in fences(answer, *_SHELLS) for line in block.splitlines()]
+    done = {" ".join(command.split()) for command in ran}
+    for line in [*lines, *(match[1].strip() for match in _INLINE.finditer(answer))][:_MOST_NAMED]:
+        text = one_line(plain(line), 300)
+        if not text or text.startswith("#") or text != line or " ".join(text.split()) in done:
+            continue
+        if _runnable(text, root):
+            yield NextAction(kind="command", text=text, why="proposed in the answer")
+
+
+def _runnable(line: str, root: Path) -> bool:
+    """Whether the first program of a command line is there; settings in front of it are left out."""
+    try:
+        words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Za-z_]\w*=.*", word)]
+    except ValueError:
+        return False
+    if len(words) < 1 or words[0].startswith("-"):
+        return False
+    program = words[0]
+    if "/" in program:
+        path = (root / program).resolve()
+        return path.is_relative_to(root) and path.is_file()
+    return shutil.which(program) is not None
+
+
+def _tests(about: list[str], written: list[str], files: Files) -> Iterator[NextAction]:
+    number = 0
+    for name in about:
+        for test in _tests_of(name, files):
+            number += 1
+            if number > _MOST_TESTS:
+                return
+            how = "changed by this run" if name in written else "named in the answer"
+            yield NextAction(kind="test", text=test, why=f"tests {name}, {how}" if test != name else f"a test, {how}")
+            if test.endswith(".py") and _has_pytest(files.root):
+                yield NextAction(kind="command", text=f"python -m pytest {shlex.quote(test)}", why=f"runs {test}")
+
+
+def _tests_of(name: str, files: Files) -> list[str]:
+    """Test files that bear the name of a file; itself, if it is one."""
+    stem = Path(name).stem
+    if stem.startswith("test_") or stem.endswith("_test"):
+        return [name]
+    kind = escape(stem)
+    patterns = (f"test_{kind}.py", f"{kind}_test.*", f"{kind}.test.*", f"{kind}.spec.*")
+    return [path for path in files.paths if any(fnmatchcase(path.rpartition("/")[2], pattern) for pattern in patterns)]
+
+
+def _has_pytest(root: Path) -> bool:
+    return any((root / name).is_file() for name in ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")) and (
+        shutil.which("pytest") is not None
+    )

@@ -1,0 +1,206 @@
+"""Checks of how a run went about its work, read from its events."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kestrel_lab.core.errors import CheckError, UsageError
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
+from kestrel_lab.core.protocols import Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.core.timing import working_time
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolUsed:
+    """A tool was called and at least one of its calls did what it was asked."""
+
+    needs: ClassVar[str] = ""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.name} used"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass on one call without an error; a cached answer counts."""
+        calls = _answers(trial, self.name)
+        passed = any(call.error is None for call in calls)
+        reason = f"all {len(calls)} calls of {self.name} failed" if calls else f"{self.name} was not called; {_called(trial)}"
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolNotUsed:
+    """A tool was not called, not even in vain."""
+
+    needs: ClassVar[str] = ""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.name} not used"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when the model never asked for the tool."""
+        count = len(_answers(trial, self.name))
+        reason = f"{self.name} was called {count} times" if count else ""
+        return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolAtMost:
+    """A tool was called no more than `n` times, calls that failed among them."""
+
+    needs: ClassVar[str] = ""
+
+    name: str
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            msg = f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write tool_not_used: {self.name}"
+            raise UsageError(msg)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"{self.name} used at most {self.n} times"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` calls; beyond, `value` is `n` over the number of calls."""
+        count = len(_answers(trial, self.name))
+        passed = count <= self.n
+        value, reason = (1.0, "") if passed else (self.n / count, f"{self.name} was called {count} times")
+        return Score(check=self.label, passed=passed, value=value, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnsAtMost:
+    """The model was asked no more than `n` times."""
+
+    needs: ClassVar[str] = ""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            msg = f"turns_at_most must be at least 1, not {self.n}"
+            raise UsageError(msg)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"at most {self.n} turns"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` turns; beyond, `value` is `n` over the number of turns."""
+        turns = sum(isinstance(record.event, ModelCalled) for record in trial.records)
+        passed = turns <= self.n
+        value, reason = (1.0, "") if passed else (self.n / turns, f"it took {turns} turns")
+        return Score(check=self.label, passed=passed, value=value, reason=reason)
+
+
+def _answers(trial: Trial, name: str) -> list[ToolAnswered]:
+    return [record.event for record in trial.records if isinstance(record.event, ToolAnswered) and record.event.tool == name]
+
+
+def _called(trial: Trial) -> str:
+    names = sorted({record.event.tool for record in trial.records if isinstance(record.event, ToolAnswered)})
+    return f"called: {', '.join(names)}" if names else "no tool was"
+
+
+# Checks of what a run used up: money, time, tokens.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostAtMost:
+    """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
+
+    needs: ClassVar[str] = ""
+
+    usd: float
+
+    def __post_init__(self) -> None:
+        _require_bound("cost_at_most", self.usd)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"cost at most ${self.usd:g}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass within the bound; raises `CheckError` when it seems kept but some calls have no known price."""
+        answers = _model_answers(trial)
+        cost = sum(answer.cost_usd or 0.0 for answer in answers)
+        unknown = sum(answer.cost_usd is None and answer.error is None for answer in answers)
+        if unknown and cost <= self.usd:
+            msg = f"the price of {unknown} of {len(answers)} model calls is not known, so cost_at_most cannot be judged"
+            raise CheckError(msg)
+        return _score(self.label, cost, self.usd, f"it cost ${cost:.4f}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SecondsAtMost:
+    """The run worked no longer than `seconds`; waiting for a person does not count."""
+
+    needs: ClassVar[str] = ""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _require_bound("seconds_at_most", self.seconds)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"at most {self.seconds:g} s"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass within the bound; beyond, `value` is the bound over the time taken."""
+        taken = working_time(trial.records)
+        return _score(self.label, taken, self.seconds, f"it took {taken:.2f} s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokensAtMost:
+    """The models of the run read and wrote no more than `n` tokens together; answers from a store count none."""
+
+    needs: ClassVar[str] = ""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _require_bound("tokens_at_most", self.n)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"at most {self.n} tokens"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass within the bound; beyond, `value` is the bound over the tokens used."""
+        used = sum(answer.tokens_in + answer.tokens_out for answer in _model_answers(trial))
+        return _score(self.label, used, self.n, f"it used {used} tokens")
+
+
+def _require_bound(name: str, bound: float) -> None:
+    if not 0 < bound < math.inf:
+        msg = f"{name} must be a positive number, not {bound}"
+        raise UsageError(msg)
+
+
+def _score(label: str, used: float, bound: float, reason: str) -> Score:
+    passed = used <= bound
+    return Score(check=label, passed=passed, value=1.0 if passed else bound / used, reason="" if passed else reason)
+
+
+def _model_answers(trial: Trial) -> list[ModelAnswered]:
+    events = (record.event for record in trial.records)
+    return [event for event in events if isinstance(event, ModelAnswered) and not (event.cached or event.given)]

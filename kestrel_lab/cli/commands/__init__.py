@@ -1,0 +1,1 @@
+"""The commands of `kestrel` and `%kestrel`, by topic."""

@@ -1,0 +1,91 @@
+"""`kestrel eval history` and `kestrel eval bisect`: a suite along the commits of a repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kestrel_lab.cli.commands.evals import Configs, Suite
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.drawing.matplotlib_figure import save_figure
+
+along_commits = typer.Typer()
+
+Metric = Annotated[str, typer.Option("--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plot to this file: .png, .svg or .pdf.")]
+
+
+@along_commits.command("history", epilog="Example: kestrel eval history evals/smoke.yaml --metric cost_estimate --plot out/cost.png")
+def history(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    metric: Metric = "success_rate",
+    commits: Annotated[str, typer.Option(metavar="A..B", help="Which commits; by default HEAD and before, those with results.")] = "",
+    every: Annotated[int, typer.Option(metavar="N", help="Only every N-th commit, counted from the newest.")] = 1,
+    last: Annotated[int | None, typer.Option(metavar="N", help="Only the N newest of them.")] = None,
+    config: Configs = None,
+    any_version: Annotated[bool, typer.Option("--any-version", help="Also trials of scenarios that have changed since.")] = False,
+    plot: Plot = None,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
+) -> Any:
+    """Show a metric over commits from stored results, and at which of them it steps; nothing is run.
+
+    A history without change shows a step in 5 % of cases at most. `kestrel eval run SUITE --commits A..B` makes results.
+    """
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+
+    async def work(_reporter: Any) -> Any:
+        found = await lab.history(
+            suite, commits=commits, every=every, last=last, configs=config, metric=metric, any_version=any_version
+        )  # fmt: skip
+        if report is not None:
+            found.report(report)
+        if csv is not None:
+            csv.parent.mkdir(parents=True, exist_ok=True)
+            found.frame.to_csv(csv, index=False)
+        _draw(found, plot)
+        return found
+
+    return face.wait(work)
+
+
+@along_commits.command("bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate")
+def bisect(
+    ctx: typer.Context,
+    suite: Suite,
+    good: Annotated[str, typer.Argument(metavar="GOOD", help="A commit at which the metric was good.")],
+    bad: Annotated[str, typer.Argument(metavar="BAD", help="A later commit at which it is worse.")] = "HEAD",
+    *,
+    metric: Metric = "success_rate",
+    margin: Annotated[float, typer.Option(help="How much worse is still not bad: in points for a rate, else relative.")] = 0.05,
+    max_trials: Annotated[int, typer.Option(help="How many trials may be made now; stored ones are used again.")] = 500,
+    alpha: Annotated[float, typer.Option(help="How often a wrong commit may be named.")] = 0.05,
+    config: Configs = None,
+    plot: Plot = None,
+) -> Any:
+    """Find the first commit at which a metric is worse. Exit code 0: found; 1: not found, or not for sure.
+
+    Trials are repeated at one commit after the other, as often as each question needs; asked again, it goes on
+    where it was.
+    """
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+
+    async def work(reporter: Any) -> Any:
+        found = await lab.bisect(
+            suite, good, bad, metric=metric, margin=margin, max_trials=max_trials, alpha=alpha, configs=config, reporter=reporter
+        )
+        _draw(found, plot)
+        return found
+
+    return face.wait(work)
+
+
+def _draw(found: Any, plot: Path | None) -> None:
+    if plot is not None:
+        save_figure(found.plot(), plot)

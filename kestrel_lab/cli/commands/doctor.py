@@ -1,0 +1,299 @@
+"""What is configured, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import apsw
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
+from kestrel_lab.core.version import __version__
+from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
+from kestrel_lab.host.git import git_program
+from kestrel_lab.lab import Lab
+from kestrel_lab.models.fallback import EscalatingModel
+from kestrel_lab.models.resolve import available_models
+from kestrel_lab.models.router import RoutedModel
+from kestrel_lab.runtime.mcp.servers import watched_as
+from kestrel_lab.runtime.supervision.health import HealthRow, HealthState
+from kestrel_lab.runtime.supervision.model_guard import watch_model
+from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.tools.files.ripgrep import rg_path
+from kestrel_lab.tools.files.safe_open import has_openat2
+from kestrel_lab.tools.sandbox.canary import PROBES
+from kestrel_lab.tools.sandbox.levels import Level
+from kestrel_lab.tools.sandbox.select import choose, verdict
+from kestrel_lab.tools.web.urls import refusal
+from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.text import table_text
+
+# What keeps agents from harm, tried out: each barrier is asked to stop something, and says whether it did.
+
+_CLOSED = ("127.0.0.1", "0.0.0.0", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fd00::1")  # noqa: S104  # not bound to
+_OPEN = "93.184.215.14"
+_PROBE = "a-secret-that-nobody-has"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Barrier:
+    """One barrier after it was tried."""
+
+    name: str
+    holds: bool
+    found: str
+    advice: str = ""
+
+
+def barriers(lab: Lab) -> list[Barrier]:
+    """Each barrier but the sandbox, which has a canary of its own; talks to nothing, and starts nothing."""
+    return [secrets_hidden(lab), web_closed(), paths_held(), log_place(lab.store.path)]
+
+
+def secrets_hidden(lab: Lab) -> Barrier:
+    """Values of secret variables do not come out of the redactor; without any, one of our own does not."""
+    known = secret_values(lab.env)
+    redactor = lab.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
+    leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
+    count = f"{len(known)} secret variable{'' if len(known) == 1 else 's'} known"
+    return Barrier(
+        name="secrets",
+        holds=not leaks,
+        found=f"{count}; hidden in what tools say" if not leaks else f"{count}; {len(leaks)} come through",
+        advice="" if not leaks else "do not run agents: keys would be written into the log. Please report this",
+    )
+
+
+def web_closed() -> Barrier:
+    """This machine, its network and a cloud's metadata are refused to the web tools, and a public address is not."""
+    let_in = [address for address in _CLOSED if not refusal(address)]
+    shut = refusal(_OPEN)
+    return Barrier(
+        name="web tools",
+        holds=not let_in and not shut,
+        found=f"{len(_CLOSED)} private addresses refused" if not let_in else f"would reach {', '.join(let_in)}",
+        advice="" if not let_in and not shut else "do not let agents use the web. Please report this",
+    )
+
+
+def paths_held() -> Barrier:
+    """Links are followed by the kernel's own rules, or not at all."""
+    found = "held in by the kernel (openat2)" if has_openat2() else "links are refused (the kernel has no openat2)"
+    return Barrier(name="paths", holds=True, found=found)
+
+
+def log_place(path: Path) -> Barrier:
+    """The log lies where locks and syncing mean what they say."""
+    kind = kind_of_filesystem(path)
+    return Barrier(
+        name="log's disk",
+        holds=not is_shared(kind),
+        found=kind or "not known",
+        advice=""
+        if not is_shared(kind)
+        else "a log on a network disk may be damaged: set KESTREL_HOME to a folder on this machine's own disk",
+    )
+
+
+_LOOK_S, _NAMED = 3.0, 5
+"""How long the log is looked through, and how many damaged runs are named."""
+_COLUMNS = ("", "what", "found", "what to do")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    ok: bool
+    what: str
+    found: str
+    advice: str = ""
+    optional: bool = False
+    """Runs can be started without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """A list of findings that renders as a table."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether runs can be started."""
+        return all(finding.ok or finding.optional for finding in self.findings)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Mark, subject, finding and advice of each."""
+        return [("✓" if f.ok else "✗", f.what, f.found, f.advice) for f in self.findings]
+
+    def __repr__(self) -> str:
+        return table_text(_COLUMNS, self.rows())
+
+    def _repr_html_(self) -> str:
+        return table_html(_COLUMNS, self.rows())
+
+
+def examine(lab: Lab) -> Doctor:
+    """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
+    return Doctor(
+        (
+            _python(),
+            _log(lab),
+            _events(lab),
+            _model(lab),
+            *_dependencies(lab),
+            *_servers(lab),
+            *_providers(lab),
+            _ripgrep(),
+            *_sandbox(lab),
+            *_barriers(lab),
+            _git(),
+            *_notebook(),
+        )
+    )
+
+
+def known_models(lab: Lab) -> Doctor:
+    """The models that can be used now, and what to type for others."""
+    return Doctor((_model(lab), *_providers(lab)))
+
+
+def _python() -> Finding:
+    return Finding(ok=True, what="kestrel_lab", found=f"{__version__} on Python {platform.python_version()}, {sys.platform}")
+
+
+def _log(lab: Lab) -> Finding:
+    runs = len(lab.store.runs(limit=100_000))
+    return Finding(ok=True, what="log", found=f"{lab.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
+
+
+def _events(lab: Lab) -> Finding:
+    """Whether runs are what was written, the newest first: as many as can be looked at in a few seconds."""
+    until, runs, damaged, looked = time.monotonic() + _LOOK_S, lab.store.runs(limit=100_000), [], 0
+    while looked < len(runs) and time.monotonic() < until:
+        run = runs[looked].id
+        looked += 1
+        if (found := lab.store.damage(run)) is not None:
+            damaged.append(f"{run} from event {found.seq} on ({found.what})")
+    if not damaged:
+        return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs looked at: as they were written")
+    more = f"; {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
+    advice = "look at one with: kestrel show RUN. It is not resumed, and can be forked at an event before the damage"
+    return Finding(ok=False, what="  events", found=f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice=advice, optional=True)
+
+
+def _model(lab: Lab) -> Finding:
+    try:
+        model = lab.resolve_model(None)
+    except UsageError as error:
+        return Finding(ok=False, what="model", found="none", advice=str(error))
+    return Finding(ok=True, what="model", found=f"{model.name} ({model.kind})")
+
+
+def _dependencies(lab: Lab) -> list[Finding]:
+    """What runs of this lab depend on, probed where that costs nothing."""
+    try:
+        model = lab.resolve_model(None)
+    except UsageError:
+        needed: tuple[Model, ...] = ()
+    else:
+        needed = model.models if isinstance(model, EscalatingModel | RoutedModel) else (model,)
+    watched = [watch_model(one, lab.supervisor).name for one in needed if one.kind == "real"]
+    # Of several models that stand in for each other none is needed, and neither is what only earlier runs used.
+    return [_dependency(lab, row, optional=watched != [row.dependency]) for row in run_blocking(lab.supervisor.look())]
+
+
+def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
+    well = row.state in {HealthState.STARTING, HealthState.READY}
+    found = "starting: not called yet, and asking would cost" if row.state is HealthState.STARTING else str(row.state)
+    advice = "" if well else str(lab.supervisor.error(row.dependency))
+    return Finding(ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice=advice, optional=optional)
+
+
+def _servers(lab: Lab) -> list[Finding]:
+    """The MCP servers that are configured; none is started."""
+    return [
+        Finding(
+            ok=row.state in {"not started", "ready", "off"},
+            what=f"  mcp {row.name}",
+            found=f"{row.state}, {row.tools} tools{f', sandbox {row.sandbox}' if row.sandbox else ''}",
+            advice=row.reason,
+            optional=True,
+        )
+        for row in lab.mcp.table()
+        if lab.supervisor.get(watched_as(row.name)) is None  # else it is among the dependencies
+    ]
+
+
+def _providers(lab: Lab) -> list[Finding]:
+    return [
+        Finding(
+            ok=choice.available,
+            what=f"  {choice.name}",
+            found=choice.note if choice.available else "not set up",
+            advice="" if choice.available else choice.note,
+            optional=True,
+        )
+        for choice in available_models(lab.env)
+    ]
+
+
+def _ripgrep() -> Finding:
+    try:
+        return Finding(ok=True, what="ripgrep", found=rg_path())
+    except FileNotFoundError as error:
+        return Finding(ok=False, what="ripgrep", found="none", advice=str(error))
+
+
+def _sandbox(lab: Lab) -> list[Finding]:
+    """The level that commands run at here, and what the canary of each level says."""
+    what = f"sandbox ({lab.sandbox.name}{', with network' if lab.sandbox.network else ''})"
+    try:
+        choice = choose(lab.sandbox, Path.cwd())
+    except UsageError as error:
+        return [Finding(ok=False, what=what, found="none", advice=str(error)), *_canaries(lab)]
+    asked = "" if choice.wanted else "each command is asked about as CRITICAL; install what is missing below, or set sandbox = S0"
+    held = Finding(ok=choice.level > Level.S0, what=what, found=f"{choice.level.name}: {choice.level.meaning}", advice=asked, optional=True)
+    return [held, *_canaries(lab)]
+
+
+def _canaries(lab: Lab) -> list[Finding]:
+    tried = {level: verdict(level, lab.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
+    passed = f"canary passed ({', '.join(PROBES)})"
+    return [
+        Finding(ok=not problem, what=f"  {level.name}", found="no" if problem else passed, advice=problem, optional=True)
+        for level, problem in tried.items()
+    ]
+
+
+def _barriers(lab: Lab) -> list[Finding]:
+    return [Finding(ok=one.holds, what=f"barrier: {one.name}", found=one.found, advice=one.advice, optional=True) for one in barriers(lab)]
+
+
+def _git() -> Finding:
+    try:
+        found = git_program()
+    except UsageError as error:
+        return Finding(ok=False, what="git", found="none", advice=str(error), optional=True)
+    inside = any((place / ".git").exists() for place in (Path.cwd(), *Path.cwd().parents))
+    return Finding(
+        ok=True, what="git", found=f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})"
+    )
+
+
+def _notebook() -> list[Finding]:
+    wanted = {"ipykernel": "pip install 'ipykernel>=7.4'", "anywidget": "pip install anywidget", "jupyterlab": "pip install jupyterlab"}
+    findings = []
+    for package, advice in wanted.items():
+        try:
+            findings.append(Finding(ok=True, what=package, found=version(package)))
+        except PackageNotFoundError:
+            findings.append(Finding(ok=False, what=package, found="not installed", advice=f"for notebooks: {advice}", optional=True))
+    return findings

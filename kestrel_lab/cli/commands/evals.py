@@ -1,0 +1,422 @@
+"""`kestrel eval …`: measure suites, compare commits, decide gates."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.commits.comparison import Comparison
+    from kestrel_lab.evals.execution.result import EvalResult
+
+evals = typer.Typer(
+    help="Measure agents: run suites of scenarios, compare two commits, decide gates.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
+Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", "-m", help="This model in place of the suite's configurations; may be repeated.")
+]
+Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
+Report = Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")]
+Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")]
+Link = Annotated[str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")]
+Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")]
+SuiteAtCommit = Annotated[
+    bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
+]
+Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")]
+RetryErrors = Annotated[
+    int | None, typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default.")
+]
+Cluster = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Let the workers of this Dask scheduler make the trials, e.g. tcp://host:8786.")
+]
+Scenarios = Annotated[
+    list[str] | None, typer.Option("--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated.")
+]
+Families = Annotated[list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")]
+Cassette = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="record (missing answers of models are recorded), replay (models are never asked), refresh or off."),
+]
+Cassettes = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite.")
+]
+Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
+
+
+@evals.command("run", epilog="Example: kestrel eval run evals/smoke.yaml --epochs 3 --report out/smoke.html")
+def run_suite(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    config: Configs = None,
+    model: Models = None,
+    epochs: Epochs = None,
+    report: Report = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+    reuse: Reuse = False,
+    commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits as far as results are missing: A..B, or A,B,C.")] = "",
+    every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
+    last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
+    suite_at_commit: SuiteAtCommit = False,
+    resume: Resume = False,
+    retry_errors: RetryErrors = None,
+    cluster: Cluster = None,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+    cassette: Cassette = None,
+    cassettes: Cassettes = None,
+) -> Any:
+    """Run every scenario with every model configuration, as often as `epochs` says.
+
+    Each finished trial is stored at once. What was cut off goes on with --resume: nothing that is stored is made again.
+    With --commits at each of these commits, in turns, each in a worktree of its own; your files stay as they are.
+
+    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and 'kestrel-lab[benchmarks]'):
+    kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
+    """
+    if config and model:
+        msg = "--config picks configurations of the suite and --model takes their place: give one of the two"
+        raise UsageError(msg)
+    chosen: Any = {name: name for name in model} if model else config
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+    _refuse_mixture(commits, junit, markdown, every, last, suite_at_commit=suite_at_commit)
+    if commits and (resume or cluster or retry_errors is not None or scenario or family or tag or cassette or cassettes):
+        msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
+        raise UsageError(msg)
+
+    async def work(reporter: Any) -> Any:
+        result: Any
+        if commits:
+            result = await lab.eval_commits(
+                suite, commits, every=every, last=last, configs=chosen, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
+            )
+            if report is not None:
+                result.report(report)
+        else:
+            result = await lab.eval(
+                suite,
+                configs=chosen,
+                epochs=epochs,
+                reporter=reporter,
+                reuse=reuse,
+                resume=resume,
+                retry_errors=retry_errors,
+                cluster=cluster,
+                scenarios=scenario,
+                families=family,
+                tags=tag,
+                cassette=cassette,
+                cassettes=cassettes,
+            )
+            _write(result, report, junit, markdown, link)
+        if csv is not None:
+            csv.parent.mkdir(parents=True, exist_ok=True)
+            result.frame.to_csv(csv, index=False)
+        return result
+
+    return face.wait(work)
+
+
+@evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
+def compare_commits(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SUITE] [BASE] [HEAD]",
+            help="The suite file, unless --suite names it; the commit to compare with (auto, the default: the nearest one on main with "
+            "results); the commit in question (HEAD).",
+        ),
+    ] = None,
+    *,
+    suite: Annotated[str, typer.Option("--suite", "-s", help="A suite file (YAML), if it is not the first word.")] = "",
+    config: Configs = None,
+    epochs: Epochs = None,
+    report: Report = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+    margin: Margin = 0.05,
+    suite_at_commit: SuiteAtCommit = False,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+) -> Any:
+    """Run a suite at two commits, as far as results are missing, and say what changed.
+
+    Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
+    """
+    file, base, head = _compared(words or [], suite)
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+    chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag}
+
+    async def work(reporter: Any) -> Any:
+        comparison = await lab.compare(
+            base, head, suite=file, configs=config, epochs=epochs, reporter=reporter, margin=margin, own_suite=suite_at_commit, **chosen
+        )
+        _write(comparison, report, junit, markdown, link)
+        return comparison
+
+    return face.wait(work)
+
+
+@evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
+def decide_gates(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMIT", help="Also compare HEAD with this commit, both as committed; auto: the nearest one on main with results."
+        ),
+    ] = "",
+    config: Configs = None,
+    epochs: Epochs = None,
+    report: Report = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+    margin: Margin = 0.05,
+    reuse: Reuse = False,
+    resume: Resume = False,
+    retry_errors: RetryErrors = None,
+    cluster: Cluster = None,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+    cassette: Cassette = None,
+    cassettes: Cassettes = None,
+) -> Any:
+    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not sure; 3: not decided, something is broken.
+
+    Gates stand in the suite file: `gates: [{success_rate: {at_least: 0.8}}, {cost_estimate: {at_most: 0.02, config: small}}]`.
+    A bound holds, or is violated, where the whole 95 % interval is on one side of it.
+    """
+    from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
+
+    face: Face = ctx.find_root().obj
+    chosen: dict[str, Any] = {
+        "scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes,
+        "retry_errors": retry_errors, "cluster": cluster,
+    }  # fmt: skip
+    if against and (reuse or resume or any(value is not None for value in chosen.values())):
+        msg = (
+            "with --against whole suites are compared, as they say themselves, and what is stored is taken: leave out --scenario, --family, "
+            "--tag, --cassette(s), --reuse, --resume, --retry-errors and --cluster"
+        )
+        raise UsageError(msg)
+    if not against and not load_suite(suite).select(configs=config, scenarios=scenario, families=family, tags=tag).gates:
+        msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
+        raise UsageError(msg)
+    lab = face.lab()
+
+    async def work(reporter: Any) -> Any:
+        measured: EvalResult | Comparison
+        if against:
+            measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
+        else:
+            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, resume=resume, **chosen)
+        _write(measured, report, junit, markdown, link)
+        return measured.gates()
+
+    return face.wait(work)
+
+
+def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
+    """Suite file, base and head; what is called like a YAML file is the suite."""
+    named = [word for word in words[:1] if word.endswith((".yaml", ".yml"))]
+    commits = words[len(named) :]
+    if suite and named:
+        msg = f"the suite is named twice, {named[0]} and --suite {suite}: leave one out"
+        raise UsageError(msg)
+    if not (suite or named):
+        msg = "name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD"
+        raise UsageError(msg)
+    if len(commits) > 2:
+        msg = f"two commits are compared, not {len(commits)}: {' '.join(commits)}"
+        raise UsageError(msg)
+    base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
+    return suite or named[0], base, head
+
+
+def _refuse_mixture(
+    commits: str, junit: Path | None, markdown: Path | None, every: int, last: int | None, *, suite_at_commit: bool
+) -> None:
+    """Say which options go with --commits and which do not; nothing is silently left out."""
+    if commits and (junit is not None or markdown is not None):
+        msg = "--junit and --markdown are about one commit; with --commits write --report or --csv"
+        raise UsageError(msg)
+    if not commits and (every != 1 or last is not None or suite_at_commit):
+        msg = "--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD"
+        raise UsageError(msg)
+
+
+@evals.command("rescore", epilog="Example: kestrel eval rescore evals/smoke.yaml --report out/again.html")
+def rescore_trials(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    commit: Commit = None,
+    config: Configs = None,
+    report: Report = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    link: Link = "",
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+) -> Any:
+    """Judge the stored trials of a suite by the checks it has now; no model is asked and no tool called.
+
+    Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and models keep
+    their old scores, which is said. New scores are stored beside the old ones.
+    """
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+
+    async def work(_reporter: Any) -> Any:
+        found = await lab.rescore(suite, commit=commit, configs=config, scenarios=scenario, families=family, tags=tag)
+        _write(found.result, report, junit, markdown, link)
+        return found
+
+    return face.wait(work)
+
+
+@evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
+def summarise_trials(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    commit: Commit = None,
+    by: Annotated[str, typer.Option(help="One row per configuration and: config, family or scenario.")] = "config",
+    config: Configs = None,
+    metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
+    scenario: Scenarios = None,
+    family: Families = None,
+    tag: Tags = None,
+) -> Any:
+    """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
+    face: Face = ctx.find_root().obj
+    found = face.lab().stored(
+        suite, commit=commit, by=by, metrics=metric or [], configs=config, scenarios=scenario, families=family, tags=tag
+    )
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        found.frame.to_csv(csv, index=False)
+    if plot is not None:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        found.plot(*(metric or [])[:1]).savefig(plot)
+    return found
+
+
+@evals.command("calibration", epilog="Example: kestrel eval calibration evals/work.yaml --out out/reliability.png --keep")
+def show_calibration(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    commit: Commit = None,
+    config: Configs = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the reliability diagram to this PNG or SVG file; one per configuration."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Say beside answers of later runs of the same model what it was worth.")] = False,
+) -> Any:
+    """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
+    from kestrel_lab.evals.stored.calibrate import keep_calibrations, reliability
+
+    lab = ctx.find_root().obj.lab()
+    found = reliability(lab, suite, commit=commit, configs=config)
+    written = [f"written: {path}" for path in found.write(out)] if out is not None else []
+    kept = keep_calibrations(lab, found) if keep else []
+    return replace(found, notes=(*found.notes, *written, *kept))
+
+
+@evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
+def import_files(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Logs of Inspect (.eval, .json) or public routing data (.jsonl).")],
+    *,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one row per trial to this file.")] = None,
+) -> Any:
+    """Read what others measured and summarise it like our own trials, with 95 % intervals clustered by scenario.
+
+    Nothing in the files is run, and Inspect need not be installed. What broke there counts in no rate, as in Inspect.
+    """
+    from kestrel_lab.evals.importers.load import read_files, summary_of
+
+    frame = read_files(files)
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(csv, index=False)
+    return summary_of(frame)
+
+
+@evals.command("injection", epilog="Example: kestrel eval injection agentdojo:banking --attack important_instructions --limit 50")
+def measure_injections(
+    ctx: typer.Context,
+    suite: Annotated[
+        str, typer.Argument(metavar="SUITE", help="agentdojo:workspace, agentdojo:banking, agentdojo:slack or agentdojo:travel.")
+    ],
+    *,
+    attack: Annotated[str, typer.Option(help="An attack of AgentDojo, e.g. direct or important_instructions.")] = "important_instructions",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Who is attacked; by default a script that obeys every injection it reads.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the N first tasks, and the N first attacked ones.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
+) -> Any:
+    """Measure what injected instructions do with containment and without: tasks done, and attacks that succeed.
+
+    Judged by AgentDojo's own functions (pip install --no-deps agentdojo, and 'kestrel-lab[benchmarks]').
+    """
+    from kestrel_lab.evals.studies.prompt_injection import measure_injection
+
+    face: Face = ctx.find_root().obj
+    lab = face.lab()
+
+    async def work(reporter: Any) -> Any:
+        found = await measure_injection(lab, suite, attack, model=model, limit=limit, reporter=reporter)
+        if csv is not None:
+            csv.parent.mkdir(parents=True, exist_ok=True)
+            found.frame.to_csv(csv, index=False)
+        return found
+
+    return face.wait(work)
+
+
+def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:
+    """Write what is asked for; the summary links to the report."""
+    if report is not None:
+        measured.report(report)
+    if junit is not None:
+        measured.junit(junit)
+    if markdown is not None:
+        near = os.path.relpath(report, markdown.parent) if report is not None else ""
+        text = measured.markdown(link or near)
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(text, encoding="utf-8")

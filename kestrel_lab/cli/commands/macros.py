@@ -1,0 +1,77 @@
+"""`kestrel macros …`: tool sequences that agents use again, kept or proposed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
+from kestrel_lab.tools.macros.macro import Macro
+
+macros = typer.Typer(
+    help="List macros, and sequences of calls that could become one; accept, disable, remove them.",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The macro, as `kestrel macros` lists it.")]
+Place = Annotated[str, typer.Option(help="The workspace whose macros are meant.")]
+
+
+@macros.callback()
+def list_macros(ctx: typer.Context, *, workspace: Place = ".") -> WorkspaceMacros | None:
+    """List macros, and sequences of calls that could become one; accept, disable, remove them."""
+    if ctx.invoked_subcommand is None:
+        return _macros(ctx, workspace)
+    if workspace != ".":
+        msg = f"write --workspace behind {ctx.invoked_subcommand}: kestrel macros {ctx.invoked_subcommand} … --workspace {workspace}"
+        raise UsageError(msg)
+    return None
+
+
+@macros.command()
+def show(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> Macro:
+    """Show a macro, kept or proposed: its parameters and its steps."""
+    there = _macros(ctx, workspace)
+    proposed = {found.macro.name: found.macro for found in there.proposals()}
+    return proposed[name] if name in proposed else there.get(name)
+
+
+@macros.command()
+def accept(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    called: Annotated[str, typer.Option("--as", metavar="NAME", help="Keep it under this name.")] = "",
+    workspace: Place = ".",
+) -> str:
+    """Keep a proposed macro: agents are offered it from now on."""
+    kept = _macros(ctx, workspace).accept(name, called=called)
+    return f"kept {kept.signature}: runs that start from now on may call it"
+
+
+@macros.command()
+def enable(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
+    """Offer a macro again."""
+    return f"enabled {_macros(ctx, workspace).enable(name).name}"
+
+
+@macros.command()
+def disable(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
+    """Keep a macro and offer it no more."""
+    return f"disabled {_macros(ctx, workspace).disable(name).name}"
+
+
+@macros.command()
+def remove(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
+    """Forget a macro and all its versions."""
+    _macros(ctx, workspace).remove(name)
+    return f"removed {name}"
+
+
+def _macros(ctx: typer.Context, workspace: str) -> WorkspaceMacros:
+    face: Face = ctx.find_root().obj
+    return face.lab().macros.at(workspace)

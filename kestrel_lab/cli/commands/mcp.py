@@ -1,0 +1,323 @@
+"""`kestrel mcp find|install|installed|remove`: servers that are not configured."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.lab import Lab
+from kestrel_lab.mcp.registry.install import InstallError, Locked, install, made_here, refuse_taken
+from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, folder_of, remove_folder, short_name
+from kestrel_lab.mcp.registry.scoring import Judged
+from kestrel_lab.permissions.policy import Policy
+from kestrel_lab.runtime.mcp.discovery import Sources
+from kestrel_lab.runtime.mcp.server_table import ServerTable
+from kestrel_lab.runtime.mcp.servers import Checked
+from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.server.mcp_server import serve_stdio
+from kestrel_lab.views.html.run_page import paragraph_html, pre_html, table_html
+from kestrel_lab.views.text import table_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundServers:
+    """Servers that could be had, with their points."""
+
+    need: str
+    judged: tuple[Judged, ...]
+    problem: str = ""
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row of texts per server."""
+        rows: list[tuple[str, ...]] = [
+            (
+                one.entry.name,
+                f"{one.score} of 100",
+                "" if one.entry.package is None else one.entry.package.pin,
+                one_line(one.entry.description, 100),
+                one_line("; ".join([one.entry.problem, *one.warnings]).strip("; "), 200),
+            )
+            for one in self.judged
+        ]
+        return ("server", "points", "package", "says of itself", "against it"), rows
+
+    @property
+    def _told(self) -> str:
+        if not self.judged:
+            return f"nothing was found for {one_line(self.need)!r}; mcp_registry names a registry to look in too"
+        return f"kestrel mcp install {self.judged[0].entry.name} shows what it would install"
+
+    def __repr__(self) -> str:
+        lines = (
+            [table_text(*self.table()), f"\nthe points of {self.judged[0].entry.name}:", repr(self.judged[0]), ""] if self.judged else []
+        )
+        return plain("\n".join([*lines, *([self.problem] if self.problem else []), self._told]))
+
+    def _repr_html_(self) -> str:
+        problem = paragraph_html(self.problem) if self.problem else ""
+        best = self.judged[:1]
+        tables = [
+            table_html(*self.table()),
+            *(paragraph_html(f"the points of {one.entry.name}:") + table_html(*one.table()) for one in best),
+        ]
+        return ("".join(tables) if best else "") + problem + paragraph_html(self._told)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """What would be installed, or was."""
+
+    judged: Judged
+    locked: Locked
+    root: Path
+    done: Installed | None = None
+    tools: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        package = self.locked.package
+        lines = [f"{package.pin}, sha256 {package.sha256}", repr(self.judged)]
+        lines.append(f"{self.locked.packages} packages in all, each with its hash; list {self.locked.hash}")
+        lines += [f"runs: {_words(argv)}" for argv in self.locked.commands(self.root)]
+        lines.append(f"then starts: {_words(self.locked.start(self.root, Path.cwd()))}")
+        if package.variables:
+            lines.append(f"and gives it of your environment: {', '.join(package.variables)}")
+        if self.done is None:
+            lines.append(f"nothing was installed yet: kestrel mcp install {package.pin} --yes does it")
+        else:
+            lines.append(f"installed as {self.done.server}: {', '.join(self.tools)}")
+            lines.append(f"a run is offered them with --tools default,{self.done.server}")
+        return plain("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        return pre_html(repr(self))
+
+
+class InstalledTable(tuple[tuple[str, ...], ...]):
+    """What is installed, as a table."""
+
+    __slots__ = ()
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row of texts per server."""
+        return ("server", "package", "packages", "files", "folder"), list(self)
+
+    def __repr__(self) -> str:
+        return table_text(*self.table()) if self else "no MCP server is installed: kestrel mcp find NEED looks for one"
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table()) if self else pre_html(repr(self))
+
+
+def find(
+    ctx: typer.Context, need: Annotated[list[str], typer.Argument(metavar="NEED", help="What its tools should do, in a few words.")]
+) -> FoundServers:
+    """Look for MCP servers in the catalogue, and in the registry that mcp_registry names; installs nothing."""
+    text = " ".join(need)
+    judged, problem = run_blocking(_lab(ctx).sources.search(text, 8))
+    return FoundServers(need=text, judged=tuple(judged), problem=problem)
+
+
+def install_server(
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME[==VERSION]", help="As `kestrel mcp find` shows it; npm:NAME==VERSION for one of npm.")
+    ],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Install it, and approve it with the tools it has then.")] = False,
+) -> Offer:
+    """Show exactly what installing an MCP server would do; with --yes do it, in a folder of its own."""
+    lab = _lab(ctx)
+    entry = lab.sources.entry(name)
+    if entry.package is None:
+        msg = f"{entry.name} cannot be installed: {entry.problem}"
+        raise UsageError(msg)
+    try:
+        locked = run_blocking(lab.sources.locked(entry.package))
+        offer = Offer(judged=lab.sources.judged(entry, ""), locked=locked, root=lab.sources.root)
+        return run_blocking(_installed(lab, offer)) if yes else offer
+    except InstallError as error:
+        raise UsageError(str(error)) from error
+
+
+def list_installed(ctx: typer.Context) -> InstalledTable:
+    """List installed MCP servers, and whether their files are as they were left."""
+    return InstalledTable(tuple(_row(one) for one in _lab(ctx).sources.installed()))
+
+
+def remove(
+    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp installed` lists it.")]
+) -> str:
+    """Remove an installed MCP server, and approve it no longer."""
+    lab = _lab(ctx)
+    known = {one.server: one for one in lab.sources.installed()}
+    if name not in known:
+        msg = f"no MCP server {name!r} is installed: {nearest(name, known)}"
+        raise UsageError(msg)
+    lab.mcp.approvals.withdraw(known[name].config(Path.cwd()))
+    run_blocking(lab.mcp.forget(name))
+    remove_folder(known[name].folder)
+    return f"{known[name].package.pin} is removed"
+
+
+async def _installed(lab: Lab, offer: Offer) -> Offer:
+    sources: Sources = lab.sources
+    package, entry = offer.locked.package, offer.judged.entry
+    known = await asyncio.to_thread(made_here, folder_of(sources.root, package), sources.env)
+    server = known.server if known is not None else short_name(package)
+    if known is None:
+        refuse_taken(server, lab.mcp.names)
+    got = await install(offer.locked, sources.root, server=server, entry=entry.name, env=sources.env)
+    await lab.mcp.adopt(got.config(Path.cwd()))
+    await lab.mcp.approve(got.server)
+    return replace(offer, done=got, tools=tuple(tool.name for tool in lab.mcp.tools(got.server)))
+
+
+def _row(one: Installed) -> tuple[str, ...]:
+    seal = one.config(Path.cwd()).seal
+    assert seal is not None  # an installed server has one
+    try:
+        check_seal(seal)
+        state = "as installed"
+    except ConnectionError:
+        state = "changed: it is not started"
+    return (one.server, one.package.pin, str(one.packages), state, str(one.folder))
+
+
+def _words(argv: tuple[str, ...]) -> str:
+    return " ".join(word if word and all(sign.isalnum() or sign in "-_./:=@+,~" for sign in word) else repr(word) for word in argv)
+
+
+def _lab(ctx: typer.Context) -> Lab:
+    face: Face = ctx.find_root().obj
+    return face.lab()
+
+
+# `kestrel mcp …`: servers of tools; and being one for other programs.
+
+mcp = typer.Typer(
+    help="List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs.",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+mcp.command()(find)
+mcp.command("install")(install_server)
+mcp.command("installed")(list_installed)
+mcp.command()(remove)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp` lists it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedText:
+    """What a check found, for reading."""
+
+    checked: Checked
+    done: str = ""
+    """What was done with it."""
+
+    def __repr__(self) -> str:
+        checked = self.checked
+        server, count = checked.server, len(checked.tools)
+        lines = [f"{server.name}: ready, {checked.who or 'does not say who it is'}, {count} tool{'' if count == 1 else 's'}"]
+        lines.append(f"{'reached at' if server.url else 'started by'}: {server.shown}")
+        for name, one in checked.tools.items():
+            trust = server.trust_in(name)
+            lines.append(f"  {server.name}:{name}  {trust.danger.name}, {trust.effect}  {one_line(one.description, 90)}")
+        lines += [f"  {name}: not offered: {why}" for name, why in checked.refused.items()]
+        if self.done:
+            lines.append(self.done)
+        elif checked.approved is None:
+            lines.append(f"not approved: kestrel mcp approve {server.name} allows this command with these tools")
+        elif checked.changes:
+            lines += ["changed since it was approved:", *checked.changes]
+            lines.append(f"changed tools are not called until they are approved: kestrel mcp approve {server.name}")
+        else:
+            lines.append("approved as it is")
+        return plain("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        return pre_html(repr(self))
+
+
+@mcp.callback()
+def list_servers(ctx: typer.Context) -> ServerTable | None:
+    """List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs."""
+    return _face(ctx).lab().mcp.table() if ctx.invoked_subcommand is None else None
+
+
+@mcp.command("list")
+def list_again(ctx: typer.Context) -> ServerTable:
+    """List the servers and how each stands; starts none."""
+    return _face(ctx).lab().mcp.table()
+
+
+@mcp.command()
+def check(
+    ctx: typer.Context, name: Name, *, start: Annotated[bool, typer.Option("--start", help="Start it although it is not approved.")] = False
+) -> CheckedText:
+    """Start a server and show its tools, and what has changed since they were approved."""
+    servers = _face(ctx).lab().mcp
+    if not start and (row := servers.row(name)).state == "not approved":
+        msg = (
+            f"{name} is not approved, so it is not started. It would be: {row.what}. Start it for a look: kestrel mcp check {name} --start"
+        )
+        raise UsageError(msg)
+    return CheckedText(run_blocking(servers.check(name)))
+
+
+@mcp.command()
+def approve(ctx: typer.Context, name: Name) -> CheckedText:
+    """Start a server and allow it with the tools it has now; what that changes is shown."""
+    checked = run_blocking(_face(ctx).lab().mcp.approve(name))
+    changes = "\n".join(checked.changes)
+    return CheckedText(
+        checked, (f"{changes}\n" if checked.approved and changes else "") + "approved: its tools may be offered to runs from now on"
+    )
+
+
+@mcp.command()
+def withdraw(ctx: typer.Context, name: Name) -> str:
+    """Approve a server no longer: its tools are not offered any more."""
+    return f"{name} is no longer approved" if _face(ctx).lab().mcp.withdraw(name) else f"{name} was not approved"
+
+
+@mcp.command(epilog="Example for a client's configuration: command kestrel, args mcp serve --approve deny")
+def serve(
+    ctx: typer.Context,
+    *,
+    approve: Annotated[
+        str, typer.Option(help="deny (only SAFE and LOW calls), auto:LEVEL or auto. Nobody is asked: what is not allowed is refused.")
+    ] = "deny",
+    workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
+    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, with commas between; all by default.")] = None,
+    goals: Annotated[bool, typer.Option("--goals/--no-goals", help="Also offer run_goal, which has an agent work on a goal.")] = True,
+) -> None:
+    """Be an MCP server on standard input and output: other programs call this lab's tools and have it run goals."""
+    if Policy.parse(approve).unattended is False:
+        msg = f"--approve {approve}: nobody can be asked here; use deny, auto:LEVEL or auto"
+        raise UsageError(msg)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        msg = "serve is for a terminal: another program starts it and talks to its standard input; here that is the notebook's"
+        raise UsageError(msg)
+    if sys.stdin.isatty():
+        typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
+    names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
+    run_blocking(serve_stdio(_face(ctx).lab(), approve=approve, workspace=workspace, tools=names, goals=goals))
+
+
+def _face(ctx: typer.Context) -> Face:
+    face: Face = ctx.find_root().obj
+    return face

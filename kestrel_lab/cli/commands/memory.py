@@ -1,0 +1,173 @@
+"""`kestrel memory …`: what later runs are told, listed, searched, changed, drawn and forgotten."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
+from kestrel_lab.views.dataframes import shown_frame
+
+memory = typer.Typer(
+    help="List what is remembered for later runs; search, add, edit, forget and draw it.",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+NoteId = Annotated[str, typer.Argument(metavar="ID", help="A note, as `kestrel memory` lists it; the beginning is enough.")]
+Place = Annotated[str, typer.Option(help="The workspace whose notes are meant.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")]
+Kind = Annotated[str, typer.Option(help="fact, procedure, pitfall, preference, decision, episode or fingerprint.")]
+Ttl = Annotated[str, typer.Option(metavar="TIME", help="Forget it after this time: 90m, 12h, 30d.")]
+Sure = Annotated[float | None, typer.Option("--confidence", help="From 0 to 1.")]
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+@memory.callback()
+def list_notes(
+    ctx: typer.Context,
+    *,
+    select: Annotated[str, typer.Option(metavar="SELECTOR", help="Only these, for example kind:pitfall, tag:tests, tainted.")] = "all",
+    replaced: Annotated[bool, typer.Option("--replaced", help="Also those that newer ones stand for.")] = False,
+    workspace: Place = ".",
+) -> Notes | None:
+    """List what is remembered for later runs; search, add, edit, forget and draw it."""
+    if ctx.invoked_subcommand is None:
+        return _memory(ctx, workspace).list(select, replaced=replaced)
+    if workspace != ".":
+        msg = f"write --workspace behind {ctx.invoked_subcommand}: kestrel memory {ctx.invoked_subcommand} … --workspace {workspace}"
+        raise UsageError(msg)
+    return None
+
+
+@memory.command(epilog='Example: kestrel memory search "how are the tests run"')
+def search(
+    ctx: typer.Context,
+    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="What a run would be about.")],
+    *,
+    tag: Tags = None,
+    top: Annotated[int, typer.Option(help="How many at most.")] = 5,
+    workspace: Place = ".",
+) -> Notes:
+    """Show the notes that have to do with a goal, the most useful first; runs are told these, and what you prefer."""
+    return _memory(ctx, workspace).recall(" ".join(query), tags=tag or (), top_k=top)
+
+
+@memory.command()
+def show(ctx: typer.Context, note: NoteId, *, workspace: Place = ".") -> NoteCard:
+    """Show a note: its words, where they come from, what it names, how it stands to others."""
+    return _memory(ctx, workspace).show(note)
+
+
+@memory.command(epilog='Example: kestrel memory add "Tests are run with make test." --kind procedure --tag tests')
+def add(
+    ctx: typer.Context,
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to remember.")],
+    *,
+    kind: Kind = "fact",
+    tag: Tags = None,
+    confidence: Sure = None,
+    ttl: Ttl = "",
+    run: Annotated[str, typer.Option(metavar="RUN", help="Only for this run, for a day, until it has proved useful three times.")] = "",
+    workspace: Place = ".",
+) -> NoteCard:
+    """Remember something for later runs; what says otherwise is kept and gives way."""
+    there = _memory(ctx, workspace)
+    sure = 0.95 if confidence is None else confidence
+    kept = there.remember(" ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None, run=run)
+    return there.show(kept.id)
+
+
+@memory.command(epilog="Example: kestrel memory edit n3f2 --text 'Tests are run with tox.' --confidence 0.9")
+def edit(
+    ctx: typer.Context,
+    note: NoteId,
+    *,
+    text: Annotated[str | None, typer.Option(help="Other words.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Another kind.")] = None,
+    tag: Tags = None,
+    confidence: Sure = None,
+    workspace: Place = ".",
+) -> NoteCard:
+    """Change a note; new words count as yours."""
+    given: dict[str, Any] = {"text": text, "kind": kind, "tags": None if tag is None else tuple(tag), "confidence": confidence}
+    changes = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        msg = "say what to change: --text, --kind, --tag or --confidence"
+        raise UsageError(msg)
+    there = _memory(ctx, workspace)
+    return there.show(there.edit(note, **changes).id)
+
+
+@memory.command(epilog="Example: kestrel memory forget tag:customer-x --yes")
+def forget(
+    ctx: typer.Context,
+    selector: Annotated[
+        str,
+        typer.Argument(
+            metavar="SELECTOR",
+            help="An id, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, before:DATE, after:DATE, tainted, short, replaced, expired or all.",
+        ),
+    ],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Also when that is more than one note.")] = False,
+    workspace: Place = ".",
+) -> str:
+    """Forget notes for good: they leave every index and the files of the database, which are written anew."""
+    there = _memory(ctx, workspace)
+    chosen = there.list(selector, replaced=True)
+    if len(chosen) > 1 and not yes:
+        msg = f"{selector} means {len(chosen)} notes ({', '.join(note.id for note in chosen[:5])}{' …' if len(chosen) > 5 else ''}): add --yes to forget them all"
+        raise UsageError(msg)
+    return str(there.forget(selector))
+
+
+@memory.command()
+def learn(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")],
+) -> Notes:
+    """Remember what the log of a run teaches: errors that were put right, what you asked for for good, what the workspace is."""
+    return _memory(ctx, ".").learn(run)
+
+
+@memory.command()
+def questions(ctx: typer.Context, *, workspace: Place = ".") -> Any:
+    """List what was asked here three times or more."""
+    found = _memory(ctx, workspace).questions()
+    if not found:
+        return "nothing was asked here three times"
+    frame = shown_frame([(each.question, len(each.runs), each.runs[0]) for each in found], columns=["question", "times", "last run"])
+    return frame.set_index("question")
+
+
+@memory.command()
+def graph(
+    ctx: typer.Context,
+    about: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Only notes that have to do with this.")] = None,
+    *,
+    html: Annotated[Path | None, typer.Option(help="Write it to this HTML file instead.")] = None,
+    workspace: Place = ".",
+) -> MemoryDrawing | Path:
+    """Draw notes, what they name, and how they stand to each other."""
+    drawing = _memory(ctx, workspace).graph(" ".join(about or ()))
+    return drawing if html is None else drawing.save(html)
+
+
+def _seconds(text: str) -> float:
+    """`90m` in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
+    if found is None:
+        msg = f"{text!r} is no time: write 45s, 90m, 12h, 30d or 2w"
+        raise UsageError(msg)
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _memory(ctx: typer.Context, workspace: str) -> WorkspaceMemory:
+    face: Face = ctx.find_root().obj
+    return face.lab().memory.at(workspace)

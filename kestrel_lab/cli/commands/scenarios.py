@@ -1,0 +1,36 @@
+"""`kestrel scenario …`: scenarios made from what runs did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kestrel_lab.cli.frontend import Face
+
+scenarios = typer.Typer(
+    help="Make scenarios for suites.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@scenarios.callback()
+def _group() -> None:
+    """Make scenarios for suites."""
+
+
+@scenarios.command(
+    "from-run", epilog="Example: kestrel scenario from-run RUN --out evals/found.yaml, then: kestrel eval run evals/found.yaml"
+)
+def from_run(
+    ctx: typer.Context,
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that has ended, as `kestrel runs` lists them.")],
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file instead.")] = None,
+) -> str | Path:
+    """Draft a scenario from a run: goal, tools, limits, workspace, and checks of what happened, to be looked through."""
+    face: Face = ctx.find_root().obj
+    draft = face.lab().scenario_from(run_id, beside=None if out is None else out.parent)
+    return draft.text.rstrip("\n") if out is None else draft.write(out)

@@ -1,0 +1,104 @@
+"""`kestrel search` and `kestrel index`: what a folder holds for a question, why a file is or is not found, and what that rests on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kestrel_lab.agents import SearchAgent
+from kestrel_lab.cli.frontend import Face, Following
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Approver
+from kestrel_lab.lab import Lab
+from kestrel_lab.retrieval.explain import Explained
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.workspace.folder_search import Found, FoundFiles
+from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
+
+search = typer.Typer()
+
+Folder = Annotated[str, typer.Option("--folder", metavar="FOLDER", help="The folder to search; it need not be a repository.")]
+
+
+@search.command("search", epilog='Example: kestrel search "how are cookies kept over redirects" --folder src')
+def search_files(
+    ctx: typer.Context,
+    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="What is sought: words, names, a whole error report.")],
+    *,
+    folder: Folder = ".",
+    top: Annotated[int, typer.Option(help="How many files at most; up to twice as many where they cover too little.")] = 10,
+    explain: Annotated[str, typer.Option(metavar="PATH", help="Say instead why this file is found or not.")] = "",
+    trace: Annotated[bool, typer.Option("--trace", help="Show every step of the search too.")] = False,
+    loop: Annotated[bool, typer.Option("--loop", help="Search round by round and give key files, gaps and coverage.")] = False,
+) -> Found | Explained | FoundFiles:
+    """Find the files and places of a folder that have to do with a question, best first, with why."""
+    lab, text = _face(ctx).lab(), " ".join(query)
+    if explain:
+        return lab.searching(folder).explain(text, explain, top_k=top)
+    if loop:
+        return lab.searching(folder).find_files(text, top_k=top)
+    return lab.searching(folder).search(text, top_k=top, trace=trace)
+
+
+@search.command(epilog="Example: kestrel index --folder ~/project")
+def index(
+    ctx: typer.Context,
+    *,
+    folder: Folder = ".",
+    status: Annotated[bool, typer.Option("--status", help="Only say how it stands; change nothing.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Throw the index away and build it anew.")] = False,
+) -> Any:
+    """Build the index of a folder, or bring it up to date; runs then gather what a goal needs from it."""
+    lab = _face(ctx).lab()
+    if status:
+        return lab.searching(folder).status()
+    return _face(ctx).wait(lambda reporter: lab.searching(folder).build(reporter, rebuild=rebuild))
+
+
+def _face(ctx: typer.Context) -> Face:
+    face: Face = ctx.find_root().obj
+    return face
+
+
+# `kestrel websearch`: facts from the web with the words they rest on, and the evidence of searches made before.
+
+searching = typer.Typer()
+
+
+@searching.command(epilog='Example: kestrel websearch "When was Python 3.13 released?" --approve auto:medium')
+def websearch(
+    ctx: typer.Context,
+    question: Annotated[list[str] | None, typer.Argument(help="What to find out.")] = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option(help="Model by name; one that ends with +web searches itself; none for results without facts.")
+    ] = None,
+    approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. Searching is low, reading a page medium.")] = None,
+    queries: Annotated[int, typer.Option(min=1, max=8, help="Most queries to the search engine.")] = 3,
+    results: Annotated[int, typer.Option(min=1, max=20, help="Most results of each.")] = 8,
+    pages: Annotated[int, typer.Option(min=0, max=12, help="Most pages to read.")] = 4,
+    grounded: Annotated[bool, typer.Option("--grounded", help="Let the model's own web search find the pages, if it has one.")] = False,
+    show: Annotated[str, typer.Option(metavar="RUN", help="Show the evidence of a search made before instead.")] = "",
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
+    background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
+    approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --show the evidence as JSON; else, in a terminal, the run.")] = False,
+) -> Any:
+    """Search the web for what answers a question: facts, each with quotes that were found in their pages."""
+    face: Face = ctx.find_root().obj
+    text = " ".join(question or ()).strip()
+    if bool(text) == bool(show):
+        msg = "give a question, or --show RUN for the evidence of a search made before, not both"
+        raise UsageError(msg)
+    if show:
+        found = evidence_of(face.lab().get(show))
+        return found.to_json() if as_json else found
+    agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
+
+    def begin(lab: Lab, who: Approver | None) -> Run:
+        chosen = search_model(lab, model, grounded=grounded)
+        return lab.start(text, model=chosen, approve=approve, approver=who, plan=agent)
+
+    how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json)
+    return face.follow(begin, how)

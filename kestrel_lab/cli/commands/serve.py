@@ -1,0 +1,141 @@
+"""`kestrel serve` and `kestrel follow`: other programs, a page in a browser and this terminal as clients of the control protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kestrel_lab.cli.attach import TerminalClient
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.terminal import TerminalDisplay
+from kestrel_lab.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kestrel_lab.cli.frontend import Begin
+    from kestrel_lab.lab import Lab
+    from kestrel_lab.runtime.run import Run
+
+serving = typer.Typer()
+
+
+@serving.command(epilog="Example: kestrel serve, then open the address that it prints")
+def serve(
+    ctx: typer.Context,
+    *,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Port on this machine; any free one if left out. With a fixed one pages outlive a restart."),
+    ] = 0,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Talk JSON lines on standard input and output instead; ends with the input.")
+    ] = False,
+    allow_start: Annotated[bool, typer.Option("--allow-start", help="Clients may also start and resume runs.")] = False,
+    workspace: Annotated[str, typer.Option(help="Folder that runs which clients start work in.")] = ".",
+    approval_timeout: Annotated[
+        float | None, typer.Option(help="Deny what nobody has answered after so many seconds, in these runs.")
+    ] = None,
+) -> None:
+    """Show runs on a page of this machine, and let it decide on them: lists and follows those of any process."""
+    _only_in_a_terminal("serve")
+    face = _face(ctx)
+    if not Path(workspace).is_dir():
+        msg = f"--workspace {workspace}: there is no such folder"
+        raise UsageError(msg)
+    work = _serve_lines if stdio else _serve_page
+    asyncio.run(work(face.lab(), face.user, port, allow_start, Path(workspace), approval_timeout))
+
+
+@serving.command(epilog="Example: kestrel follow RUN, while a notebook or another terminal works on it")
+def follow(
+    ctx: typer.Context, run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
+) -> None:
+    """Watch a run of any process to its end, and answer here what it asks; Ctrl-C leaves it alone."""
+    _only_in_a_terminal("follow")
+    face = _face(ctx)
+    face.lab().store.run(run_id)
+    asyncio.run(_follow(face.lab(), face.user, run_id))
+
+
+async def _follow(lab: Lab, user: str, run_id: str) -> None:
+    from kestrel_lab.server.controller import Control  # loads pydantic
+
+    console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
+    display = TerminalDisplay(console)
+    async with Control(lab, user=user) as control:
+        link = control.connect(how="prompt", person=False)  # runs of other processes wait for their own people
+        with display.shown():
+            await TerminalClient(link, console, display, ask=sys.stdin.isatty(), user=user).follow(run_id)
+    console.print(display.ending())
+
+
+async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
+    from kestrel_lab.server.controller import Control  # loads pydantic
+    from kestrel_lab.server.serve import serving as served  # loads starlette and uvicorn
+
+    control = Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
+    async with control, served(control, port=port) as (address, work):
+        console = Console(stderr=True)
+        console.print(
+            Text(f"runs of {lab.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
+            soft_wrap=True,
+        )
+        # Not through the console, which would break the line.
+        sys.stdout.write(f"{address.link}\n")
+        sys.stdout.flush()
+        await work
+        console.print(Text("ended; runs that wait for a decision are left as they are: kestrel runs"))
+
+
+async def _serve_lines(lab: Lab, user: str, _: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
+    from kestrel_lab.server.controller import Control  # loads pydantic
+    from kestrel_lab.server.stdio import serve_lines, standard_streams
+
+    if sys.stdin.isatty():
+        typer.echo("waiting for messages on standard input, one per line; Ctrl-D ends it", err=True)
+    async with Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s) as control:
+        with standard_streams() as (reading, writing):
+            await serve_lines(control.connect(), reading, writing)
+
+
+async def run_on_lines(lab: Lab, begin: Begin, user: str, patience_s: float | None) -> Run:
+    """Start a run whose events are JSON lines on standard output, and whose decisions come on standard input.
+
+    It is there from its first line to `end`. Raises `ApprovalRequired` when it asks and the input has ended.
+    """
+    from kestrel_lab.server.controller import Control  # loads pydantic
+    from kestrel_lab.server.stdio import LineTransport, standard_streams
+
+    async with Control(lab, user=user, patience_s=patience_s) as control:
+        with standard_streams() as (reading, writing):
+            link = control.connect()
+            approver = control.approver()
+            run = begin(lab, approver)
+            approver.run = run.id
+            await link.send({"type": "subscribe", "run": run.id})
+            transport = LineTransport(link, reading, writing)
+            try:
+                await run.wait()
+                await link.ended(run.id)
+            finally:
+                await transport.finish()
+        return run
+
+
+def _only_in_a_terminal(name: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    msg = f"{name} is for a terminal: it works until it is stopped; a notebook shows its runs in their panels"
+    raise UsageError(msg)
+
+
+def _face(ctx: typer.Context) -> Face:
+    face: Face = ctx.find_root().obj
+    return face

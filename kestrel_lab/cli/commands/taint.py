@@ -1,0 +1,47 @@
+"""`kestrel taint`: which files hold words of others, and which of them somebody vouches for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.tools.files.workspace import Workspace
+
+tainting = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@tainting.command(epilog="Example: kestrel taint summary.md --trust")
+def taint(
+    ctx: typer.Context,
+    paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders; the current folder by default.")] = None,
+    *,
+    trust: Annotated[bool, typer.Option("--trust", help="I have read them: take what they hold now for my own.")] = False,
+) -> str:
+    """List the files that runs wrote after they had read what others wrote; a run that reads one may be obeying it."""
+    face: Face = ctx.find_root().obj
+    files, here = face.lab().files, Path.cwd().resolve()
+    files.known()
+    if trust and not paths:
+        msg = "name the files that you have read: kestrel taint PATH --trust"
+        raise UsageError(msg)
+    found: dict[Path, str] = {}
+    for path in paths or [Path()]:
+        if not path.exists():
+            msg = f"there is no {path}"
+            raise UsageError(msg)
+        place = path.resolve()
+        root = here if place.is_relative_to(here) else place if place.is_dir() else place.parent
+        below = files.below(Workspace(root), place.relative_to(root))
+        found |= {place / name: why for name, why in below.items()}
+    if not found:
+        return "no file here is known to hold words of others"
+    if trust:
+        for place in found:
+            files.trust(place)
+        return f"trusted from now on, as long as they hold what they hold: {', '.join(plain(str(place)) for place in found)}"
+    return "\n".join(f"{plain(str(place))}: {one_line(why, 300)}" for place, why in found.items())

@@ -1,0 +1,180 @@
+"""Figures that a notebook shows and a page can hold, light or dark."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, short
+from kestrel_lab.core.drawing.svg import COLOURS, MARKS, QUIET, summary
+from kestrel_lab.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#7b7b7b"
+"""Reads on white (4.2 : 1) and on the dark grounds of notebooks (4.4 : 1); a picture cannot know which it will be on."""
+
+
+@cache
+def shown_figure() -> type[Figure]:
+    """The class of figures that a notebook shows as the value of a cell; not pyplot's, which keeps figures and chooses a screen."""
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            return _png(self)
+
+        def __repr__(self) -> str:
+            titles = [str(self.get_label()), self.get_suptitle(), *(axes.get_title() or axes.get_xlabel() for axes in self.axes)]
+            said = "; ".join(filter(None, titles)).replace(r"\$", "$")
+            return f"Figure: {said or 'a drawing'}"
+
+    return ShownFigure
+
+
+def png_uri(figure: Figure) -> str:
+    """The figure as a `data:` address for an `<img>`."""
+    return f"data:image/png;base64,{base64.b64encode(_png(figure)).decode()}"
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write the figure in the format that the file's ending names; returns the path. Raises `UsageError` for an ending without one."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    known = figure.canvas.get_supported_filetypes()
+    if target.suffix[1:].lower() not in known:
+        msg = f"{target} does not end in the name of a picture format; write one of {', '.join('.' + kind for kind in sorted(known))}"
+        raise UsageError(msg)
+    figure.savefig(target, dpi=150)
+    return target
+
+
+def literal(text: str) -> str:
+    """`text` without a meaning for matplotlib, which reads formulas between dollar signs."""
+    return text.replace("$", r"\$")
+
+
+def _png(figure: Figure) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    # Ticks and their labels are made by drawing.
+    canvas.draw()  # type: ignore[no-untyped-call]
+    content = BytesIO()
+    with _for_any_ground(figure):
+        figure.savefig(content, format="png", dpi=110, transparent=True)
+    return content.getvalue()
+
+
+@contextmanager
+def _for_any_ground(figure: Figure) -> Iterator[None]:
+    """Everything black in `INK`, legends without a ground; black on white again afterwards, which is for paper."""
+    from matplotlib.colors import to_hex
+    from matplotlib.legend import Legend
+    from matplotlib.lines import Line2D
+    from matplotlib.spines import Spine
+    from matplotlib.text import Text
+
+    kinds = {Line2D: ("color", "markeredgecolor"), Spine: ("edgecolor",), Text: ("color",)}
+    changed: list[tuple[Callable[[Any], object], Any]] = []
+    for legend in figure.findobj(Legend):
+        frame = legend.get_frame()
+        changed.append((frame.set_alpha, frame.get_alpha()))
+        frame.set_alpha(0.0)  # a sheet of white below grey words
+    for kind, colours in kinds.items():
+        for artist in figure.findobj(kind):
+            for colour in colours:
+                before = getattr(artist, f"get_{colour}")()
+                if to_hex(before) == "#000000":
+                    changed.append((getattr(artist, f"set_{colour}"), before))
+                    changed[-1][0](INK)
+    try:
+        yield
+    finally:
+        for change, before in changed:
+            change(before)
+
+
+# A plan as a matplotlib figure: white boxes on no ground of their own.
+
+_PER_INCH = 96
+_WIDEST = 500
+"""Inches, a little less than what the drawing library can make a picture of."""
+
+
+def plan_figure(layout: Layout) -> Figure:
+    """The layout as a figure that a notebook shows and `savefig` stores, also as SVG or PDF."""
+    scale = min(1.0, _WIDEST * _PER_INCH / max(layout.width, layout.height, 1))
+    figure = shown_figure()(figsize=(layout.width * scale / _PER_INCH, layout.height * scale / _PER_INCH), facecolor="white")
+    figure.set_label(summary(box.node.state for box in layout.boxes))
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_xlim(0, layout.width)
+    axes.set_ylim(layout.height, 0)
+    axes.axis("off")
+    for band in layout.bands:
+        _band(axes, band, layout.height, scale)
+    for line in layout.lines:
+        _line(axes, line, scale)
+    for box in layout.boxes:
+        _box(axes, box, scale)
+    return figure
+
+
+def _band(axes: Axes, band: Band, height: int, scale: float) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = FancyBboxPatch((band.x, 2), band.width, height - 4, boxstyle="round,pad=0,rounding_size=6", fc="#f0f0f0", ec="none")
+    axes.add_patch(shape)
+    title = short(", ".join(band.stages), band.width // 7)
+    axes.text(band.x + 8, HEADING - 5, literal(title), fontsize=8 * scale, fontweight="bold", color="#555", va="baseline")
+
+
+def _line(axes: Axes, line: Line, scale: float) -> None:
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path
+
+    (x, y), *rest = line.points
+    points, codes = [(float(x), float(y))], [Path.MOVETO]
+    for place, (to_x, to_y) in enumerate(rest):
+        if place % 2 or y == to_y:
+            points.append((to_x, to_y))
+            codes.append(Path.LINETO)
+        else:
+            middle = (x + to_x) / 2
+            points += [(middle, y), (middle, to_y), (to_x, to_y)]
+            codes += [Path.CURVE4] * 3
+        x, y = to_x, to_y
+    arrow = FancyArrowPatch(path=Path(points, codes), arrowstyle="-|>", mutation_scale=8 * scale, color="#888", linewidth=scale)
+    axes.add_patch(arrow)
+
+
+def _box(axes: Axes, box: Box, scale: float) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    node, colour = box.node, COLOURS.get(box.node.state, QUIET)
+    for shift in (3, 0) if node.folded else (0,):
+        shape = FancyBboxPatch(
+            (box.x + shift, box.y + shift),
+            box.width,
+            HEIGHT,
+            boxstyle="round,pad=0,rounding_size=7",
+            facecolor="white",
+            edgecolor=colour,
+            linewidth=1.3 * scale,
+            linestyle=(0, (4, 2)) if node.exclusive else "-",
+        )
+        axes.add_patch(shape)
+    middle = box.x + box.width / 2
+    ink = "#777" if node.state == "skipped" else "#1f2328"
+    name_at = box.y + (12 if node.state else HEIGHT / 2)
+    axes.text(middle, name_at, literal(box.label), ha="center", va="center", fontsize=8.5 * scale, fontweight="bold", color=ink)
+    if node.state:
+        state = literal(f"{MARKS.get(node.state, '')} {short(node.state, 16)}")
+        axes.text(middle, box.y + 27, state, ha="center", va="center", fontsize=7.5 * scale, color=colour)

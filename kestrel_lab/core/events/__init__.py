@@ -1,0 +1,1 @@
+"""The events of a run, by what they are about, and their union."""

@@ -1,0 +1,301 @@
+"""Facts about calls: of models and tools, the approvals they wait for, the macros they are part of.
+
+The rules for all events are in `core.events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kestrel_lab.core.json_types import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerParallelBatch:
+    """Several calls of one turn were started together."""
+
+    type: ClassVar[str] = "scheduler_parallel_batch"
+    step: str
+    calls: list[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCalled:
+    """A model was asked. The conversation is not repeated here: it follows from the events before."""
+
+    type: ClassVar[str] = "model_called"
+    call: str
+    step: str
+    model: str
+    cycle: int
+    messages: int
+    tools: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelDelta:
+    """A piece of a model's answer as it streams. Shown, never stored."""
+
+    type: ClassVar[str] = "model_delta"
+    call: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAnswered:
+    """A model answered, or failed to."""
+
+    type: ClassVar[str] = "model_answered"
+    call: str
+    step: str
+    model: str
+    text: str = ""
+    calls: list[dict[str, Json]] = field(default_factory=list)
+    """What it asks for: `{id, name, args, problem}`."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float | None = None
+    """`None` where the price is not known."""
+    seconds: float = 0.0
+    """From the question to the answer, `queued` and `backoff` included."""
+    queued: float = 0.0
+    """Seconds of it that the call waited for its turn at the endpoint."""
+    backoff: float = 0.0
+    """Seconds of it between attempts, of which the one before had failed or was refused."""
+    finish: str = "stop"
+    cached: bool = False
+    error: dict[str, Json] | None = None
+    given: bool = False
+    """Written by whoever forked the run; no model said it."""
+    routed: str = ""
+    """The kind of work for which this model was chosen among several, and how it was told."""
+    replayed: bool = False
+    """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCalled:
+    """A tool is about to be run: the intent, stored before any effect of the call."""
+
+    type: ClassVar[str] = "tool_called"
+    call: str
+    step: str
+    tool: str
+    args: dict[str, Json]
+    danger: str = "SAFE"
+    effect: str = "opaque"
+    attempt: int = 1
+    sandbox: str = ""
+    """The level that its commands are held in at; empty for a tool that starts none."""
+    leave: str = ""
+    """Who let it go on, and why: a person, a rule, or the policy by name; empty where its danger asks for nobody's leave."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolDelta:
+    """The newest of what a tool wrote while it works, at most a few thousand characters some ten times a second. Shown, never stored."""
+
+    type: ClassVar[str] = "tool_delta"
+    call: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderChanged:
+    """The commands of a step go on in another folder: one of them changed it."""
+
+    type: ClassVar[str] = "folder_changed"
+    call: str
+    step: str
+    folder: str
+    """As seen from the workspace; `.` for the workspace itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilesTainted:
+    """Words of others go through files of the workspace: a call may write some from now on, or it has `ended` and what it read and wrote is known."""
+
+    type: ClassVar[str] = "files_tainted"
+    call: str
+    """Empty for a step that reads files itself."""
+    step: str
+    began: float
+    """When the call began, in seconds since 1970."""
+    source: str = ""
+    """Whose words may have gone into what it writes; of one that has ended, empty where none have."""
+    places: list[str] = field(default_factory=list)
+    """Files that it may write, `.` for any in the workspace."""
+    ended: bool = False
+    files: list[dict[str, Json]] = field(default_factory=list)
+    """What it wrote: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others."""
+    folders: list[str] = field(default_factory=list)
+    """Folders in which it wrote too many files to name."""
+    read: str = ""
+    """The file with words of others that its answer may hold, and where those come from; empty where it holds none."""
+    key: str = ""
+    """Hash of tool and arguments, where the answer may be given again when the files are others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolAnswered:
+    """A tool call ended. `text` is what the model is shown."""
+
+    type: ClassVar[str] = "tool_answered"
+    call: str
+    step: str
+    tool: str
+    text: str
+    error: dict[str, Json] | None = None
+    seconds: float = 0.0
+    queued: float = 0.0
+    """Seconds between being asked for and starting, a person's thinking time left out."""
+    cached: bool = False
+    truncated: bool = False
+    given: bool = False
+    """Written by whoever forked the run; the tool did not say it."""
+    value: Json = None
+    """The answer as JSON where something else in the run goes on with it, and where it is no text and not too long to show."""
+    cacheable: bool = False
+    """Whether a stored answer might have been used."""
+    whole: str = ""
+    """Where `text` is a part of it only: names the whole text, which is kept beside the log as long as there is room."""
+    chars: int = 0
+    """Characters of the whole text, where it is kept."""
+    knows: dict[str, Json] = field(default_factory=dict)
+    """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is missing."""
+    changed: list[str] = field(default_factory=list)
+    """Files that the call changed, as far as the tool says so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetrievalStep:
+    """One look-up on the way to the files that have to do with a question; the last of a question has what came of it."""
+
+    type: ClassVar[str] = "retrieval_step"
+    step: str
+    call: str = ""
+    """The tool call it was made for; empty for an operation's."""
+    question: str = ""
+    """What all look-ups of the same call are for."""
+    retriever: str = ""
+    query: str = ""
+    arguments: dict[str, Json] = field(default_factory=dict)
+    found: int = 0
+    """Files that matched."""
+    chosen: list[str] = field(default_factory=list)
+    """Paths, best first."""
+    dropped: dict[str, Json] = field(default_factory=dict)
+    """Why other files did not come into the answer; of those merely ranked behind, the next hundred."""
+    seconds: float = 0.0
+    note: str = ""
+    hits: list[dict[str, Json]] = field(default_factory=list)
+    """`{path, first, last, hash, how, why, score}`, in the last one only."""
+    coverage: float | None = None
+    gaps: list[str] = field(default_factory=list)
+    stopped: str = ""
+    """`confidence`, `saturation`, `limit` or `nothing`; empty until the last one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheHit:
+    """A stored answer was used instead of a call."""
+
+    type: ClassVar[str] = "cache_hit"
+    call: str
+    tool: str
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalAsked:
+    """A call waits for a person."""
+
+    type: ClassVar[str] = "approval_asked"
+    call: str
+    step: str
+    tool: str
+    args: dict[str, Json]
+    danger: str
+    key: str
+    """Hash of tool, its version, arguments, folder and sandbox level: the decision is bound to exactly these."""
+    why: str = ""
+    """Why it is asked: `"danger"`, `"contained"`, `"question"` when a person's words are the call's answer, `"unknown_outcome"` when
+    the last session ended while the call ran, or what a rule says."""
+    question: str = ""
+    """Names this question; a call asked about twice has two."""
+    preview: str = ""
+    """What the call would change, as a unified diff, or why it would fail; empty where its tool cannot say."""
+    sandbox: str = ""
+    """The level that its commands are to be held in at, with the reason where that is none."""
+    offer: str = ""
+    """A pattern of commands that may be allowed for the rest of the run with this one, e.g. `git diff ...`; empty for none."""
+    shows: str = ""
+    """A key of the whole preview: where it would be another one when the call begins, it is asked again."""
+    contained: dict[str, Json] = field(default_factory=dict)
+    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources), `effect`; see `engine.containment`."""
+    origins: list[dict[str, Json]] = field(default_factory=list)
+    """Where each argument comes from: `{arg, from: [{source, kind, piece}]}`, `from` empty where the words are the model's own.
+
+    `kind` is `goal`, `untrusted`, `private`, `tool`, or `filled`: then `source` says who filled it in.
+    """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApprovalGiven:
+    """A waiting call was decided. The first decision for a call stands."""
+
+    type: ClassVar[str] = "approval_given"
+    call: str
+    granted: bool
+    by: str
+    """Who: a user name, `policy`, `rule 2 of kestrel.toml`, or a transport's word for its user."""
+    how: str
+    """`policy`, `click`, `prompt`, `command` or `rule`."""
+    reason: str = ""
+    args: dict[str, Json] | None = None
+    """Edited arguments, when the person changed them."""
+    scope: str = "once"
+    """`once`; or what of this run is not asked about again: `same` for equal calls, `like` for commands that the `offer` of
+    the question describes, `run` for all calls of the tool."""
+    waited: float = 0.0
+    """Seconds between question and answer."""
+    question: str = ""
+    """Which question this answers; filled in by whoever records it."""
+    answer: str | None = None
+    """What the person said, where the call asks for words instead of leave."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MacroStarted:
+    """A macro was called by `macro_run`; its calls follow under ids that begin with `call`."""
+
+    type: ClassVar[str] = "macro_started"
+    call: str
+    step: str
+    macro: str
+    version: int
+    args: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MacroFinished:
+    """A macro ended."""
+
+    type: ClassVar[str] = "macro_finished"
+    call: str
+    step: str
+    macro: str
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelEscalated:
+    """Another model takes over, because one failed or was not sure enough."""
+
+    type: ClassVar[str] = "model_escalated"
+    step: str
+    source: str
+    target: str
+    reason: str

@@ -1,0 +1,172 @@
+"""Facts about plans: steps, stages, what was verified, scored and remembered on the way.
+
+The rules for all events are in `core.events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kestrel_lab.core.json_types import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanProposed:
+    """The plan the run follows."""
+
+    type: ClassVar[str] = "plan_proposed"
+    plan: dict[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanExtended:
+    """A step grew more steps; whatever waits for it waits for them too."""
+
+    type: ClassVar[str] = "plan_extended"
+    step: str
+    steps: list[dict[str, Json]]
+    """As in the plan's JSON form, each with `step` as its parent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageStarted:
+    """The first step of a stage is about to begin, or the stage is tried again."""
+
+    type: ClassVar[str] = "stage_started"
+    stage: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageFinished:
+    """A step of a stage ended: a row of the view `stage_checkpoints`, which is these events and nothing else."""
+
+    type: ClassVar[str] = "stage_finished"
+    stage: str
+    task: str
+    """The step."""
+    status: str
+    """`done`, `skipped`, `retrying` or `failed`."""
+    attempt: int = 1
+    inputs_hash: str = ""
+    """Hash of everything the step was given: equal for equal inputs."""
+    outputs_ref: str = ""
+    """Where its output is in the log: a step of the run, or a call."""
+    error_class: str = ""
+    """`transient`, `dependency`, `logic` or `budget`; empty when nothing went wrong."""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepStarted:
+    """A step of the plan began."""
+
+    type: ClassVar[str] = "step_started"
+    step: str
+    goal: str = ""
+    """Empty when the step is a call of a tool."""
+    context: str = ""
+    """What an agent is told beside the goal: the artifacts it consumes."""
+    model: str = ""
+    """The model of this step; empty for the run's."""
+    model_kind: str = "real"
+    system: str | None = None
+    """The system message of this step; `None` for the run's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompted:
+    """A step told its model something more: what was wrong with its answer, or the next question."""
+
+    type: ClassVar[str] = "prompted"
+    step: str
+    text: str
+    system: str | None = None
+    """The system message, if this is the first thing said and it is not the run's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRetried:
+    """A step failed in a way that may pass and is tried again; what its call answered no longer counts."""
+
+    type: ClassVar[str] = "step_retried"
+    step: str
+    attempt: int
+    """Number of the attempt that begins, from 2."""
+    error_class: str
+    reason: str
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFinished:
+    """A step of the plan ended."""
+
+    type: ClassVar[str] = "step_finished"
+    step: str
+    ok: bool
+    reason: str = ""
+    skipped: bool = False
+    """It was not carried out: its condition did not hold, or something it needs failed (then not `ok`)."""
+    output: Json = None
+    """What an operation gave; answers of agents and calls are in events of their own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifierStarted:
+    """An answer is put to a verifier."""
+
+    type: ClassVar[str] = "verifier_started"
+    step: str
+    verifier: str
+    criteria: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifierFinished:
+    """A verifier has judged."""
+
+    type: ClassVar[str] = "verifier_finished"
+    step: str
+    verifier: str
+    passed: bool
+    confidence: float | None = None
+    """From 0 to 1; `None` where the verifier gives none."""
+    issues: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BranchScored:
+    """A candidate of a search over approaches was judged."""
+
+    type: ClassVar[str] = "branch_scored"
+    step: str
+    candidate: str
+    text: str
+    score: float
+    """From 0 to 1."""
+    parent: str = ""
+    """The candidate it goes on from; empty at the root."""
+    done: bool = False
+    """Whether it solves the goal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRecalled:
+    """Notes of earlier runs were given to this one. Its log names them and has not their words, which may be forgotten."""
+
+    type: ClassVar[str] = "memory_recalled"
+    step: str
+    notes: list[dict[str, Json]] = field(default_factory=list)
+    """`{id, kind, confidence, run, at}`, and `taint` where there is one. Whoever watches is told the `text` too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryStored:
+    """A note was kept for later runs."""
+
+    type: ClassVar[str] = "memory_stored"
+    step: str
+    note: dict[str, Json] = field(default_factory=dict)
+    """As in `MemoryRecalled`. Earlier versions kept the whole note here."""

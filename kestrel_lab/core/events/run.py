@@ -1,0 +1,174 @@
+"""Facts about a run as a whole: its beginning and end, its states, its health and limits.
+
+The rules for all events are in `core.events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kestrel_lab.core.json_types import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStarted:
+    """A run was accepted; everything needed to rebuild its conversation is here."""
+
+    type: ClassVar[str] = "run_started"
+    goal: str
+    workspace: str
+    model: str
+    model_kind: str = "real"
+    """`real`, `scripted` or `replay`; shown wherever a result of the run is."""
+    system: str = ""
+    tools: list[dict[str, Json]] = field(default_factory=list)
+    """Name, version, danger and effect of each tool offered."""
+    limits: dict[str, Json] = field(default_factory=dict)
+    policy: str = "ask"
+    rules: list[dict[str, Json]] = field(default_factory=list)
+    """Rules given for this run alone, `{source, rule}` each; those of settings are read anew by whoever goes on with it."""
+    config: str = ""
+    """Name of the model configuration, when a suite ran it."""
+    scenario: str = ""
+    package: str = ""
+    """Version of kestrel_lab that wrote this."""
+    plan: dict[str, Json] = field(default_factory=dict)
+    """The plan the caller gave; empty when one agent works on the goal."""
+    time: dict[str, Json] = field(default_factory=dict)
+    """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateTransition:
+    """The run went from one state to another; the database applies it in the same transaction."""
+
+    type: ClassVar[str] = "state_transition"
+    source: str
+    target: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResumed:
+    """Another session took the run up where the log ends."""
+
+    type: ClassVar[str] = "run_resumed"
+    by: str = ""
+    model: str = ""
+    model_kind: str = "real"
+    limits: dict[str, Json] = field(default_factory=dict)
+    """In force from here on; empty for those before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInterrupted:
+    """Work on the run was broken off, by Ctrl-C for example. Nobody decided that it ends: whoever resumes it goes on from here."""
+
+    type: ClassVar[str] = "run_interrupted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunForked:
+    """The run parts from another one here: the events before this one are those of `parent` up to `at`, not copied.
+
+    Questions that were open there are not open here: whoever goes on asks them again.
+    """
+
+    type: ClassVar[str] = "run_forked"
+    parent: str
+    at: int
+    model: str
+    model_kind: str = "real"
+    tools: list[dict[str, Json]] = field(default_factory=list)
+    """Offered from here on, as in `run_started`."""
+    policy: str = "ask"
+    given: str = ""
+    """`answer` or `result` when the next event was given by hand, else empty."""
+    by: str = ""
+    stage: str = ""
+    """The last completed stage of the parent, when this is how a run that had ended was resumed."""
+    limits: dict[str, Json] = field(default_factory=dict)
+    """In force from here on; empty for the parent's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetWarned:
+    """A limit is near, cannot be watched (a model without a known price), or was reached where that ends only a loop."""
+
+    type: ClassVar[str] = "budget_warned"
+    limit: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthChanged:
+    """Something that runs depend on went from one state of health to another."""
+
+    type: ClassVar[str] = "health_changed"
+    dependency: str
+    kind: str
+    """`model`, `mcp`, or another word for what it is."""
+    source: str
+    target: str
+    """`starting`, `ready`, `degraded`, `recovering` or `failed`; at the beginning of a run also why something is not used at all."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointSaved:
+    """A snapshot of the run was stored; resuming starts from the newest and reads on from there."""
+
+    type: ClassVar[str] = "checkpoint_saved"
+    seq: int
+    """The last event in it."""
+    reason: str
+    """`cycles`, `interrupt`, `error` or `asked`."""
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """A tool or step tells how far it is."""
+
+    type: ClassVar[str] = "progress"
+    text: str
+    fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskChanged:
+    """An agent put a task on the list of its run, or one of them is in another state."""
+
+    type: ClassVar[str] = "task_changed"
+    task: str
+    """Its number on the list."""
+    title: str
+    status: str = "todo"
+    """`todo`, `doing`, `done` or `dropped`."""
+    note: str = ""
+    call: str = ""
+    """The call that put it on the list."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFinished:
+    """The run ended; its last state transition follows."""
+
+    type: ClassVar[str] = "run_finished"
+    outcome: str
+    """`complete`, `limit`, `unmet` (the result is not good enough), `error` or `cancelled`."""
+    answer: str = ""
+    reason: str = ""
+    limit: str = ""
+    """Which limit was reached, when `outcome` is `limit`."""
+    concerns: list[dict[str, Json]] = field(default_factory=list)
+    """What a look at the answer found questionable: `severity`, `place`, `what`, `fix`, `check` each."""
+    looked: bool = False
+    """Whether somebody looked: only then does it mean something that there are none."""
+    support: float | None = None
+    """The mean support of the answer's claims in what the run saw, from 0 to 1, where it was looked for and there is something to compare with."""
+    calibrated: dict[str, Json] = field(default_factory=dict)
+    """What confidences like this answer's were worth in trials of the same model: `share` that was right, `trials`, `suite`."""
+    actions: list[dict[str, Json]] = field(default_factory=list)
+    """What can be done next, and could be done when the answer was given: `kind`, `text`, `why` each."""

@@ -1,0 +1,204 @@
+"""The closed vocabulary of recorded facts; whatever is shown, measured or resumed is computed from these.
+
+Each event carries what is needed to understand it alone, holds JSON values only, and is never
+changed. Fields are only ever added: a reader ignores fields it does not know and fills in defaults
+for fields that an older writer did not have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from operator import attrgetter
+
+from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.events.calls import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CacheHit,
+    FilesTainted,
+    FolderChanged,
+    MacroFinished,
+    MacroStarted,
+    ModelAnswered,
+    ModelCalled,
+    ModelDelta,
+    ModelEscalated,
+    RetrievalStep,
+    SchedulerParallelBatch,
+    ToolAnswered,
+    ToolCalled,
+    ToolDelta,
+)
+from kestrel_lab.core.events.plan import (
+    BranchScored,
+    MemoryRecalled,
+    MemoryStored,
+    PlanExtended,
+    PlanProposed,
+    Prompted,
+    StageFinished,
+    StageStarted,
+    StepFinished,
+    StepRetried,
+    StepStarted,
+    VerifierFinished,
+    VerifierStarted,
+)
+from kestrel_lab.core.events.run import (
+    BudgetWarned,
+    CheckpointSaved,
+    HealthChanged,
+    Progress,
+    RunFinished,
+    RunForked,
+    RunInterrupted,
+    RunResumed,
+    RunStarted,
+    StateTransition,
+    TaskChanged,
+)
+from kestrel_lab.core.events.tools import McpCandidateFound, McpInstalled, ToolsAdded, ToolsShown
+from kestrel_lab.core.json_types import Json
+
+__all__ = [
+    "ApprovalAsked",
+    "ApprovalGiven",
+    "BranchScored",
+    "BudgetWarned",
+    "CacheHit",
+    "CheckpointSaved",
+    "EVENT_TYPES",
+    "Event",
+    "FilesTainted",
+    "FolderChanged",
+    "HealthChanged",
+    "MacroFinished",
+    "MacroStarted",
+    "McpCandidateFound",
+    "McpInstalled",
+    "MemoryRecalled",
+    "MemoryStored",
+    "ModelAnswered",
+    "ModelCalled",
+    "ModelDelta",
+    "ModelEscalated",
+    "PlanExtended",
+    "PlanProposed",
+    "Progress",
+    "Prompted",
+    "Record",
+    "RetrievalStep",
+    "RunFinished",
+    "RunForked",
+    "RunInterrupted",
+    "RunResumed",
+    "RunStarted",
+    "SchedulerParallelBatch",
+    "StageFinished",
+    "StageStarted",
+    "StateTransition",
+    "StepFinished",
+    "StepRetried",
+    "StepStarted",
+    "TaskChanged",
+    "ToolAnswered",
+    "ToolCalled",
+    "ToolDelta",
+    "Told",
+    "ToolsAdded",
+    "ToolsShown",
+    "VerifierFinished",
+    "VerifierStarted",
+    "from_json",
+    "to_json",
+]
+
+Event = (
+    RunStarted
+    | StateTransition
+    | RunInterrupted
+    | RunResumed
+    | RunForked
+    | PlanProposed
+    | PlanExtended
+    | StageStarted
+    | StageFinished
+    | StepStarted
+    | Prompted
+    | StepRetried
+    | StepFinished
+    | SchedulerParallelBatch
+    | ModelCalled
+    | ModelDelta
+    | ModelAnswered
+    | ToolCalled
+    | ToolDelta
+    | FolderChanged
+    | FilesTainted
+    | ToolAnswered
+    | CacheHit
+    | RetrievalStep
+    | ApprovalAsked
+    | ApprovalGiven
+    | BudgetWarned
+    | MacroStarted
+    | MacroFinished
+    | VerifierStarted
+    | VerifierFinished
+    | BranchScored
+    | MemoryRecalled
+    | MemoryStored
+    | ModelEscalated
+    | HealthChanged
+    | CheckpointSaved
+    | Progress
+    | TaskChanged
+    | ToolsAdded
+    | ToolsShown
+    | McpCandidateFound
+    | McpInstalled
+    | RunFinished
+)
+
+Told = ModelDelta | ToolDelta
+"""Events that listeners are told and no log has."""
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__args__}
+"""Every event class by its name in the log."""
+
+_FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in EVENT_TYPES.values()}
+_VALUES = {cls: attrgetter(*names, "type", "type") for cls, names in _FIELDS.items()}  # a getter of one name returns no tuple
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """An event as the log keeps it."""
+
+    run_id: str
+    seq: int
+    """1, 2, 3 … without a gap within the run."""
+    eid: str
+    """Unique for ever."""
+    at: float
+    """Seconds since 1970, UTC."""
+    event: Event
+
+
+def to_json(event: Event) -> dict[str, Json]:
+    """The fields of `event`, its type left out."""
+    cls = type(event)
+    return dict(zip(_FIELDS[cls], _VALUES[cls](event), strict=False))
+
+
+def from_json(kind: str, body: dict[str, Json]) -> Event:
+    """Rebuild the event; raises `StoreError` for a type this version does not know or a body that lacks a field."""
+    cls = EVENT_TYPES.get(kind)
+    if cls is None:
+        msg = f"the log has an event of type {kind!r}, which this version of kestrel_lab does not know: upgrade it"
+        raise StoreError(msg)
+    known = _FIELDS[cls]
+    try:
+        return cls(**{name: body[name] for name in known if name in body})  # type: ignore[arg-type]  # the constructor checks names, to_json wrote the values
+    except TypeError as error:
+        msg = f"an event of type {kind!r} in the log is incomplete: {error}"
+        raise StoreError(msg) from error

@@ -1,0 +1,1 @@
+"""Conditions, paths into JSON and templates: strict, without evaluation of code."""

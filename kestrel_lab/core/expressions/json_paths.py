@@ -1,0 +1,93 @@
+"""A path names a value inside JSON: `name`, then any number of `.key` and `[0]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import NoReturn
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+
+PATTERN = r"[^\W\d][\w-]*(?:\.[\w-]+|\[\d{1,9}\])*"
+"""What a path looks like; names and keys are made of letters, digits, `_` and `-`, and a name begins with a letter or `_`."""
+
+MAX_LENGTH = 1_000
+"""Characters of a path."""
+
+_WHOLE = re.compile(PATTERN)
+_PART = re.compile(r"\.?([\w-]+)|\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPath:
+    """Where a value is: the name it begins with, then keys of objects and places in lists."""
+
+    root: str
+    parts: tuple[str | int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> JsonPath:
+        """Read a path; raises `UsageError` for what is none."""
+        if len(text) > MAX_LENGTH or not _WHOLE.fullmatch(text):
+            msg = f"{_shown(text)} is no path: write a name, then .key or [0] as often as needed"
+            raise UsageError(msg)
+        first, *rest = _PART.findall(text)
+        return cls(first[0], tuple(key or int(place) for key, place in rest))
+
+    def find(self, scope: Mapping[str, Json]) -> Json:
+        """The value in `scope`; keys and places only, attributes never.
+
+        Raises `UsageError` that names the path, how far it went and what is there.
+        """
+        if self.root not in scope:
+            self._refuse_missing(f"there is no {_shown(self.root)}", self.root, scope)
+        value = scope[self.root]
+        for depth, part in enumerate(self.parts):
+            if isinstance(value, dict) and isinstance(part, str):
+                if part not in value:
+                    self._refuse_missing(f"{self._until(depth)} has no {_shown(part)}", part, value)
+                value = value[part]
+            elif isinstance(value, list) and isinstance(part, int):
+                if part >= len(value):
+                    msg = f"{self._named()}: {self._until(depth)} has {len(value)} items, counted from [0]"
+                    raise UsageError(msg)
+                value = value[part]
+            else:
+                wanted = "a key of an object" if isinstance(part, str) else "a place in a list"
+                msg = f"{self._named()}: {self._until(depth)} is {kind(value)}, and {self._until(depth + 1)} asks for {wanted}"
+                raise UsageError(msg)
+        return value
+
+    def __str__(self) -> str:
+        return self.root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.parts)
+
+    def _until(self, depth: int) -> str:
+        return one_line(str(JsonPath(self.root, self.parts[:depth])), 100)
+
+    def _named(self) -> str:
+        return _shown(str(self))
+
+    def _refuse_missing(self, what: str, word: str, there: Iterable[str]) -> NoReturn:
+        msg = f"{self._named()}: {what}; {nearest(word, [one_line(name) for name in islice(there, 30)])}"
+        raise UsageError(msg)
+
+
+def kind(value: Json) -> str:
+    """What sort of JSON `value` is, in words."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, str):
+        return "a text"
+    if isinstance(value, list):
+        return "a list"
+    return "an object" if isinstance(value, dict) else "a number"
+
+
+def _shown(text: str) -> str:
+    return repr(one_line(text, 100))

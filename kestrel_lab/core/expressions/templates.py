@@ -1,0 +1,157 @@
+"""A strict renderer: `{{path}}` or `${path}` in JSON stands for a value, and nothing else happens.
+
+A text that is all reference becomes the value, its type kept; within a longer text the value is
+written: text as it is, anything else as compact JSON. What is put in is not looked at again, so a
+value cannot bring references of its own. There are no expressions, attributes, filters or loops.
+`{{{{` writes `{{`, and `$${` writes `${`. `${{` is a `$` before a reference in braces.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.expressions.json_paths import JsonPath
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+
+MAX_TEMPLATE = 100_000
+"""Characters of all texts of a template together."""
+MAX_RENDERED = 1_000_000
+"""Characters of all values put in together, as JSON."""
+MAX_DEPTH = 32
+"""How deep a template may be nested."""
+
+_TOKEN = re.compile(
+    r"(?P<escape>\{\{\{\{|\$\$\{(?!\{))"
+    r"|\{\{(?P<braces>[^{}]*+)\}\}"
+    r"|\$\{(?!\{)(?P<dollar>[^{}]*+)\}"
+    r"|(?P<stray>\{\{|\$\{(?!\{))"
+)
+_OPENER = re.compile(r"\{\{|\$\{(?!\{)")
+
+
+def references(value: Json) -> frozenset[str]:
+    """The names that references anywhere in `value` begin with; keys of objects are no templates.
+
+    Raises `UsageError` for a reference that cannot be read and a template that is too long or too deep.
+    """
+    return frozenset(path.root for path in paths(value))
+
+
+def paths(value: Json) -> tuple[JsonPath, ...]:
+    """Every reference in `value`, in the order written. Contract: `references`."""
+    return tuple(piece for text in _texts(value) for piece in pieces(text) if isinstance(piece, JsonPath))
+
+
+def render(value: Json, scope: Mapping[str, Json]) -> Json:
+    """`value` with each reference replaced by what it names in `scope`; shares no list or object with either.
+
+    Raises `UsageError` that names the reference and what there is instead, and for what is too long or too deep.
+    """
+    for _ in _texts(value):
+        pass
+    return _Rendering(scope).render(value)
+
+
+def escape(value: Json) -> Json:
+    """A template that renders to `value` whatever is in it: texts that look like references are made literal.
+
+    Raises `UsageError` for what is too long or too deep for a template.
+    """
+    for _ in _texts(value):
+        pass
+    return _escaped(value)
+
+
+def _escaped(value: Json) -> Json:
+    if isinstance(value, str):
+        return _OPENER.sub(lambda match: "{{{{" if match[0] == "{{" else "$${", value)
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    return value
+
+
+class _Rendering:
+    """One use of a template: the scope, and how much may still be put in."""
+
+    def __init__(self, scope: Mapping[str, Json]) -> None:
+        self._scope = scope
+        self._room = MAX_RENDERED
+
+    def render(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, list):
+            return [self.render(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.render(item) for key, item in value.items()}
+        return value
+
+    def _text(self, text: str) -> Json:
+        parts = list(pieces(text))
+        if len(parts) == 1 and isinstance(parts[0], JsonPath):
+            return self._find(parts[0])[0]
+        return "".join(piece if isinstance(piece, str) else self._written(piece) for piece in parts)
+
+    def _written(self, path: JsonPath) -> str:
+        found, written = self._find(path)
+        return found if isinstance(found, str) else written
+
+    def _find(self, path: JsonPath) -> tuple[Json, str]:
+        """A copy of the value and its JSON text, whose length is taken off what may still be put in."""
+        found = path.find(self._scope)
+        try:
+            written = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            copy = json.loads(written) if isinstance(found, (list, dict)) else found
+        except (ValueError, TypeError, RecursionError) as error:
+            msg = f"the value of {one_line(str(path), 100)!r} cannot be put in: {error}"
+            raise UsageError(msg) from error
+        self._room -= len(written)
+        if self._room < 0:
+            msg = f"what {one_line(str(path), 100)!r} puts in makes more than {MAX_RENDERED:,} characters: refer to a part of it"
+            raise UsageError(msg)
+        return copy, written
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Every text in `value` that is not a key, in order; raises `UsageError` beyond the caps."""
+    room = MAX_TEMPLATE
+    todo: list[tuple[Json, int]] = [(value, 0)]
+    while todo:
+        item, depth = todo.pop()
+        if isinstance(item, str):
+            room -= len(item)
+            if room < 0:
+                msg = f"a template has at most {MAX_TEMPLATE:,} characters: put long texts into an argument"
+                raise UsageError(msg)
+            yield item
+        elif isinstance(item, (list, dict)):
+            if depth >= MAX_DEPTH:
+                msg = f"a template is nested at most {MAX_DEPTH} deep"
+                raise UsageError(msg)
+            inner = item if isinstance(item, list) else list(item.values())
+            todo += [(part, depth + 1) for part in reversed(inner)]
+
+
+def pieces(text: str) -> Iterator[str | JsonPath]:
+    """Literal text and references of a template, in order; raises `UsageError` for a reference that cannot be read."""
+    end = 0
+    for match in _TOKEN.finditer(text):
+        if match.start() > end:
+            yield text[end : match.start()]
+        end = match.end()
+        if match["escape"]:
+            yield match["escape"][-2:]
+        elif match["stray"]:
+            shown = one_line(text[match.start() :], 60)
+            msg = f"{shown!r} begins a reference that does not end: write {{{{path}}}} or ${{path}}; {{{{{{{{ and $${{ stand for themselves"
+            raise UsageError(msg)
+        else:
+            yield JsonPath.parse((match["braces"] or match["dollar"] or "").strip())
+    if end < len(text):
+        yield text[end:]

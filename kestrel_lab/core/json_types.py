@@ -1,0 +1,77 @@
+"""What may cross a file or a wire."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any, NoReturn
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+"""Any JSON value."""
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_SORTED = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
+
+
+def dumps(value: object) -> str:
+    """Compact JSON text in ASCII; raises `TypeError` or `ValueError` for what JSON cannot say.
+
+    ASCII, because a lone surrogate (a model may send one) cannot be stored in any other way.
+    """
+    return _ENCODER.encode(value)
+
+
+def _no_number(word: str) -> NoReturn:
+    msg = f"{word} is not JSON"
+    raise ValueError(msg)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if isfinite(number) else _no_number(digits)
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number, parse_float=_finite)
+_TRIES = 10_000
+"""Places in a text where JSON may begin that are tried: each may cost as much time as the text is long."""
+
+
+def loads(text: str) -> Json:
+    """The value of a JSON text; raises `ValueError` for anything else, for NaN and for what is nested too deeply to be read."""
+    try:
+        value: Json = _DECODER.decode(text)
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from error
+    return value
+
+
+def loads_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text; raises `ValueError` for anything else, for numbers too long and for what is nested too deeply to be read."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from error
+
+
+def values_in(text: str, opening: str = "{") -> Iterator[Json]:
+    """The JSON values in `text` that begin with a character of `opening`, in order, whatever stands around them."""
+    at = -1
+    for _ in range(_TRIES):
+        at = min((place for sign in opening if (place := text.find(sign, at + 1)) >= 0), default=-1)
+        if at < 0:
+            return
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            continue
+        yield value
+        at = end - 1
+
+
+def content_key(*parts: object) -> str:
+    """A hash that is equal for equal JSON content, whatever the order of keys (SHA-256, 32 hex digits)."""
+    return hashlib.sha256(_SORTED.encode(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]

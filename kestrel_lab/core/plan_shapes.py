@@ -1,0 +1,310 @@
+"""Plans of four shapes: one after another, side by side, again and again, along the edges of a graph.
+
+What has a limit is a step that grows the plan while it runs: the operations `loop` and `graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final, Literal, cast
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.expressions.conditions import parse
+from kestrel_lab.core.expressions.templates import escape, render
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.step import STEPS, Step
+
+MAX_ROUNDS: Final = 50
+"""Most rounds of a loop."""
+MAX_VISITS: Final = 200
+"""Most visits of the nodes of a graph with cycles, all together."""
+
+AtLimit = Literal["fail", "continue"]
+"""What a loop or a graph does when its limit is reached: the run fails, or goes on with what there is and says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A step that has its place in a shape: what it waits for comes from there."""
+
+    step: Step
+    fed: bool = False
+    """Whether it is also given what those before it make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A way from one node of a graph to another."""
+
+    source: str
+    target: str
+    when: str = ""
+    """Condition on artifacts, asked when `source` is done; always followed if empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Steps of a plan, and the artifacts that must be there before them."""
+
+    steps: tuple[Step, ...]
+    artifacts: dict[str, Json] = field(default_factory=dict)
+
+
+def in_sequence(parts: Iterable[Part]) -> Shape:
+    """Each after the one before, and given what that made; if that may be skipped also what was made before it."""
+    steps: list[Step] = []
+    left: tuple[str, ...] = ()
+    for part in parts:
+        step = _wanting(part.step, left if part.fed else (), [steps[-1].id] if steps else [])
+        left = (*left, *step.produces) if step.when else step.produces
+        steps.append(step)
+    return Shape(tuple(steps))
+
+
+def side_by_side(parts: Sequence[Part], join: Part | None = None) -> Shape:
+    """All at once; then `join`, which is given what all of them made."""
+    steps = tuple(part.step for part in parts)
+    if join is None:
+        return Shape(steps)
+    made = tuple(name for step in steps for name in step.produces)
+    return Shape((*steps, _wanting(join.step, made if join.fed else (), [step.id for step in steps])))
+
+
+def repeated(
+    parts: Sequence[Part],
+    *,
+    until: str,
+    limit: int,
+    state: Mapping[str, Json] | None = None,
+    at_limit: AtLimit = "fail",
+    result: str = "",
+    name: str = "loop",
+) -> Shape:
+    """The parts in sequence, again and again until the condition `until` holds, at most `limit` rounds.
+
+    What the parts make is theirs in the next round too; before it is made it is null, or as `state` says. The
+    answer is the artifact `result`, by default what the last part makes. Raises `UsageError` for a condition
+    that cannot be read, and a limit out of bounds.
+    """
+    _check_limit(limit, MAX_ROUNDS)
+    body = tuple(_recurring(step) for step in in_sequence(parts).steps)
+    artifacts = _before(body, state or {})
+    asked_names(until)
+    args: dict[str, Json] = {
+        "body": [step.as_json() for step in body],
+        "until": until,
+        "limit": limit,
+        "at_limit": at_limit,
+        "result": result or body[-1].produces[-1],
+    }
+    return Shape((Step(id=_free(name, body), operation="loop", args=_literal(args)),), artifacts)
+
+
+def along_edges(
+    parts: Sequence[Part],
+    edges: Sequence[Edge],
+    *,
+    start: Sequence[str] = (),
+    state: Mapping[str, Json] | None = None,
+    limit: int | None = None,
+    at_limit: AtLimit = "fail",
+    result: str = "",
+    name: str = "graph",
+) -> Shape:
+    """A node runs if an edge leads to it from a node that ran, and the edge's condition holds.
+
+    Without cycles each node runs at most once, after all that could lead to it, and the answer is what the last
+    ones answered. With cycles nodes run in waves: those to which an edge leads from the wave before; `limit`, then
+    needed, is the most visits of all nodes together, and the answer is the artifact `result` or what the last wave made.
+
+    Args:
+        parts: The nodes, in the order in which they go where more than one may.
+        edges: What leads from one to another.
+        start: Nodes that run first; by default those to which no edge leads.
+        state: Artifacts that are there before the first node; nodes that produce them bring them up to date.
+        limit: Most visits, for graphs with cycles.
+        at_limit: What happens when the limit is reached before no edge leads on.
+        result: The artifact that is the answer, for graphs with cycles.
+        name: Id of the step that grows the nodes, for graphs with cycles.
+
+    Raises:
+        UsageError: for edges from or to nowhere, nodes that cannot be reached, conditions that cannot be read,
+            a cycle without a limit.
+    """
+    nodes = {part.step.id: part for part in parts}
+    targets = {edge.target for edge in edges}
+    first = tuple(start) or tuple(node for node in nodes if node not in targets)
+    _check_edges(nodes, edges, first)
+    into = {node: tuple(edge for edge in edges if edge.target == node) for node in nodes}
+    cycle = _cycle(into)
+    fed = [_fed(part, into[node], nodes) for node, part in nodes.items()]
+    if cycle:
+        if limit is None:
+            msg = f"the graph goes in a circle, {' → '.join(cycle)}: give it a limit, the most visits of its nodes"
+            raise UsageError(msg)
+        _check_limit(limit, MAX_VISITS)
+        body = tuple(map(_recurring, fed))
+        ways: list[Json] = [{"source": edge.source, "target": edge.target, "when": edge.when} for edge in edges]
+        args: dict[str, Json] = {
+            "nodes": [step.as_json() for step in body],
+            "edges": ways,
+            "start": list(first),
+            "limit": limit,
+            "at_limit": at_limit,
+            "result": result,
+        }
+        return Shape((Step(id=_free(name, body), operation="graph", args=_literal(args)),), _before(body, state or {}))
+    if result:
+        msg = "result is for graphs with cycles: here the answer is what the last nodes answer"
+        raise UsageError(msg)
+    given, steps = dict(state or {}), {step.id: step for step in fed}
+    for node in _ordered(into):
+        led = _along(steps[node], () if node in first else into[node], steps)
+        steps[node] = _wanting(led, (made for made in led.produces if made in given))
+    return Shape(tuple(steps[node] for node in _ordered(into)), given)
+
+
+def asked_names(condition: str, known: Collection[str] | None = None) -> tuple[str, ...]:
+    """The artifacts that a condition of a loop or graph asks for, sorted.
+
+    Raises `UsageError` for one that cannot be read, that asks for steps, and for names not in `known`.
+    """
+    names = tuple(sorted(parse(condition).names)) if condition.strip() else ()
+    if STEPS in names:
+        msg = f"condition {condition!r}: in loops and graphs conditions are about artifacts, not about {STEPS!r}"
+        raise UsageError(msg)
+    for name in names:
+        if known is not None and name not in known:
+            msg = f"condition {condition!r}: nothing makes {name!r}; {nearest(name, known)}"
+            raise UsageError(msg)
+    return names
+
+
+def foreseen(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The steps, each with those that it will grow where it is a loop or a graph."""
+    return tuple(found for step in steps for found in (step, *_inside(step)))
+
+
+def outlook(step: Step) -> list[tuple[str, ...]]:
+    """What a loop or a graph will do, in words: for itself and each part its id, stage, work, what comes before it, condition, product."""
+    inside = _inside(step)
+    if not inside:
+        return []
+    args = cast("dict[str, Any]", render(dict(step.args), {}))
+    bound = f"at most {args['limit']} " + ("rounds" if step.operation == "loop" else "visits")
+    until = f" until {args['until']}" if "until" in args else ""
+    rows: list[tuple[str, ...]] = [(step.id, step.stage, f"{step.operation}{until}, {bound}", ", ".join(step.depends_on), step.when, "")]
+    for part in inside:
+        ways = [edge for edge in args.get("edges", []) if edge["target"] == part.id]
+        after = ", ".join(dict.fromkeys([*part.depends_on, *(edge["source"] for edge in ways)]))
+        when = " or ".join(edge["when"] or f"after {edge['source']}" for edge in ways if any(way["when"] for way in ways))
+        rows.append((f"{step.id} › {part.id}", part.stage, part.work, after, part.when or when, ", ".join(part.produces)))
+    return rows
+
+
+def _inside(step: Step) -> tuple[Step, ...]:
+    if step.operation not in ("loop", "graph"):
+        return ()
+    args = cast("dict[str, list[dict[str, Json]]]", render(dict(step.args), {}))
+    key = "body" if step.operation == "loop" else "nodes"
+    return tuple(Step.from_json(item) for item in args[key]) if "round" not in args and "turn" not in args else ()
+
+
+def _wanting(step: Step, names: Iterable[str], after: Iterable[str] = ()) -> Step:
+    """The step, consuming these as well, and after these as well."""
+    return replace(
+        step, consumes=tuple(dict.fromkeys((*step.consumes, *names))), depends_on=tuple(dict.fromkeys((*step.depends_on, *after)))
+    )
+
+
+def _recurring(step: Step) -> Step:
+    """The step, refused if it cannot be done again and again."""
+    if step.after_failure:
+        msg = f"step {step.id!r}: after_failure is for steps that run once, not for loops and graphs with cycles"
+        raise UsageError(msg)
+    asked_names(step.when)
+    return step
+
+
+def _fed(part: Part, into: Sequence[Edge], nodes: Mapping[str, Part]) -> Step:
+    if part.step.depends_on or part.step.after_failure:
+        msg = f"node {part.step.id!r} has depends_on or after_failure: in a graph the edges say what comes after what"
+        raise UsageError(msg)
+    asked_names(part.step.when)
+    made = (name for edge in into for name in nodes[edge.source].step.produces)
+    return _wanting(part.step, made if part.fed else ())
+
+
+def _along(step: Step, into: Sequence[Edge], before: Mapping[str, Step]) -> Step:
+    """The step, run only if an edge leads to it from a step that ran."""
+    ways = []
+    for edge in into:
+        ran = f"not {STEPS}.{edge.source}.skipped" if before[edge.source].when.strip() else ""
+        ways.append(" and ".join(part for part in (ran, edge.when.strip() and f"({edge.when})") if part))
+    led = "" if "" in ways else ways[0] if len(ways) == 1 else " or ".join(f"({way})" for way in ways)
+    names = (name for edge in into for name in asked_names(edge.when))
+    when = f"({led}) and ({step.when})" if led and step.when.strip() else led or step.when
+    return replace(_wanting(step, names if led else (), (edge.source for edge in into)), when=when)
+
+
+def _before(steps: Iterable[Step], state: Mapping[str, Json]) -> dict[str, Json]:
+    """What there is of the artifacts before the first step that makes them: null, unless the state says more."""
+    return {**{name: None for step in steps for name in step.produces}, **state}
+
+
+def _free(name: str, steps: Iterable[Step]) -> str:
+    """The name, or one like it that no step has."""
+    taken = {step.id for step in steps}
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _literal(args: dict[str, Json]) -> dict[str, Json]:
+    return cast("dict[str, Json]", escape(args))
+
+
+def _check_limit(limit: int, most: int) -> None:
+    if not 1 <= limit <= most:
+        msg = f"the limit must be from 1 to {most}, not {limit}"
+        raise UsageError(msg)
+
+
+def _check_edges(nodes: Mapping[str, Part], edges: Iterable[Edge], first: Sequence[str]) -> None:
+    found = tuple(edges)
+    for name in (*first, *(end for edge in found for end in (edge.source, edge.target))):
+        if name not in nodes:
+            msg = f"there is no node {name!r}; {nearest(name, nodes)}"
+            raise UsageError(msg)
+    if not first:
+        msg = "an edge leads to every node, so that none is the first: name it under start"
+        raise UsageError(msg)
+    reached: set[str] = set()
+    todo = list(first)
+    while todo:
+        name = todo.pop()
+        if name not in reached:
+            reached.add(name)
+            todo += [edge.target for edge in found if edge.source == name]
+    if lost := [name for name in nodes if name not in reached]:
+        msg = f"no way leads from the start to {', '.join(map(repr, lost))}"
+        raise UsageError(msg)
+
+
+def _cycle(into: Mapping[str, Sequence[Edge]]) -> list[str]:
+    """Nodes that lead to each other in a circle, the first again at the end; empty if there are none."""
+    try:
+        TopologicalSorter({node: [edge.source for edge in ways] for node, ways in into.items()}).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def _ordered(into: Mapping[str, Sequence[Edge]]) -> list[str]:
+    """The nodes, each after all that lead to it and otherwise as they are written."""
+    found: list[str] = []
+    while len(found) < len(into):
+        found.append(next(node for node in into if node not in found and all(edge.source in found for edge in into[node])))
+    return found

@@ -1,0 +1,118 @@
+"""How far a run may go."""
+
+import itertools
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+
+MAX_TOOL_CALLS_PER_TURN = 5
+"""Tool calls of one model turn that are carried out; further ones are answered with an error."""
+
+_COUNTED = ("cycles", "tokens", "messages", "calls_per_turn", "steps_at_once")
+_ALWAYS = ("calls_per_turn", "steps_at_once")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds of one run; reaching one ends it FAILED with the limit as reason and what it has so far.
+
+    `None` means no bound. Raises `UsageError` for a bound that is not positive, or not whole where things are counted.
+    """
+
+    cycles: int | None = 20
+    """Model turns, over all steps."""
+    cost_usd: float | None = 1.0
+    seconds: float | None = 300.0
+    """Working time: waiting does not count, be it for a person, for a turn at a model's endpoint, or between attempts."""
+    tokens: int | None = None
+    """Tokens read and written."""
+    calls_per_turn: int = MAX_TOOL_CALLS_PER_TURN
+    steps_at_once: int = 8
+    """Steps of a plan that are worked on together."""
+    wall_seconds: float | None = None
+    """All the time a session has the run open, waiting included."""
+    model_seconds: float | None = 600.0
+    """Seconds of one model call, to the end of its answer. A call that takes longer has failed, as one whose endpoint is
+    away has; it is asked again as such a call is, and does not end the run by itself."""
+    messages: int | None = None
+    """Messages of its conversations, over all steps: what is told to models, what they say, what tools answer."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.as_json().items():
+            kind, wanted = (int, "whole number") if name in _COUNTED else (int | float, "number")
+            if value is None and name not in _ALWAYS:
+                continue
+            if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
+                msg = f"limit {name!r} must be a positive {wanted}{' or None' if name != 'calls_per_turn' else ''}, not {value!r}"
+                raise UsageError(msg)
+
+    def as_json(self) -> dict[str, Json]:
+        """The same as a JSON object."""
+        return {name: getattr(self, name) for name in _NAMES}
+
+
+_NAMES = tuple(Limits.__dataclass_fields__)
+
+
+# The life of a run as a map of legal transitions; the database enforces the same table.
+
+
+class RunStatus(StrEnum):
+    """Where a run stands."""
+
+    PLANNING = "PLANNING"
+    EXECUTING = "EXECUTING"
+    WAITING_APPROVAL = "WAITING_APPROVAL"
+    COMPLETE = "COMPLETE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing may follow."""
+        return self in TERMINAL
+
+
+INTERRUPTED = "INTERRUPTED"
+"""Shown of a run that could go on and that nobody works on. It is no state: in the log such a run stays in the one it was left in."""
+TERMINAL = frozenset({RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.CANCELLED})
+
+TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.PLANNING: frozenset({RunStatus.EXECUTING, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.EXECUTING: frozenset({RunStatus.WAITING_APPROVAL, RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.WAITING_APPROVAL: frozenset({RunStatus.EXECUTING, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.COMPLETE: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.CANCELLED: frozenset(),
+}
+
+
+# Names for runs, calls and events that sort by time and never repeat.
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_run_id(now: float | None = None) -> str:
+    """A short id such as `r6a1x9k-7q4dm2`: seconds since 2020 in base 32, then 30 random bits."""
+    seconds = int((time.time() if now is None else now) - 1_577_836_800)
+    return f"r{_base32(seconds, 6)}-{_base32(secrets.randbits(30), 6)}"
+
+
+def counter(prefix: str) -> Callable[[], str]:
+    """A function that gives `prefix1`, `prefix2`, and so on."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers)}"
+
+
+def _base32(number: int, width: int) -> str:
+    digits = []
+    while number:
+        number, rest = divmod(number, 32)
+        digits.append(_ALPHABET[rest])
+    return "".join(reversed(digits)).rjust(width, "0")

@@ -1,0 +1,1 @@
+"""YAML read strictly, validated with line and column, and written."""

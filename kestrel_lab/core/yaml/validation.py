@@ -1,0 +1,148 @@
+"""A YAML file read into a pydantic model, and every mistake told with file, line, key and what would be right."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.yaml.reader import Where, YamlFile
+
+MAX_REPORTED: Final = 40
+"""Mistakes told at once."""
+
+_T = TypeVar("_T")
+_Entry = TypeVar("_Entry", bound=BaseModel)
+
+
+class Entry(BaseModel):
+    """A mapping of a file: no key that is not known, no value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def checked(document: YamlFile, kind: type[_Entry]) -> _Entry:
+    """The document as a `kind`; raises `UsageError`, one line for each mistake, in the order of the file."""
+    try:
+        return kind.model_validate(document.value)
+    except ValidationError as error:
+        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
+        raise UsageError(joined(f"{document.place(detail['loc'])}: {_explained(kind, detail)}" for detail in details)) from error
+
+
+def salvaged(document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]) -> _Entry | None:
+    """The document as a `kind`; its mistakes become problems, and what is right of it is returned for further looks.
+
+    Keys that are wrong are left out, and where one that is needed is missing the one of `stand_ins` takes its place,
+    so that everything keeps the place it is written at. `None` when that is of no use.
+    """
+    value = copy.deepcopy(document.value)
+    for again in range(_ROUNDS):
+        try:
+            return kind.model_validate(value)
+        except ValidationError as error:
+            details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
+        if not again:  # what is found later is only wrong with what was left out or put in
+            problems += [f"{document.place(detail['loc'])}: {_explained(kind, detail)}" for detail in details]
+        if not isinstance(value, dict):
+            value = {}
+        for detail in reversed(details):
+            _mend(value, detail["loc"], detail["type"], stand_ins)
+    return None
+
+
+_ROUNDS: Final = 6
+
+
+def _mend(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> None:
+    """Take the value at `loc` away, or put something in where one is missing."""
+    within: list[tuple[Any, Any]] = []
+    inside: Any = value
+    part: Any
+    for part in loc:
+        if (isinstance(inside, dict) and part in inside) or (isinstance(inside, list) and isinstance(part, int) and part < len(inside)):
+            within.append((inside, part))
+            inside = inside[part]
+        elif isinstance(inside, dict) and error == "missing":
+            inside[str(part)] = copy.deepcopy(stand_ins.get(str(part)))
+            return
+    if within and error in _NOT_A_MAPPING:
+        holder, part = within[-1]
+        holder[part] = {}
+        return
+    while within:
+        holder, part = within.pop()
+        if isinstance(holder, dict):
+            holder.pop(part, None)
+            return
+
+
+def attempt(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
+    """What `make` returns; a `UsageError` of it becomes one more problem, with its place."""
+    try:
+        return make()
+    except UsageError as error:
+        problems.append(f"{document.place(where)}: {error}")
+        return None
+
+
+def joined(problems: Iterable[str]) -> str:
+    """One line for each problem, the first `MAX_REPORTED` of them."""
+    lines = list(problems)
+    more = [f"… and {len(lines) - MAX_REPORTED} more"] if len(lines) > MAX_REPORTED else []
+    return "\n".join(lines[:MAX_REPORTED] + more)
+
+
+_NOT_A_MAPPING: Final = ("model_type", "dict_type", "model_attributes_type")
+_TYPES: Final = {"int_type": "a whole number", "float_type": "a number", "list_type": "a list", "bool_type": "true or false"}
+
+
+def _explained(kind: type[BaseModel], detail: ErrorDetails) -> str:
+    error, value = detail["type"], detail["input"]
+    if error == "extra_forbidden":
+        return f"unknown key; {nearest(str(detail['loc'][-1]), _keys(kind, detail['loc'][:-1]))}"
+    if error == "missing":
+        return "is missing"
+    if error in _NOT_A_MAPPING:
+        return f"must be a mapping of keys to values, not {_quoted(value)}"
+    if error == "string_type":
+        hint = "; put it in quotes" if isinstance(value, int | float) else ""
+        return f"must be text, not {_quoted(value)}{hint}"
+    if error in _TYPES:
+        return f"must be {_TYPES[error]}, not {_quoted(value)}"
+    if error in ("too_short", "string_too_short"):
+        return "must not be empty"
+    return f"{detail['msg'].replace('Input should', 'must')}, not {_quoted(value)}"
+
+
+def _keys(kind: type[BaseModel], where: Where) -> list[str]:
+    """The keys that the mapping at `where` may have."""
+    inside: list[Any] = [kind]
+    for part in where:
+        fields = [_written(model) for annotation in inside for model in _models(annotation)]
+        inside = [found[part] for found in fields if part in found] or inside
+    return sorted({str(name) for annotation in inside for model in _models(annotation) for name in _written(model)})
+
+
+def _written(model: type[BaseModel]) -> dict[str | int, Any]:
+    """What each key of the model may hold."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a value of the annotated type may hold, within lists and mappings too."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        return
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def _quoted(value: object) -> str:
+    return "nothing" if value is None else one_line(repr(value), 60)

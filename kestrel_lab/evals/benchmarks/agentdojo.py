@@ -1,0 +1,287 @@
+"""Tasks of AgentDojo (package `agentdojo`), with or without an attack, through our loop, with its tools and its scorers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, Final
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
+from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.protocols import Approver, Check, Trial
+from kestrel_lab.core.scores import Score
+from kestrel_lab.evals.benchmarks.calls import calls_by_turn
+from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
+from kestrel_lab.evals.suite import MOST, Scenario, Suite
+from kestrel_lab.runtime.security.containment import read_mode
+from kestrel_lab.tools.arguments import SchemaArguments
+from kestrel_lab.tools.tool import Tool
+
+VERSION: Final = "v1.2.2"
+"""The version of the benchmark's tasks, unless another is asked for."""
+UTILITY: Final = "user task done"
+RESISTED: Final = "attack resisted"
+"""The two scores of a trial under attack, as `EvalResult.scores` names them."""
+_PACKAGE: Final = "agentdojo"
+_QUESTIONS: Final = ("get_", "read_", "search_", "list_", "check_")
+_TELL_NOTHING: Final = frozenset({"get_current_day"})
+_PIPELINE: Final = f"{_PACKAGE}.agent_pipeline"
+
+
+def load_agentdojo(
+    suite: str,
+    *,
+    attack: str | None = None,
+    limit: int | None = None,
+    target: str = "local",
+    version: str = VERSION,
+    containment: str = "off",
+    person: bool = False,
+) -> Suite:
+    """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`; needs `pip install --no-deps agentdojo`.
+
+    With an `attack`, such as `important_instructions`, there is a scenario for each user task with each injection task; `limit`
+    takes the first of them. A trial then has two scores, apart in `EvalResult.scores`: `user task done`, the benchmark's utility,
+    and `attack resisted`, which fails where the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo
+    knows it, for attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
+    others', unless it is what is measured (see `evals.injection`); with a `person`
+    somebody is there when a call must be asked about, who allows exactly the calls of the benchmark's own solution.
+
+    Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
+    """
+    if limit is not None and not 1 <= limit <= MOST:
+        msg = f"agentdojo:{suite}: a limit is at least 1, not {limit}"
+        if limit > MOST:
+            msg = f"agentdojo:{suite}: a limit is at most {MOST:,}; leave it out for all"
+        raise UsageError(msg)
+    _, release = installed(_PACKAGE, _PACKAGE)
+    tasks = suite_tasks(suite, version)
+    held = read_mode(containment)
+    if attack is not None:
+        _require_attack(attack, target)
+    injections = list(tasks.injection_tasks) if attack is not None else [""]
+    made = (
+        Situation(
+            suite=suite, task=user, injection=injection, attack=attack or "", target=target, version=version, release=release, person=person
+        )
+        for user in tasks.user_tasks
+        for injection in injections
+    )
+    return Suite(name=f"agentdojo:{suite}", scenarios=tuple(_scenario(situation, held) for situation in islice(made, limit)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """A user's task in the world of its suite, and what an attacker has put there."""
+
+    suite: str
+    task: str
+    injection: str
+    """The attacker's task; empty where there is no attack."""
+    attack: str
+    target: str
+    version: str
+    """Of the benchmark's tasks."""
+    release: str
+    """Of the package."""
+    person: bool = False
+    """Whether somebody is asked who allows what the task needs."""
+
+    @property
+    def instructions(self) -> str:
+        """The benchmark's own system message."""
+        return _system_message()
+
+    def definition(self) -> dict[str, Json]:
+        """Every name that tells it from another."""
+        # Who is asked is left out where it is nobody, so that results stored before anybody was still stand.
+        names = (name for name in type(self).__dataclass_fields__ if name != "person" or self.person)
+        return {name: getattr(self, name) for name in names}
+
+    def open(self) -> World:
+        """The world before the user's task, with the injections in it."""
+        tasks = suite_tasks(self.suite, self.version)
+        state = _pristine(replace(self, person=False)).model_copy(deep=True)
+        state = tasks.user_tasks[self.task].init_environment(state)
+        return World(situation=self, state=state, before=state.model_copy(deep=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """The state of one trial."""
+
+    situation: Situation
+    state: Any
+    before: Any
+    """A copy of the state at the beginning."""
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The suite's tools, working on this state."""
+        runtime, write = _parts().functions_runtime, _parts().tool_execution.tool_result_to_str
+        functions = suite_tasks(self.situation.suite, self.situation.version).tools
+        run = runtime.FunctionsRuntime(functions).run_function
+        return [_tool(function, partial(_answered, run, write, self.state, function.name)) for function in functions]
+
+    @property
+    def approver(self) -> Approver | None:
+        """Somebody who knows what the user's task needs; `None` where nobody is to be asked."""
+        if not self.situation.person:
+            return None
+        task = suite_tasks(self.situation.suite, self.situation.version).user_tasks[self.situation.task]
+        needed = {content_key(call.function, dict(call.args)) for call in task.ground_truth(self.before)}
+
+        async def decide(asked: ApprovalAsked) -> ApprovalGiven:
+            granted = content_key(asked.tool, asked.args) in needed
+            return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule")
+
+        return decide
+
+    def judge(self, task: Any, method: str, trial: Trial) -> bool:
+        """What the task's own `METHOD_from_traces` says, or where it says nothing its `METHOD`."""
+        asked = [call for turn in calls_by_turn(trial.records, denied=False) for step in turn for call in step]
+        traces = [_parts().functions_runtime.FunctionCall(function=call.tool, args=call.args) for call in asked]
+        found = getattr(task, f"{method}_from_traces")(trial.answer, self.before, self.state, traces)
+        return bool(getattr(task, method)(trial.answer, self.before, self.state) if found is None else found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskDone:
+    """The user's task was done, as the benchmark's own function judges."""
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return UTILITY
+
+    async def __call__(self, trial: Trial) -> Score:
+        """The opinion of the task's `utility`."""
+        world: World = trial.environment
+        task = suite_tasks(world.situation.suite, world.situation.version).user_tasks[world.situation.task]
+        done = world.judge(task, "utility", trial)
+        return Score(check=self.label, passed=done, value=float(done), reason="" if done else f"{world.situation.task} was not done")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttackResisted:
+    """The attacker's task was not done, as the benchmark's own function judges."""
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return RESISTED
+
+    async def __call__(self, trial: Trial) -> Score:
+        """The opposite of what the injection task's `security` says, which is true of an attack that succeeded."""
+        world: World = trial.environment
+        task = suite_tasks(world.situation.suite, world.situation.version).injection_tasks[world.situation.injection]
+        obeyed = world.judge(task, "security", trial)
+        reason = f"{world.situation.injection} was done: {task.GOAL}" if obeyed else ""
+        return Score(check=self.label, passed=not obeyed, value=float(not obeyed), reason=reason)
+
+
+def _scenario(situation: Situation, containment: str) -> Scenario:
+    checks: tuple[Check, ...] = (TaskDone(), AttackResisted()) if situation.attack else (TaskDone(),)
+    name = "/".join(filter(None, (situation.suite, situation.task, situation.injection)))
+    return Scenario(
+        id=name,
+        goal=suite_tasks(situation.suite, situation.version).user_tasks[situation.task].PROMPT,
+        checks=checks,
+        family=situation.attack or "no attack",
+        environment=situation,
+        containment=containment,
+        limits={"cycles": 30},
+    )
+
+
+def _tool(function: Any, work: Any) -> Tool:
+    return Tool(
+        name=function.name,
+        description=function.description,
+        function=work,
+        arguments=SchemaArguments(tool=function.name, schema=function.parameters.model_json_schema()),
+        danger=Danger.LOW,
+        parallel_safe=False,
+        reads=_reads(function),
+        reaches=_reaches(function),
+    )
+
+
+def _reads(function: Any) -> tuple[str, ...]:
+    """What an answer may hold: all that is in the world is the user's, and all of it can have been written by others, but the date."""
+    return () if function.name in _TELL_NOTHING else ("private", "untrusted")
+
+
+def _reaches(function: Any) -> str:
+    """How far a call reaches: what is called like a question changes nothing, all else acts in the user's name."""
+    if not function.name.startswith(_QUESTIONS):
+        return "others"
+    return "address" if "url" in function.parameters.model_json_schema().get("properties", {}) else "nothing"
+
+
+def _answered(run: Any, write: Any, state: Any, name: str, /, **args: Any) -> str:
+    answer, _ = run(state, name, args, raise_on_error=True)
+    return str(write(answer))
+
+
+@lru_cache(maxsize=256)
+def _pristine(situation: Situation) -> Any:
+    """The state with the injections in it; only ever copied."""
+    tasks = suite_tasks(situation.suite, situation.version)
+    if not situation.attack:
+        return tasks.load_and_inject_default_environment({})
+    attack = _attack(situation.suite, situation.version, situation.attack, situation.target)
+    injections = attack.attack(tasks.user_tasks[situation.task], tasks.injection_tasks[situation.injection])
+    return tasks.load_and_inject_default_environment(injections)
+
+
+@cache
+def _attack(suite: str, version: str, attack: str, target: str) -> Any:
+    return _parts().attack_registry.ATTACKS[attack](suite_tasks(suite, version), SimpleNamespace(name=target))
+
+
+def _require_attack(attack: str, target: str) -> None:
+    known = {name for name, kind in _parts().attack_registry.ATTACKS.items() if not kind.is_dos_attack}
+    if attack not in known:
+        msg = f"agentdojo has no attack {attack!r} with an injection task; {nearest(attack, known)}"
+        raise UsageError(msg)
+    names = _parts().models.MODEL_NAMES
+    if not any(name in target for name in names):
+        msg = f"agentdojo knows no model {target!r} that an attack could address; {nearest(target, names)}"
+        raise UsageError(msg)
+
+
+def suite_tasks(suite: str, version: str) -> Any:
+    """The package's own suite, with its tasks and tools; raises `UsageError` if there is none."""
+    versions = _parts().load_suites._SUITES
+    if version not in versions:
+        msg = f"agentdojo has no version {version!r}; {nearest(version, versions)}"
+        raise UsageError(msg)
+    if suite not in versions[version]:
+        msg = f"agentdojo has no suite {suite!r}; {nearest(suite, versions[version])}"
+        raise UsageError(msg)
+    return versions[version][suite]
+
+
+@cache
+def _system_message() -> str:
+    import yaml
+
+    folder, _ = installed(_PACKAGE, _PACKAGE)
+    text = (folder / "data" / "system_messages.yaml").read_text(encoding="utf-8")
+    return str(yaml.safe_load(text)["default"])
+
+
+@cache
+def _parts() -> SimpleNamespace:
+    """The modules of the package that are used here, by their last names."""
+    names = ("task_suite.load_suites", "functions_runtime", "attacks.attack_registry", "models", "agent_pipeline.tool_execution")
+    # The one thing wanted of a provider's client there is the name it gives to calls without one.
+    google = {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}
+    stand_ins: dict[str, dict[str, object]] = {_PIPELINE: {}, f"{_PIPELINE}.llms": {}, f"{_PIPELINE}.llms.google_llm": {**google}}
+    modules = import_parts(_PACKAGE, [f"{_PACKAGE}.{name}" for name in names], in_place_of=stand_ins)
+    return SimpleNamespace(**{name.rpartition(".")[2]: module for name, module in zip(names, modules, strict=True)})

@@ -1,0 +1,1 @@
+"""Commits compared: worktrees, interleaved trials, history, bisection."""

@@ -1,0 +1,213 @@
+"""Find the first commit at which a metric is worse, by trials made where they decide most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.commits.bisect_result import BisectResult, TriedCommit
+from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH, CommitTrials, Crew, Place, place_of_suite
+from kestrel_lab.evals.execution.reuse import Reuse
+from kestrel_lab.evals.execution.runner import plan_trials
+from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.git import Commit, line_between
+from kestrel_lab.evals.stats.noisy_bisect import Bisection, Values
+from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
+from kestrel_lab.evals.summaries.metric_values import Observed, observed
+from kestrel_lab.runtime.options import checked
+from kestrel_lab.runtime.session import Session
+
+MAX_ROUNDS: Final = 200
+"""Rounds of trials at one commit; what so many cannot decide is left open."""
+
+
+@checked
+async def find_first_bad(
+    session: Session,
+    suite: str | Path,
+    good: str,
+    bad: str,
+    *,
+    metric: str = "success_rate",
+    margin: float = 0.05,
+    max_trials: int = 500,
+    alpha: float = 0.05,
+    configs: Sequence[str] | None = None,
+    reporter: Reporter | None = None,
+) -> BisectResult:
+    """Find the first commit after `good`, up to `bad`, at which `metric` is worse by more than `margin`.
+
+    Rounds of trials, one of each scenario and configuration, are added until a sequential paired test can decide,
+    commit by commit, by binary search along first parents; `bisection` says how. The commit named is wrong with
+    probability `alpha` at most, over all steps together; this speaks of these scenarios. Shares such as
+    `success_rate` are compared by their difference, other metrics by which trial of a pair is worse by more than
+    `margin` times. A trial that broke says nothing; to look for those, take the metric `error_rate`. A commit
+    that cannot be run, or where all trials break, is skipped.
+
+    `max_trials` bounds the trials made now. Every trial is stored at once and used again, so a search that was
+    stopped or ran out of trials goes on where it was when it is asked for again. Raises `UsageError` for commits
+    that are not in one line, for a first or last commit that cannot be run, and for bounds that are none.
+    """
+    look = observed(metric)
+    if not (0 < alpha < 0.5 and 0 <= margin < 1 and max_trials >= 1):
+        msg = f"alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not {alpha}, {margin} and {max_trials}"
+        raise UsageError(msg)
+    place = place_of_suite(session, suite, configs=configs, epochs=1)
+    line = await line_between(place.repository, good, bad)
+    absolute, even, factor = look.worsening(margin)
+    heaviest = max(scenario.weight for scenario in place.suite.scenarios)
+    search = Bisection(
+        last=len(line) - 1,
+        worsening=lambda before, after: look.worsened(before, after, factor),
+        margin=absolute,
+        even=even,
+        alpha=alpha,
+        weights={_key(s.id, c.name): s.weight / heaviest for s in place.suite.scenarios for c in place.suite.configs},
+    )
+    trials = _Trials(session=session, place=place, line=line, look=look, search=search, budget=max_trials, reporter=reporter)
+    async with Crew(session, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
+        ended = await trials.run(crew)
+    return BisectResult(
+        suite=place.suite, metric=metric, margin=margin, alpha=alpha, commits=tuple(line), phase=search.phase, good=search.good, bad=search.bad,
+        tried=tuple(trials.tried()), made=trials.made, reused=trials.reused, ended=ended,
+    )  # fmt: skip
+
+
+@dataclass(kw_only=True, slots=True)
+class _Trials:
+    """The trials of a search: made, or found in the store, round by round."""
+
+    session: Session
+    place: Place
+    line: list[Commit]
+    look: Observed
+    search: Bisection
+    budget: int
+    reporter: Reporter | None
+    made: int = 0
+    reused: int = 0
+    _planned: list[Ask] = field(default_factory=list)
+    _works: dict[int, CommitTrials] = field(default_factory=dict)
+    _stored: dict[str, EvalRow] = field(default_factory=dict)
+
+    async def run(self, crew: Crew) -> str:
+        """Add rounds until the search is over; otherwise returns what ended it."""
+        stored = stored_trials(self.session.store, suite=self.place.suite.name)
+        self._stored = {row.key: row for row in stored if row.result["outcome"] != "error"}
+        self.note("")
+        while order := self.search.wanted():
+            missing = sum(len(self._asks(commit, number)) - len(self._there(commit, number)) for commit, number in order)
+            if self.made + missing > self.budget:
+                return f"{self.made} of {self.budget} trials were made, and the next round needs {missing}"
+            if order[0][1] > MAX_ROUNDS:
+                return f"{MAX_ROUNDS} rounds did not decide"
+            await crew.begin([self._work(commit) for commit, number in order if not self._there(commit, number)])
+            # Which commit goes first changes from round to round, so that a slow drift falls on all of them.
+            for commit, number in order if order[0][1] % 2 else reversed(order):
+                ended = await self._round(crew, commit, number)
+                if ended:
+                    return ended
+            self.search.advance()
+        self.session.store.flush()
+        return ""
+
+    def note(self, text: str) -> None:
+        """Tell the reporter how far the search is."""
+        if self.reporter is not None:
+            self.reporter(min(self.made, self.budget), self.budget, one_line(text or self._state(), 200))
+
+    def tried(self) -> list[TriedCommit]:
+        """The commits that were looked at, in order."""
+        return [
+            TriedCommit(
+                place=commit,
+                rows=tuple(self._works[commit].rows) if commit in self._works else (),
+                decided=self.search.decided.get(commit, ""),
+                skipped=self.search.skipped.get(commit, ""),
+                worse_than_good=self.search.seen(0, commit) if commit else 1.0,
+                better_than_bad=self.search.seen(commit, self.search.last) if commit < self.search.last else 1.0,
+            )
+            for commit in sorted(self._works.keys() | self.search.skipped.keys())
+        ]
+
+    def _state(self) -> str:
+        search = self.search
+        if search.phase == "ends":
+            return "is the last commit worse than the first?"
+        if search.phase == "confirm":
+            return f"is {self.line[search.bad].short} worse than the one before it?"
+        return f"{search.bad - search.good} commits left, trying {self.line[search.at].short} {self.line[search.at].subject}"
+
+    async def _round(self, crew: Crew, commit: int, number: int) -> str:
+        """Make or find one round of a commit; returns why the search has to end, if it has to."""
+        work = self._work(commit)
+        asks = self._asks(commit, number)
+        there = self._there(commit, number)
+        missing = [ask for ask in asks if ask.identity.key not in self._stored]
+        work.asks = missing
+        before, why = len(work.rows), ""
+        try:
+            await crew.make(work, missing, self._counter())
+        except UsageError as error:
+            why = str(error).removeprefix(f"{work.title}: ")
+        rows = [*there, *work.rows[before:]]
+        work.rows.extend(there)
+        self.reused += len(there)
+        values = self._values(rows)
+        if not values and not why:
+            broken = next((str(row.result["reason"]) for row in rows if row.result["outcome"] == "error"), "")
+            left_out = next(iter(work.skipped.values()), "")
+            why = (
+                f"every trial broke: {broken}" if broken else f"nothing of the suite can be tried: {left_out or 'the metric has no value'}"
+            )
+        if why:
+            return self._leave_out(commit, why)
+        self.search.add(commit, values)
+        return ""
+
+    def _leave_out(self, commit: int, why: str) -> str:
+        if commit in (0, self.search.last):
+            what = "good" if commit == 0 else "bad"
+            msg = f"the {what} commit {self.line[commit].short} cannot be measured, so there is nothing to compare with: {why}"
+            raise UsageError(msg)
+        if commit in (self.search.good, self.search.bad):
+            return f"{self.line[commit].short} could be run before, but not any more: {one_line(why, 300)}"
+        self.search.skip(commit, why)
+        return ""
+
+    def _counter(self) -> Callable[[EvalRow], None]:
+        def count(_row: EvalRow) -> None:
+            self.made += 1
+            self.note("")
+
+        return count
+
+    def _values(self, rows: Sequence[EvalRow]) -> Values:
+        values = {_key(row.scenario, row.config): self.look.value(row, "exclude") for row in rows}
+        return {key: value for key, value in values.items() if value == value}  # NaN is not equal to itself
+
+    def _work(self, commit: int) -> CommitTrials:
+        if commit not in self._works:
+            found = self.line[commit]
+            self._works[commit] = CommitTrials(
+                name=one_line(found.subject, 40), sha=found.sha, suite=self.place.suite, asks=[], found=Reuse()
+            )
+        return self._works[commit]
+
+    def _there(self, commit: int, number: int) -> list[EvalRow]:
+        """What is stored of a round."""
+        return [self._stored[ask.identity.key] for ask in self._asks(commit, number) if ask.identity.key in self._stored]
+
+    def _asks(self, commit: int, number: int) -> list[Ask]:
+        if not self._planned:
+            self._planned = plan_trials(self.place.suite, code="", git_sha="")
+        return [ask.at(epoch=FIRST_OF_SEARCH + number - 1, sha=self.line[commit].sha) for ask in self._planned]
+
+
+def _key(scenario: str, config: str) -> str:
+    return f"{config}\0{scenario}"

@@ -1,0 +1,208 @@
+"""What a search for the first bad commit found, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.git import Commit
+from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
+from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stats.noisy_bisect import Phase
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.metric_values import observed
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+Verdict = Literal["found", "narrowed", "no fall", "inconclusive"]
+_HEADINGS = ("commit", "value (95 %)", "trials", "p not worse than good", "p not better than bad", "verdict", "subject")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TriedCommit:
+    """One commit that was looked at."""
+
+    place: int
+    """Its number, from the good commit, which is 0."""
+    rows: tuple[EvalRow, ...]
+    decided: Literal["good", "bad", ""]
+    skipped: str
+    """Why it could not be tried."""
+    worse_than_good: float
+    """How often so much evidence is ever seen of a commit that is not worse than the good one."""
+    better_than_bad: float
+    """How often so much evidence is ever seen of a commit that is not better than the bad one."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BisectResult:
+    """The verdict of a search, with everything that led to it."""
+
+    suite: Suite
+    metric: str
+    margin: float
+    alpha: float
+    """How often, at most, such a search names a wrong commit."""
+    commits: tuple[Commit, ...]
+    """From the good to the bad one."""
+    phase: Phase
+    good: int
+    """The last commit known to be good."""
+    bad: int
+    """The first commit known to be bad."""
+    tried: tuple[TriedCommit, ...]
+    made: int
+    reused: int
+    ended: str
+    """What ended the search before it was over."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`found`; `narrowed`, to commits between which nothing can be tried; `no fall`, where the last is not worse; or `inconclusive`."""
+        if self.phase == "found" or self.phase == "narrowed" or self.phase == "no fall":
+            return self.phase
+        return "inconclusive"
+
+    @property
+    def first_bad(self) -> Commit | None:
+        """The first bad commit, if it was found."""
+        return self.commits[self.bad] if self.phase == "found" else None
+
+    @property
+    def candidates(self) -> tuple[Commit, ...]:
+        """The commits of which one is the first bad one, as far as is known; none where there is no fall."""
+        return () if self.phase == "no fall" else self.commits[self.good + 1 : self.bad + 1]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per commit that was looked at: `commit`, `subject`, mean `value` with `low` and `high`, `trials`,
+        `p_worse_than_good` and `p_better_than_bad` (valid whenever one looks), `decided`, and `skipped`, why not tried.
+        """  # noqa: D205  # the columns are the summary
+        records = [
+            {
+                "commit": self.commits[tried.place].sha,
+                "subject": self.commits[tried.place].subject,
+                "value": interval.mean,
+                "low": interval.low,
+                "high": interval.high,
+                "trials": len(tried.rows),
+                "p_worse_than_good": tried.worse_than_good,
+                "p_better_than_bad": tried.better_than_bad,
+                "decided": self._said(tried),
+                "skipped": tried.skipped,
+            }
+            for tried, interval in zip(self.tried, self._intervals, strict=True)
+        ]
+        return shown_frame(records, units=observed(self.metric).units("value", "low", "high"))
+
+    @property
+    def exit_code(self) -> int:
+        """0 when the commit was found, else 1."""
+        return 0 if self.phase == "found" else 1
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        if self.first_bad is not None:
+            return f"FOUND: {_named(self.first_bad)} is the first commit with worse {self.metric}"
+        if self.phase == "no fall":
+            return f"NO FALL: {_named(self.commits[-1])} is not worse than {_named(self.commits[0])} by more than {self._margin} in {self.metric}"
+        if self.phase == "ends":
+            return (
+                f"INCONCLUSIVE: {_named(self.commits[-1])} could not be shown to be worse than {_named(self.commits[0])} in {self.metric}"
+            )
+        first, last = self.candidates[0], self.candidates[-1]
+        where = f"is {_named(last)}" if first == last else f"is between {_named(first)} and {_named(last)} ({len(self.candidates)} commits)"
+        if self.phase == "narrowed":
+            return f"NARROWED: the first commit with worse {self.metric} {where}; what is between cannot be tried"
+        return f"INCONCLUSIVE: the first commit with worse {self.metric} {where}, as far as is known"
+
+    def lines(self) -> list[str]:
+        """What else is to be known: error probability, trials, why it ended, what was skipped."""
+        said = [
+            f"{self.made} trials made, {self.reused} found stored; a wrong commit is named with probability {self.alpha:g} at most; "
+            f"margin {self._margin}; it speaks of these {len(self.suite.scenarios)} scenarios"
+        ]
+        if self.ended:
+            said.append(f"ended because {self.ended}; asked again with more trials (--max-trials) it goes on from here")
+        if self.phase == "confirm":
+            said.append(
+                f"{self.commits[self.bad].short} is worse than the good commit and {self.commits[self.good].short} better than the bad one, "
+                "but it is not shown that one is worse than the other: the metric may have fallen little by little"
+            )
+        said += [f"skipped {_named(self.commits[t.place])}: {one_line(t.skipped, 300)}" for t in self.tried if t.skipped]
+        return said
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """What a person reads: headings, and a row of texts per commit that was looked at."""
+        return _HEADINGS, self._cells()
+
+    def plot(self) -> Figure:
+        """The metric at the commits that were looked at, and where it fell."""
+        points = [(tried.place, interval) for tried, interval in zip(self.tried, self._intervals, strict=True)]
+        marks = []
+        if self.first_bad is not None:
+            look = observed(self.metric)
+            sides = [[row for t in self.tried for row in t.rows if (t.place < self.bad) == before] for before in (True, False)]
+            before, after = (look.interval(rows, "exclude").mean for rows in sides)
+            marks = [Mark(at=self.bad, before=before, after=after, worse=True)]
+        names = [f"{commit.short[:7]}  {one_line(commit.subject, 28)}" for commit in self.commits]
+        title = f"Suite {self.suite.name}: search for the first commit with worse {self.metric.replace('_', ' ')}"
+        return history_figure(title, observed(self.metric), names, [Line(label="commits tried", points=points, marks=marks)])
+
+    def __repr__(self) -> str:
+        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
+        return f"<bisect: {self.headline}>"
+
+    def __str__(self) -> str:
+        rows = ["  " + "  ".join(cell for cell in row if cell) for row in self._cells()]
+        return "\n".join([self.headline, *rows, *(f"  {line}" for line in self.lines())])
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython shows in a terminal."""
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        notes = "".join(map(paragraph_html, self.lines()))
+        return f"{headline_html(self.headline)}{table_html(_HEADINGS, self._cells())}{notes}"
+
+    def _cells(self) -> list[list[str]]:
+        text = observed(self.metric).text
+        return [
+            [
+                self.commits[tried.place].short,
+                text(i.mean) + ("" if math.isnan(i.low) else f" ({text(i.low)} to {text(i.high)})"),
+                str(len(tried.rows)),
+                f"{tried.worse_than_good:.2g}" if tried.place else "",
+                f"{tried.better_than_bad:.2g}" if tried.place < len(self.commits) - 1 else "",
+                self._said(tried),
+                one_line(self.commits[tried.place].subject, 50),
+            ]
+            for tried, i in zip(self.tried, self._intervals, strict=True)
+        ]
+
+    def _said(self, tried: TriedCommit) -> str:
+        if tried.skipped:
+            return "skipped"
+        return {0: "good (given)", len(self.commits) - 1: "bad (given)"}.get(tried.place, tried.decided or "open")
+
+    @property
+    def _margin(self) -> str:
+        return f"{100 * self.margin:g} points" if observed(self.metric).share else f"{100 * self.margin:g} % within a pair of trials"
+
+    @cached_property
+    def _intervals(self) -> list[Interval]:
+        return [observed(self.metric).interval(tried.rows, "exclude") for tried in self.tried]
+
+
+def _named(commit: Commit) -> str:
+    return f"{commit.short} “{one_line(commit.subject, 60)}”"

@@ -1,0 +1,84 @@
+"""Compare two commits: run a suite at each, as far as results are not stored, and say what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.commits.comparison import Comparison
+from kestrel_lab.evals.commits.interleaved_trials import CommitTrials, Crew, Place, measure_in_turns, place_of_suite, plan_commit, teller
+from kestrel_lab.evals.execution.reuse import look_up
+from kestrel_lab.evals.execution.runner import count_rows, plan_trials
+from kestrel_lab.evals.git import nearest_baseline
+from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.runtime.session import Session
+
+__all__ = ["AUTO", "Comparison", "compare"]
+
+AUTO: Final = "auto"
+"""In place of a base: the nearest ancestor on the main branch that has results."""
+
+
+async def compare(
+    session: Session,
+    base: str,
+    head: str,
+    *,
+    suite: str | Path,
+    configs: Sequence[str] | None = None,
+    epochs: int | None = None,
+    reporter: Reporter | None = None,
+    margin: float = 0.05,
+    own_suite: bool = False,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+) -> Comparison:
+    """Run the suite file, as it is now, against the code of two commits and compare what comes out.
+
+    Each commit is checked out in a worktree of its own, where folders, tools, instructions and scripts that
+    the suite names are found; the user's files, index and HEAD are not touched. Trials stored for equal
+    commit, scenario and configuration are not made again. The two commits take turns epoch by epoch, so that
+    a slow hour of a provider falls on both. `margin` is how large a change still counts as none. `base` may be
+    `auto` (`AUTO`). With `own_suite` each commit runs the suite file that it has itself. `scenarios`, `families` and `tags` cut the suite down, see `Suite.select`.
+
+    Raises `UsageError` for commits that do not exist or are the same, a suite outside a git repository, and
+    what a commit cannot run.
+    """
+    place = place_of_suite(session, suite, configs=configs, epochs=epochs, scenarios=scenarios, families=families, tags=tags)
+    names = {base: await _baseline(session, place, head) if base == AUTO else base, head: head}
+    works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]
+    if works[0].sha == works[1].sha:
+        msg = f"{base} and {head} are the same commit {works[0].sha[:10]}: there is nothing to compare"
+        raise UsageError(msg)
+    for work in works:
+        if work.broken:
+            msg = f"{work.title}: {work.broken}"
+            raise UsageError(msg)
+    await _measure(session, place, works, reporter)
+    return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
+
+
+async def _measure(session: Session, place: Place, works: list[CommitTrials], reporter: Reporter | None) -> None:
+    stored = [row for work in works for row in work.found.rows.values()]
+    count = count_rows(reporter, sum(len(work.asks) for work in works), stored)
+    async with Crew(session, place, teller(reporter, works)) as crew:
+        await measure_in_turns(session, works, crew, count, strict=True)
+
+
+async def _baseline(session: Session, place: Place, head: str) -> str:
+    """The hash of the commit that `auto` stands for."""
+    tried = {row.git_sha for row in stored_trials(session.store, suite=place.suite.name)}
+
+    def has_results(sha: str) -> bool:
+        if sha not in tried:
+            return False
+        first_epoch = plan_trials(place.suite.select(epochs=1), code=sha, git_sha=sha)
+        return len(look_up(session.store, place.suite, first_epoch).rows) == len(first_epoch)
+
+    commit, _ = await nearest_baseline(place.repository, head, has_results)
+    return commit.sha

@@ -1,0 +1,438 @@
+"""A suite at two commits, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.reports.comparison_page import comparison_page
+from kestrel_lab.evals.reports.gates import GateReport, decide, decide_change
+from kestrel_lab.evals.reports.junit import write_junit
+from kestrel_lab.evals.reports.pull_request import comparison_markdown
+from kestrel_lab.evals.reports.test_cases import groups
+from kestrel_lab.evals.reports.transcripts import Transcripts
+from kestrel_lab.evals.stats.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import CountErrors, Suite
+from kestrel_lab.evals.summaries.result_table import labelled, with_unit
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# Which trials of two sides were made side by side, so that their times can be compared.
+
+_APART = "not compared: the trials of both sides were not made side by side (stored before, or one side after the other)"
+_TOO_FEW = "not compared: it takes three rounds made side by side or more, of which the first is a warm-up; ask for more epochs"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rounds:
+    """Epochs in which both sides took turns."""
+
+    epochs: frozenset[int] = frozenset()
+    note: str = ""
+    """Why there are none."""
+
+
+def side_by_side(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> Rounds:
+    """The epochs over which times of one configuration can be compared, or why they cannot.
+
+    An epoch counts when nothing was measured between its trials of one side and those of the other. The first that
+    counts is a warm-up: imports, connections and caches of all kinds are cold then, for whoever goes first most. What
+    is left must be two epochs or more, and neither side may have gone first in all of them: else a machine that gets
+    slower, or faster, would be taken for a change.
+    """
+    blocks = [(at, epoch, side) for side, rows in enumerate((base, head)) for epoch, at in _times(rows).items()]
+    blocks.sort()
+    pairs = [(one[1], one[2]) for one, other in pairwise(blocks) if one[1] == other[1]]
+    counted = pairs[1:]
+    if len(pairs) < 2 and len(blocks) > 2:
+        return Rounds(note=_APART)
+    if len(counted) < 2 or len({first for _, first in counted}) < 2:
+        return Rounds(note=_TOO_FEW)
+    return Rounds(epochs=frozenset(epoch for epoch, _ in counted))
+
+
+def moved_by_round(
+    base: Mapping[tuple[str, int], float], head: Mapping[tuple[str, int], float], weights: Mapping[str, float]
+) -> Sequence[float]:
+    """The weighted mean difference over scenarios in each epoch; values are by scenario and epoch."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for (scenario, epoch), value in head.items():
+        if (scenario, epoch) in base:
+            found.setdefault(epoch, []).append((weights.get(scenario, 1.0), value - base[scenario, epoch]))
+    return [sum(w * d for w, d in pairs) / sum(w for w, _ in pairs) for pairs in found.values()]
+
+
+def by_scenario(values: Mapping[tuple[str, int], float]) -> dict[str, list[float]]:
+    """Values by scenario and epoch as values of each scenario."""
+    found: dict[str, list[float]] = {}
+    for (scenario, _), value in values.items():
+        found.setdefault(scenario, []).append(value)
+    return found
+
+
+def _times(rows: Iterable[EvalRow]) -> dict[int, float]:
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        found.setdefault(row.epoch, []).append(row.created_at)
+    return {epoch: median(times) for epoch, times in found.items()}
+
+
+PRIMARY: Final = "success_rate"
+_PRIMARY_SHARE: Final = 2 / 3
+"""Of the allowance for false alarms; six scenarios that all flip one way still suffice to tell."""
+COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
+"""Metrics compared beside the success rate, over trials that did not break."""
+_SHOWN_FLIPS: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One commit of a comparison."""
+
+    name: str
+    """As the user called it."""
+    sha: str
+    rows: tuple[EvalRow, ...]
+    reused: int = 0
+    """How many rows were stored before."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Scenarios that this commit cannot try, and why."""
+
+    @property
+    def title(self) -> str:
+        """The name with the short hash."""
+        return self.name if self.sha.startswith(self.name) else f"{self.name} ({self.sha[:10]})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison:
+    """What changed from `base` to `head`, with how sure that is."""
+
+    suite: Suite
+    base: Side
+    head: Side
+    margin: float = 0.05
+    """How large a change still counts as none: of the success rate in points, of other metrics relative to base."""
+    store: SessionStore | None = None
+    """Where the runs are, for transcripts in the report."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per configuration and metric.
+
+        `base`, `head`, `difference` (head minus base) with its 95 % interval `low` and `high`, `p`, `p_holm`
+        (adjusted for all configurations and metrics together), `verdict`, `mde` (the smallest difference that
+        four of five such comparisons would find), `scenarios` compared and how many of them are `lower` and
+        `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
+        `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
+        """
+        rows = [
+            {"config": config, "model_kind": self._kinds[config], "metric": metric, **_record(d)}
+            for (config, metric), d in self._differences.items()
+        ]
+        return shown_frame(rows)
+
+    @property
+    def families(self) -> pd.DataFrame:
+        """One row per configuration and family of scenarios: the change of the success rate, as in `frame`.
+
+        Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
+        """
+        rows = [
+            {"config": config, "family": family, "model_kind": self._kinds[config], **_record(d)}
+            for (config, family), d in compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin).items()
+        ]
+        return shown_frame(rows)
+
+    @property
+    def verdict(self) -> Verdict:
+        """`regression`, `improvement`, `stable` or `inconclusive`, by the success rates of all configurations."""
+        return overall([d.verdict for (_, metric), d in self._differences.items() if metric == PRIMARY])
+
+    @property
+    def flips(self) -> pd.DataFrame:
+        """Trials that passed on one side only: `scenario`, `config`, `epoch`, `base`, `head`, `reason` and both run ids."""
+        columns = ["scenario", "config", "epoch", "base", "head", "reason", "base_run", "head_run"]
+        return shown_frame(self._flips, columns=columns)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side, every trial; returns its path."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opened:
+            html = comparison_page(
+                self.headline,
+                self._table() + self._family_table(),
+                self._differences,
+                self._flipped,
+                self._not_flipped(),
+                self._notes(),
+                self.gates() if self.suite.gates else None,
+                Transcripts(*self._stores(opened)),
+            )
+        target.write_text(html, encoding="utf-8")
+        return target
+
+    def gates(self) -> GateReport:
+        """The suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
+        change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items())
+        return GateReport(suite=self.suite.name, decisions=(*decide(self.suite, self.head.rows), *change), notes=tuple(self._notes()))
+
+    def junit(self, path: str | Path) -> Path:
+        """Write JUnit XML of the trials of `head` and of `gates`; returns its path."""
+        return write_junit(path, self.suite.name, [*groups(self.suite, self.head.rows), self.gates().group()])
+
+    def markdown(self, report: str = "") -> str:
+        """A summary for a pull request: what changed and what flipped; `report` is where the HTML page will be found."""
+        cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        heading = (self.verdict, self.base.title, self.head.title, self.suite.name)
+        gates = self.gates() if self.suite.gates else None
+        return comparison_markdown(heading, cells, self._flips, self._notes(), gates, report)
+
+    def __repr__(self) -> str:
+        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
+        return f"<comparison of {self.base.title} and {self.head.title} on suite {self.suite.name}>"
+
+    def __str__(self) -> str:
+        lines = [self.headline, *(f"  {line}" for line in self._lines())]
+        lines += [
+            f"  {f['scenario']} [{f['config']}] epoch {f['epoch']}: {f['base']} → {f['head']}  {f['reason']}"
+            for f in self._flips[:_SHOWN_FLIPS]
+        ]
+        if len(self._flips) > _SHOWN_FLIPS:
+            lines.append(f"  … and {len(self._flips) - _SHOWN_FLIPS} more trials that passed on one side only")
+        lines += [f"  {note}" for note in self._notes()]
+        return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython shows in a terminal."""
+        printer.text(str(self))
+
+    def _table(self) -> str:
+        headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
+        cells = [
+            [labelled(config, self._kinds[config]), with_unit(metric), *_shown(metric, d)]
+            for (config, metric), d in self._differences.items()
+        ]
+        return table_html(headings, cells)
+
+    def _family_table(self) -> str:
+        """Success rates by family, where there are several."""
+        found = compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin)
+        if len({family for _, family in found}) < 2:
+            return ""
+        headings = ["configuration", "family", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
+        cells = [[labelled(config, self._kinds[config]), family, *_shown(PRIMARY, d)] for (config, family), d in found.items()]
+        return f"<h2>Success rate by family</h2>{table_html(headings, cells)}"
+
+    def _repr_html_(self) -> str:
+        flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
+        parts = [headline_html(self.headline), self._table()]
+        if flips:
+            parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
+            parts.append(table_html(["scenario", "configuration", "epoch", "base", "head", "reason"], flips))
+        parts += [paragraph_html(note) for note in self._notes()]
+        return "".join(parts)
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        return {row.config: str(row.result["model_kind"]) for row in (*self.base.rows, *self.head.rows)}
+
+    @cached_property
+    def _differences(self) -> dict[tuple[str, str], Difference]:
+        return compare_rows(self.suite, self.base.rows, self.head.rows, margin=self.margin)
+
+    @cached_property
+    def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
+        before = {(row.scenario, row.config, row.epoch): row for row in self.base.rows}
+        pairs = [(before[key], row) for row in self.head.rows if (key := (row.scenario, row.config, row.epoch)) in before]
+        return [(base, head) for base, head in pairs if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")]
+
+    @cached_property
+    def _flips(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "scenario": head.scenario,
+                "config": head.config,
+                "epoch": head.epoch,
+                "base": base.result["outcome"],
+                "head": head.result["outcome"],
+                "reason": one_line(str(head.result["reason"] or base.result["reason"]), 120),
+                "base_run": base.result["run"],
+                "head_run": head.result["run"],
+            }
+            for base, head in self._flipped
+        ]
+
+    def _not_flipped(self) -> list[EvalRow]:
+        """The other trials of both sides, those that did not pass first."""
+        told = {row.id for pair in self._flipped for row in pair}
+        rest = [row for row in (*self.base.rows, *self.head.rows) if row.id not in told]
+        return sorted(rest, key=lambda row: row.result["outcome"] == "pass")
+
+    def _stores(self, opened: ExitStack) -> list[SessionStore]:
+        """Where transcripts are: a commit that brings a kestrel_lab of its own logged its runs apart."""
+        if self.store is None:
+            return []
+        apart = [self.store.path.parent / "commits" / side.sha[:12] / self.store.path.name for side in (self.base, self.head)]
+        return [self.store, *(opened.enter_context(closing(SessionStore(path))) for path in dict.fromkeys(apart) if path.exists())]
+
+    def _not_compared(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for (_, metric), d in self._differences.items():
+            if d.note and metric not in found.setdefault(d.note, []):
+                found[d.note].append(metric)
+        return found
+
+    @property
+    def headline(self) -> str:
+        """The verdict and what was compared, in one line."""
+        return f"{self.verdict.upper()}: {self.base.title} → {self.head.title}, suite {self.suite.name}"
+
+    def _lines(self) -> Iterable[str]:
+        for (config, metric), d in self._differences.items():
+            base, head, change, p, verdict, mde = _shown(metric, d)
+            yield (
+                f"{labelled(config, self._kinds[config])} {metric}: {base} → {head}, difference {change}, p {p}: "
+                f"{verdict}, smallest detectable {mde}"
+            )
+
+    def _notes(self) -> Iterable[str]:
+        for side in (self.base, self.head):
+            broke = sum(row.result["outcome"] == "error" for row in side.rows)
+            counted = "as failed" if self.suite.count_errors == "fail" else "in no rate"
+            made = f"{side.title}: {len(side.rows)} trials, {side.reused} of them stored before"
+            yield made + (f", {broke} broke (counted {counted})" if broke else "")
+            for scenario, why in side.skipped.items():
+                yield f"{side.title}: scenario {scenario} is left out: {why}"
+        for note, metrics in self._not_compared().items():
+            yield f"{', '.join(metrics)}: {note}."
+        if few := next((d.scenarios for d in self._differences.values() if d.scope == "these scenarios"), None):
+            yield f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these."
+
+
+def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
+    """The difference with its verdict for each configuration and metric, success rates first.
+
+    All are questions asked together: over all of them, a difference that is not there is told in at most one
+    comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made side
+    by side only.
+    """
+    before, after = (_values(rows, suite.count_errors) for rows in (base, head))
+    weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
+    configs = list(dict.fromkeys(row.config for row in (*base, *head)))
+    keys = [(config, metric) for config in configs for metric in (PRIMARY, *COMPARED)]
+    questions = [_question(metric, margin, len(configs)) for _, metric in keys]
+    rounds = {
+        config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs
+    }  # fmt: skip
+    found = [
+        _differ(metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight)
+        for (config, metric), key, question in zip(keys, keys, questions, strict=True)
+    ]
+    return dict(zip(keys, judge_all(found, questions), strict=True))
+
+
+def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
+    """The difference of the success rate with its verdict for each configuration and family, all asked together."""
+    kinds = dict.fromkeys((row.config, str(row.result["family"])) for row in (*base, *head))
+    weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
+    found = []
+    for config, family in kinds:
+        sides = [
+            by_scenario(_values([row for row in rows if row.result["family"] == family], suite.count_errors).get((config, PRIMARY), {}))
+            for rows in (base, head)
+        ]
+        found.append(difference(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
+    judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
+    return dict(zip(kinds, judged, strict=True))
+
+
+def _question(metric: str, margin: float, configs: int) -> Question:
+    if metric == PRIMARY:
+        return Question(better="higher", margin=margin, relative=False, weight=_PRIMARY_SHARE / configs)
+    share = (1 - _PRIMARY_SHARE) / len(COMPARED) / configs
+    return Question(better=METRICS[metric].better, margin=margin, relative=True, least=METRICS[metric].least, weight=share)
+
+
+_Values = dict[tuple[str, int], float]
+"""By scenario and epoch."""
+
+
+def _differ(metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float) -> Difference:
+    if metric == PRIMARY or not METRICS[metric].clock:
+        return difference(by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha)
+    if rounds.note:
+        apart = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+        return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
+    before, after = ({key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after))
+    found = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+    return over_rounds(found, moved_by_round(before, after, weights), alpha=alpha)
+
+
+def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
+    """By configuration and metric; other metrics than the success rate are of trials that did not break."""
+    found: dict[tuple[str, str], _Values] = {}
+    for row in rows:
+        place, broke = (row.scenario, row.epoch), row.result["outcome"] == "error"
+        if not broke or count_errors == "fail":
+            found.setdefault((row.config, PRIMARY), {})[place] = float(row.result["outcome"] == "pass")
+        for metric in () if broke else COMPARED:
+            value = float(cast("float", row.metrics.get(metric, math.nan)))
+            unknown = metric == "cost_estimate" and cast("float", row.metrics.get("unpriced_calls", 0)) > 0
+            if not (math.isnan(value) or unknown):
+                found.setdefault((row.config, metric), {})[place] = value
+    return found
+
+
+def _record(d: Difference) -> dict[str, Any]:
+    return {
+        "base": d.base,
+        "head": d.head,
+        "difference": d.interval.mean,
+        "low": d.interval.low,
+        "high": d.interval.high,
+        "p": d.p,
+        "p_holm": d.p_holm,
+        "verdict": d.verdict,
+        "mde": d.mde,
+        "scenarios": d.scenarios,
+        "lower": d.lower,
+        "higher": d.higher,
+        "scope": d.scope,
+        "test": d.test,
+        "note": d.note,
+    }
+
+
+def _shown(metric: str, d: Difference) -> list[str]:
+    """Base, head, difference with interval, p, verdict, smallest detectable difference, as text."""
+
+    def text(value: float, sign: str = "") -> str:
+        if not math.isfinite(value):
+            return "unknown" if metric == "cost_estimate" and not sign else "–"
+        return f"{100 * value:{sign}.1f} %" if metric == PRIMARY else f"{value:{sign}.4g}"
+
+    change = f"{text(d.interval.mean, '+')} ({text(d.interval.low, '+')} to {text(d.interval.high, '+')})"
+    return [text(d.base), text(d.head), change, text_of_p(d.p_holm), d.verdict, text(d.mde)]
+
+
+def text_of_p(p: float) -> str:
+    """A p value as text; a dash where there is none."""
+    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,0 +1,266 @@
+"""A metric over commits: one row per trial, intervals per commit, and the commits where it steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+from kestrel_lab.core.drawing.matplotlib_figure import png_uri
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.evals.git import Commit
+from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
+from kestrel_lab.evals.stats.change_points import ALPHA, Step, find_steps
+from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.metric_values import Observed, observed, weight_of
+from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled, trial_record
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.page import page
+from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_SHOWN: Final = 40
+"""Commits that a text shows; the frame has all."""
+_HEADINGS: Final = ("commit", "made", "configuration", "value (95 %)", "trials", "broke", "change", "subject")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitRows:
+    """The trials of one commit."""
+
+    commit: Commit
+    rows: tuple[EvalRow, ...]
+    why: str = ""
+    """Why the commit could not be run, or what of it was left out."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class History:
+    """Trials of one suite at several commits, oldest commit first, with one metric looked at."""
+
+    suite: Suite
+    metric: str
+    commits: tuple[CommitRows, ...]
+    notes: tuple[str, ...] = ()
+
+    def of(self, metric: str) -> History:
+        """The same trials with another metric looked at; raises `UsageError` for one that does not exist."""
+        return replace(self, metric=observed(metric).name)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per trial: `commit` (whole hash), `subject`, `committed_at`, and the columns of a result's frame."""
+        records = [
+            {
+                "commit": c.commit.sha,
+                "subject": c.commit.subject,
+                "committed_at": _date(c.commit),
+                **frame_record(trial_record(row, self.suite.count_errors)),
+            }
+            for c in self.commits
+            for row in c.rows
+        ]
+        return shown_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS], units={**UNITS, "committed_at": "UTC"})
+
+    def summary(self) -> pd.DataFrame:
+        """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's mean `value`
+        with its 95 % interval `low` and `high` (clustered by scenario), numbers of `trials`, `scenarios` and
+        `errors`, and `step`: by how much the metric changed from this commit on, missing where it did not step.
+        """  # noqa: D205  # the columns are the summary
+        records = [
+            {
+                "commit": self.commits[place].commit.sha,
+                "subject": self.commits[place].commit.subject,
+                "committed_at": _date(self.commits[place].commit),
+                "config": config,
+                "value": interval.mean,
+                "low": interval.low,
+                "high": interval.high,
+                "trials": len(rows),
+                "scenarios": len({row.scenario for row in rows}),
+                "errors": _broke(rows),
+                "step": step.after - step.before if (step := self._step_at(config, place)) else math.nan,
+            }
+            for config, place, rows, interval in self._points
+        ]
+        return shown_frame(records, units={**self._observed.units("value", "low", "high", "step"), "committed_at": "UTC"})
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per step: `config`, `commit`, `subject`, means `before` and `after`, `p`, and `change`: `better` or `worse`.
+
+        A history without any change shows a step in at most 5 % of cases, over all configurations together.
+        """
+        columns = ["config", "commit", "subject", "before", "after", "p", "change"]
+        records = [
+            (
+                config,
+                self.commits[step.at].commit.sha,
+                self.commits[step.at].commit.subject,
+                step.before,
+                step.after,
+                step.p,
+                self._way(step),
+            )
+            for config, steps in self._steps.items()
+            for step in steps
+        ]
+        return shown_frame(records, columns=columns, units=self._observed.units("before", "after"))
+
+    def plot(self) -> Figure:
+        """The metric at each commit with its interval, and the steps with the means on both sides."""
+        lines = [
+            Line(
+                label=labelled(config, self._kinds[config]),
+                points=[(place, interval) for name, place, _, interval in self._points if name == config],
+                marks=[Mark(at=step.at, before=step.before, after=step.after, worse=self._way(step) == "worse") for step in steps],
+            )
+            for config, steps in self._steps.items()
+        ]
+        names = [f"{c.commit.short[:7]}  {one_line(c.commit.subject, 28)}" for c in self.commits]
+        return history_figure(f"Suite {self.suite.name}: {self._observed.name.replace('_', ' ')} by commit", self._observed, names, lines)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page; returns its path."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        title = f"Suite {self.suite.name}: {self.metric} by commit"
+        image = f'<p><img alt="{escape(title)}" src="{png_uri(self.plot())}"></p>'
+        target.write_text(page(title, f"<h1>{escape(plain(title))}</h1>{image}{self._html(whole=True)}"), encoding="utf-8")
+        return target
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """What a person reads: headings, and a row of texts per commit and configuration, newest last."""
+        return _HEADINGS, self._cells(whole=False)
+
+    @property
+    def headline(self) -> str:
+        """What was looked at, in one line."""
+        trials, tried = sum(len(c.rows) for c in self.commits), sum(bool(c.rows) for c in self.commits)
+        where = f"{tried}" if tried == len(self.commits) else f"{tried} of {len(self.commits)}"
+        return f"suite {self.suite.name}: {self.metric} at {where} commits, {trials} trials"
+
+    def lines(self) -> list[str]:
+        """What is to be said beside the table: steps, and what was left out."""
+        said = [
+            f"step at {commit.short} {one_line(commit.subject, 60)} [{config}]: {self._observed.text(step.before)} → "
+            f"{self._observed.text(step.after)} ({self._way(step)}), p {step.p:.3f}"
+            for config, steps in self._steps.items()
+            for step in steps
+            for commit in (self.commits[step.at].commit,)
+        ]
+        left = [f"{c.commit.short} {one_line(c.commit.subject, 40)}: {one_line(c.why, 300)}" for c in self.commits if c.why]
+        return [*(said or ["no step can be told from chance"]), *left, *self.notes]
+
+    def __repr__(self) -> str:
+        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
+        return f"<{self.headline}>"
+
+    def __str__(self) -> str:
+        rows = ["  " + "  ".join(cell for cell in row if cell) for row in self._cells(whole=False)]
+        return "\n".join([self.headline, *rows, *(f"  {line}" for line in self.lines())])
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython shows in a terminal."""
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return self._html(whole=False)
+
+    def _html(self, *, whole: bool) -> str:
+        notes = "".join(map(paragraph_html, self.lines()))
+        return f"{headline_html(self.headline)}{table_html(_HEADINGS, self._cells(whole=whole))}{notes}"
+
+    def _cells(self, *, whole: bool) -> list[list[str]]:
+        cells = []
+        for config, place, rows, interval in self._points:
+            commit, step = self.commits[place].commit, self._step_at(config, place)
+            text = self._observed.text
+            reach = "" if math.isnan(interval.low) else f" ({text(interval.low)} to {text(interval.high)})"
+            cells.append([
+                commit.short, f"{_date(commit):%Y-%m-%d}", labelled(config, self._kinds[config]), text(interval.mean) + reach,
+                str(len(rows)), str(_broke(rows)), f"step, {self._way(step)}" if step else "", one_line(commit.subject, 50),
+            ])  # fmt: skip
+        return cells if whole else cells[-_SHOWN:]
+
+    def _way(self, step: Step) -> str:
+        return "better" if (step.after > step.before) == (self._observed.better == "higher") else "worse"
+
+    def _step_at(self, config: str, place: int) -> Step | None:
+        return next((step for step in self._steps[config] if step.at == place), None)
+
+    @property
+    def _observed(self) -> Observed:
+        return observed(self.metric)
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        return {row.config: str(row.result["model_kind"]) for c in self.commits for row in c.rows}
+
+    @cached_property
+    def _points(self) -> list[tuple[str, int, list[EvalRow], Interval]]:
+        found = []
+        for place, c in enumerate(self.commits):
+            for config in self._kinds:
+                rows = [row for row in c.rows if row.config == config]
+                if rows:
+                    found.append((config, place, rows, self._observed.interval(rows, self.suite.count_errors)))
+        return found
+
+    @cached_property
+    def _steps(self) -> dict[str, list[Step]]:
+        """Steps by configuration; `at` counts commits of this history."""
+        found: dict[str, list[Step]] = {}
+        for config in self._kinds:
+            rounds = self._rounds(config)
+            places = [place for place, values in enumerate(rounds) if values]
+            steps = find_steps([rounds[place] for place in places], alpha=ALPHA / len(self._kinds))
+            found[config] = [replace(step, at=places[step.at]) for step in steps]
+        return found
+
+    def _rounds(self, config: str) -> list[list[float]]:
+        """For each commit the mean of each of its rounds.
+
+        Each scenario counts by how far it is from its own mean over the history, so that a commit that lacks an easy
+        scenario does not look worse.
+        """
+        values: dict[str, dict[tuple[int, int], float]] = {}
+        weights: dict[str, float] = {}
+        for place, c in enumerate(self.commits):
+            for row in c.rows:
+                value = self._observed.value(row, self.suite.count_errors)
+                if row.config == config and not math.isnan(value):
+                    values.setdefault(row.scenario, {})[place, row.epoch] = value
+                    weights[row.scenario] = weight_of(row)
+        usual = {scenario: fmean(found.values()) for scenario, found in values.items()}
+        level = _weighted((usual[scenario], weights[scenario]) for scenario in usual)
+        rounds: list[list[float]] = [[] for _ in self.commits]
+        for place, epoch in sorted({key for found in values.values() for key in found}):
+            moved = ((found[place, epoch] - usual[s], weights[s]) for s, found in values.items() if (place, epoch) in found)
+            rounds[place].append(level + _weighted(moved))
+        return rounds
+
+
+def _weighted(values: Iterable[tuple[float, float]]) -> float:
+    listed = list(values)
+    total = math.fsum(weight for _, weight in listed)
+    return math.fsum(value * weight for value, weight in listed) / total if total else 0.0
+
+
+def _broke(rows: Iterable[EvalRow]) -> int:
+    return sum(row.result["outcome"] == "error" for row in rows)
+
+
+def _date(commit: Commit) -> datetime:
+    return datetime.fromtimestamp(commit.at, tz=UTC)

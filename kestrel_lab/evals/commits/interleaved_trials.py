@@ -1,0 +1,277 @@
+"""Trials of one suite at several commits, made in turns, as far as they are not stored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.commits.comparison import Side
+from kestrel_lab.evals.commits.worker_pool import Worker, worker
+from kestrel_lab.evals.commits.worktrees import environment_for, worktree
+from kestrel_lab.evals.execution.reuse import Reuse, look_up
+from kestrel_lab.evals.execution.runner import in_order, plan_trials
+from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.stored_trials import EvalRow, store_trial
+from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.session import Session
+
+AT_ONCE: Final = 8
+"""Commits whose processes are kept alive at once."""
+_STARTING: Final = 4
+"""Commits that are checked out and started at the same time."""
+FIRST_OF_SEARCH: Final = MOST_EPOCHS + 1
+"""The first epoch of trials made to search for a bad commit.
+
+They are kept apart: those that made somebody search would favour what was seen in them, and those made until
+something could be decided would tilt an average.
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class CommitTrials:
+    """One commit while it is being measured."""
+
+    name: str
+    """As the user called it."""
+    sha: str
+    suite: Suite
+    asks: list[Ask]
+    found: Reuse
+    own: bool = False
+    """Whether the suite is the one of that commit."""
+    rows: list[EvalRow] = field(default_factory=list)
+    """Trials made now."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Scenarios that it cannot try, and why."""
+    broken: str = ""
+    """Why it cannot be run at all."""
+
+    @property
+    def title(self) -> str:
+        """The commit as messages name it."""
+        return f"{self.name} ({self.sha[:10]})"
+
+    @property
+    def todo(self) -> list[Ask]:
+        """What is not stored, less what this commit cannot try."""
+        if self.broken:
+            return []
+        return [ask for ask in self.asks if ask.identity.key not in self.found.rows and ask.scenario.id not in self.skipped]
+
+    @property
+    def all_rows(self) -> tuple[EvalRow, ...]:
+        """Stored trials and those made now."""
+        return in_order(self.asks, [*self.found.rows.values(), *self.rows])
+
+    def side(self) -> Side:
+        """The commit as one side of a comparison."""
+        return Side(name=self.name, sha=self.sha, rows=self.all_rows, reused=len(self.found.rows), skipped=self.skipped)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """A suite file, as it is now, in its repository."""
+
+    path: Path
+    suite: Suite
+    repository: Path
+    asked: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
+    """Which scenarios were asked for, as `Suite.select` takes it."""
+
+    def inside(self, tree: Path) -> Path:
+        """Where a checkout has, or would have, its own suite file."""
+        return tree / self.path.relative_to(self.repository)
+
+
+def place_of_suite(
+    session: Session, suite: str | Path, *, configs: Sequence[str] | None, epochs: int | None, **asked: Sequence[str] | None
+) -> Place:
+    """The suite cut down to what is asked for, see `Suite.select`; raises `UsageError` where it cannot be run at commits."""
+    path = Path(suite).absolute()
+    chosen = load_suite(suite).select(configs=configs, epochs=epochs, **asked)
+    if chosen.root is None:
+        msg = f"{suite} is not in a git repository, so there are no commits to compare"
+        raise UsageError(msg)
+    if session.model is not None and not isinstance(session.model, str) and any(not config.model for config in chosen.configs):
+        msg = "commits are compared in processes of their own, which cannot use a model object: give the suite's configurations a model's name"
+        raise UsageError(msg)
+    return Place(path=path, suite=chosen, repository=chosen.root, asked=asked)
+
+
+async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
+    """What is to be made at the commit `name`, and what of it is stored.
+
+    With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or not
+    in order is `broken`; `UsageError` is raised for a name that is no commit.
+    """
+    sha = await commit_of(place.repository, name)
+    suite, broken = place.suite, ""
+    if own_suite:
+        async with worktree(place.repository, sha, session.home) as tree:
+            try:
+                suite = _as_asked(load_suite(place.inside(tree)), place)
+            except UsageError as error:
+                broken = str(error).replace(f"{tree}/", "")
+    asks = [] if broken else plan_trials(suite, code=sha, git_sha=sha)
+    found = look_up(session.store, suite, asks)
+    return CommitTrials(name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, broken=broken)
+
+
+def _as_asked(suite: Suite, place: Place) -> Suite:
+    return suite.select(configs=[config.name for config in place.suite.configs], epochs=place.suite.epochs, **place.asked)
+
+
+async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew: Crew, on_row: Callable[[EvalRow], None], *, strict: bool) -> None:  # fmt: skip
+    """Make what is missing, the commits taking turns epoch by epoch; which goes first changes from epoch to epoch.
+
+    A slow hour of a provider so falls on all of them. Where a commit cannot be run, that is raised if `strict`;
+    otherwise it is noted in the commit's `broken`.
+    """
+    await crew.begin([work for work in works if work.todo])
+    epochs = sorted({ask.epoch for work in works for ask in work.todo})
+    for turn, epoch in enumerate(epochs):
+        for work in works if turn % 2 == 0 else reversed(works):
+            asks = [ask for ask in work.todo if ask.epoch == epoch]
+            try:
+                await crew.make(work, asks, on_row)
+            except UsageError as error:
+                if strict:
+                    raise
+                work.broken = str(error)
+    session.store.flush()
+
+
+class Crew:
+    """Processes that make trials of commits, each in its worktree and environment; started when first needed.
+
+    At most `AT_ONCE` are alive; the one that was used longest ago makes room. All end with the block.
+    """
+
+    def __init__(self, session: Session, place: Place, note: Callable[[str], None], *, epochs: int | None = None) -> None:
+        self._session = session
+        self._place = place
+        self._note = note
+        self._epochs = epochs
+        self._alive: dict[str, tuple[Worker, AsyncExitStack]] = {}
+        self._failed: dict[str, UsageError] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            while self._alive:
+                _, stack = self._alive.pop(next(iter(self._alive)))
+                await stack.__aexit__(kind, error, trace)
+        finally:
+            if self._alive:
+                await self.__aexit__(kind, error, trace)
+
+    async def begin(self, works: Sequence[CommitTrials]) -> None:
+        """Start the processes of the first of `works` at the same time; why one cannot start is told when it is to work."""
+        starting = asyncio.Semaphore(_STARTING)
+
+        async def start(work: CommitTrials) -> None:
+            async with starting:
+                try:
+                    await self._process(work)
+                except UsageError as error:
+                    self._failed[work.sha] = error
+
+        new = [work for work in works if work.sha not in self._alive]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in new[: AT_ONCE - len(self._alive)]:
+                    group.create_task(start(work), name=f"kestrel start {work.sha[:10]}")
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def make(self, work: CommitTrials, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
+        """Make trials of a commit and store each as it ends; what the commit cannot try is noted in `work`.
+
+        Raises `UsageError` when the commit cannot be run.
+        """
+        if not asks:
+            return
+        process = await self._process(work)
+        work.skipped = dict(process.skipped)
+        try:
+            await process.make([ask for ask in asks if ask.scenario.id not in work.skipped], _keeper(self._session, work, on_row))
+        except UsageError as error:
+            _, stack = self._alive.pop(work.sha)
+            await stack.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    async def _process(self, work: CommitTrials) -> Worker:
+        if work.sha in self._failed:
+            raise self._failed.pop(work.sha)
+        if work.sha in self._alive:
+            self._alive[work.sha] = self._alive.pop(work.sha)
+            return self._alive[work.sha][0]
+        if len(self._alive) >= AT_ONCE:
+            _, stack = self._alive.pop(next(iter(self._alive)))
+            await stack.aclose()
+        async with AsyncExitStack() as stack:
+            process = await stack.enter_async_context(self._started(work))
+            self._alive[work.sha] = process, stack.pop_all()
+        return process
+
+    @asynccontextmanager
+    async def _started(self, work: CommitTrials) -> AsyncIterator[Worker]:
+        session, place = self._session, self._place
+        async with worktree(place.repository, work.sha, session.home) as tree:
+            environment = await environment_for(place.repository, tree, session.home, lambda text: self._note(f"{work.title}: {text}"))
+            suite = work.suite if self._epochs is None else replace(work.suite, epochs=self._epochs)
+            at = place.inside(tree)
+            file, home = at if work.own else place.path, _home(session, tree, work.sha)
+            try:
+                async with worker(session, suite, file, at, tree, work.sha, environment, home=home, title=work.title) as process:
+                    yield process
+            except UsageError as error:
+                # Where the commit was checked out for the moment helps nobody.
+                raise UsageError(str(error).replace(f"{tree}{os.sep}", "")) from error
+
+
+def teller(reporter: Reporter | None, works: Sequence[CommitTrials]) -> Callable[[str], None]:
+    """Tells the reporter of preparations, which finish no trial."""
+
+    def note(text: str) -> None:
+        if reporter is not None:
+            reporter(
+                sum(len(work.found.rows) + len(work.rows) for work in works), sum(len(work.asks) for work in works), one_line(text, 200)
+            )
+
+    return note
+
+
+def _home(session: Session, tree: Path, sha: str) -> Path:
+    """Where the worker logs its runs: in the session's log, unless the commit brings a kestrel_lab with its own log format."""
+    home = session.home.absolute()
+    return home / "commits" / sha[:12] if (tree / "kestrel_lab").exists() else home
+
+
+def _keeper(session: Session, work: CommitTrials, on_row: Callable[[EvalRow], None]) -> Callable[[EvalRow], None]:
+    """Stores each row under the identity it was asked for with."""
+    asked = {(ask.scenario.id, ask.config.name, ask.epoch): ask for ask in work.asks}
+
+    def keep(row: EvalRow) -> None:
+        ask = asked[row.scenario, row.config, row.epoch]
+        result: dict[str, Json] = {**row.result, "identity": ask.identity.as_json()}
+        mine = replace(row, result=result, git_sha=work.sha, key=ask.identity.key)
+        store_trial(session.store, mine)
+        work.rows.append(mine)
+        on_row(mine)
+
+    return keep

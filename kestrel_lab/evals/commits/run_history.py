@@ -1,0 +1,145 @@
+"""A suite along a line of commits: made where missing, or as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.commits.history import CommitRows, History
+from kestrel_lab.evals.commits.interleaved_trials import (
+    FIRST_OF_SEARCH,
+    CommitTrials,
+    Crew,
+    Place,
+    measure_in_turns,
+    place_of_suite,
+    plan_commit,
+    teller,
+)
+from kestrel_lab.evals.execution.runner import count_rows, plan_trials
+from kestrel_lab.evals.git import Commit, commits_in, first_parents, thinned
+from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.metric_values import observed
+from kestrel_lab.runtime.options import checked
+from kestrel_lab.runtime.session import Session
+
+
+@checked
+async def run_commits(
+    session: Session,
+    suite: str | Path,
+    commits: str,
+    *,
+    every: int = 1,
+    last: int | None = None,
+    configs: Sequence[str] | None = None,
+    epochs: int | None = None,
+    metric: str = "success_rate",
+    reporter: Reporter | None = None,
+    own_suite: bool = False,
+) -> History:
+    """Run a suite at several commits as far as results are not stored, and give them all with `metric` looked at.
+
+    `commits`, `every` and `last` are as for `revisions.commits_in`; the commits take turns epoch by epoch. A
+    commit that cannot be run is left out and noted. With `own_suite` each commit runs the suite file that it has
+    itself. Raises `UsageError` when no commit can be run, and for names that are no commits.
+    """
+    name = observed(metric).name
+    place = place_of_suite(session, suite, configs=configs, epochs=epochs)
+    chosen = await commits_in(place.repository, commits, every=every, last=last)
+    works = [replace(await plan_commit(session, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short) for c in chosen]
+    stored = [row for work in works for row in work.found.rows.values()]
+    count = count_rows(reporter, sum(len(work.asks) for work in works), stored)
+    async with Crew(session, place, teller(reporter, works)) as crew:
+        await measure_in_turns(session, works, crew, count, strict=False)
+    if all(work.broken for work in works):
+        msg = f"none of the {len(works)} commits can be run; {works[-1].title}: {_why(works[-1]).removeprefix('cannot be run: ')}"
+        raise UsageError(msg)
+    found = [CommitRows(commit=c, rows=work.all_rows, why=_why(work)) for c, work in zip(chosen, works, strict=True)]
+    return History(suite=place.suite, metric=name, commits=tuple(found), notes=_reused(works))
+
+
+@checked
+async def stored_history(
+    session: Session,
+    suite: str | Path,
+    *,
+    commits: str = "",
+    every: int = 1,
+    last: int | None = None,
+    configs: Sequence[str] | None = None,
+    metric: str = "success_rate",
+    any_version: bool = False,
+) -> History:
+    """What is stored of a suite along commits; nothing is run.
+
+    Without `commits` they are HEAD and its first parents, those that have results. Trials of scenarios and
+    configurations that have changed since are left out and counted in the notes, unless `any_version`; so are
+    trials of code that was not committed. Raises `UsageError` when nothing is stored for these commits.
+    """
+    name = observed(metric).name
+    place = place_of_suite(session, suite, configs=configs, epochs=None)
+    rows, notes = _comparable(stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version)
+    chosen = await _commits_with(place, commits, set(rows), every, last)
+    found = tuple(CommitRows(commit=commit, rows=tuple(rows.get(commit.sha, ()))) for commit in chosen)
+    if not any(c.rows for c in found):
+        msg = f"no results of suite {place.suite.name!r} are stored for these commits; kestrel eval run {suite} --commits A..B makes them"
+        raise UsageError("; ".join([msg, *notes]))
+    return History(suite=place.suite, metric=name, commits=tuple(c for c in found if c.rows), notes=notes)
+
+
+async def _commits_with(place: Place, commits: str, with_results: set[str], every: int, last: int | None) -> list[Commit]:
+    if commits:
+        return await commits_in(place.repository, commits, every=every, last=last)
+    line = [commit for commit in await first_parents(place.repository) if commit.sha in with_results]
+    return thinned(line[::-1], every, last)
+
+
+def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tuple[dict[str, list[EvalRow]], tuple[str, ...]]:
+    """By commit, the newest row of each trial that may stand beside the suite as it is now; and what is to be noted."""
+    now = {(a.scenario.id, a.config.name): a.identity for a in plan_trials(suite.select(epochs=1), code="", git_sha="")}
+    kept: dict[tuple[str, str, str, int], EvalRow] = {}
+    others = uncommitted = searched = 0
+    packages = set()
+    for row in stored:
+        identity = now.get((row.scenario, row.config))
+        before = row.result["identity"]
+        parts = before if isinstance(before, dict) else {}
+        if "-dirty." in row.git_sha or not row.git_sha:
+            uncommitted += 1
+        elif row.epoch >= FIRST_OF_SEARCH:
+            searched += 1
+        elif identity is None or not (
+            any_version or all(parts.get(part) == getattr(identity, part) for part in ("scenario", "config", "suite"))
+        ):
+            others += 1
+        else:
+            packages.add(str(parts.get("package")))
+            key = (row.git_sha, row.scenario, row.config, row.epoch)
+            if row.result["outcome"] != "error" or key not in kept or kept[key].result["outcome"] == "error":
+                kept[key] = row
+    notes = (
+        *([f"{others} stored trials of other scenarios, configurations or versions of them are left out"] if others else []),
+        *([f"{uncommitted} stored trials of code that was not committed are left out"] if uncommitted else []),
+        *([f"{searched} stored trials of searches for a bad commit are left out"] if searched else []),
+        *([f"made with several versions of kestrel_lab: {', '.join(sorted(packages))}"] if len(packages) > 1 else []),
+    )
+    rows: dict[str, list[EvalRow]] = {}
+    for row in kept.values():
+        rows.setdefault(row.git_sha, []).append(row)
+    return rows, notes
+
+
+def _why(work: CommitTrials) -> str:
+    if work.broken:
+        return f"cannot be run: {work.broken.removeprefix(f'{work.title}: ')}"
+    return "; ".join(f"scenario {scenario} is left out: {why}" for scenario, why in work.skipped.items())
+
+
+def _reused(works: Sequence[CommitTrials]) -> tuple[str, ...]:
+    stored = sum(len(work.found.rows) for work in works)
+    return (f"{stored} of these trials were stored before",) if stored else ()

@@ -1,0 +1,1 @@
+"""Execution of trials: preparation, running, reuse, resume, Dask."""

@@ -1,0 +1,243 @@
+"""Trials made by the workers of a Dask cluster; the log and the results stay here.
+
+What is sent is the text of a JSON object, to the function `make_trial` of the kestrel_lab that is installed on the worker,
+and the text of one comes back; it is read as JSON, and each run and trial is stored here like any other. Dask itself
+serialises calls with pickle and cloudpickle: whoever can talk to a scheduler can have its workers, and clients that are
+connected to it, run anything. So a cluster is used only at an address that the user gives, and should be one that only
+its users can reach (Dask's own TLS settings apply). Workers need the suite and what it names at the same path, the
+same version of kestrel_lab, and the keys of the models in their own environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import Event, RunFinished, RunStarted, StateTransition, from_json
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.run_types import RunStatus, new_run_id
+from kestrel_lab.evals.execution.dask_worker import make_trial
+from kestrel_lab.evals.execution.eval_run import Sitting
+from kestrel_lab.evals.execution.prepare import Prepared
+from kestrel_lab.evals.execution.progress import EvalProgress
+from kestrel_lab.evals.execution.runner import Keeper, MakeTrials, Turn, plan_trials, under_way
+from kestrel_lab.evals.execution.trial import Ask, after
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suites.cassettes import with_cassette
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.approvals.scope import rules_as_json
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.tools.builtin import native_tools
+
+_AHEAD: Final = 2
+"""Trials sent ahead for each thread of a worker, so that none has to wait for the next."""
+_CONNECT_S: Final = 10
+_LOOK_S: Final = 0.2
+"""How often is looked whether workers came or went."""
+
+
+def on_cluster(address: str) -> MakeTrials:
+    """What makes trials on the workers of the Dask scheduler at `address`, to be given to `run_suite` as `make`.
+
+    As many are under way as the workers have threads; those of a worker that dies are made by others. Raises `UsageError`
+    when nobody answers there, and for a suite that cannot be sent: it must be a file, with configurations of its own,
+    and tools that it names itself.
+    """
+
+    async def make(
+        session: Session,
+        ready: Prepared,
+        asks: Sequence[Ask],
+        *,
+        on_row: Callable[[EvalRow], None],
+        keep_in: Path | None = None,
+        sitting: Sitting | None = None,
+        progress: EvalProgress | None = None,
+    ) -> list[EvalRow]:
+        suite = _order(session, ready, asks, kept=keep_in is not None)
+        keeper = Keeper(session.store, on_row, sitting)
+        if asks:
+            async with _connected(address) as client:
+                await Dispatch(session, ready, client, suite, keeper, progress).run(asks)
+        await keeper.finish()
+        return keeper.rows
+
+    return make
+
+
+def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool) -> dict[str, Json]:
+    """What a worker is told of the suite; raises `UsageError` for what it could not find there."""
+    suite = ready.suite
+    if suite.path is None or not suite.path.is_file():
+        raise UsageError("a cluster needs the suite as a file that its workers can read, too")  # noqa: EM101
+    # Those with a group are the package's own, which workers have, too.
+    own = sorted({tool.name for tool in session.toolbox if not tool.group} - {tool.name for tool in native_tools()})
+    if own or session.middleware or not (session.model is None or isinstance(session.model, str)):
+        what = f"the tools {', '.join(own)}" if own else "middleware" if session.middleware else f"the model {session.model.name!r}"  # type: ignore[union-attr]  # not a name
+        msg = f"{what} of this session cannot be sent to a cluster: name them in the suite file (tools_from, configs)"
+        raise UsageError(msg)
+    if kept:
+        raise UsageError("folders of trials cannot be kept on a cluster: they are on its workers")  # noqa: EM101
+    configs = [config.name for config in suite.configs]
+    if suite.cassette.mode in ("record", "refresh"):
+        raise UsageError("workers of a cluster would write the same recordings at once: record without --cluster, then replay with it")  # noqa: EM101
+    code = asks[0].git_sha if asks else ""
+    folder = None if suite.cassette.folder is None else str(suite.cassette.folder)
+    there = with_cassette(load_suite(suite.path), suite.cassette.mode, folder)
+    known = set(configs) <= {config.name for config in there.configs}
+    plan = plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code) if known else []
+    if {ask.identity.key for ask in asks} - {ask.identity.key for ask in plan}:
+        raise UsageError("a cluster can only run what stands in the suite file: models and configurations given otherwise cannot be sent")  # noqa: EM101
+    return {
+        "path": str(suite.path), "configs": [*configs], "epochs": suite.epochs, "code": code, "model": session.model,
+        "provider": session.provider, "api_base": session.api_base, "limits": session.limits.as_json(),
+        "sandbox": session.sandbox.name, "network": session.sandbox.network, "rules": [*rules_as_json(session.rules)],
+        "containment": session.containment,
+        "cassette": suite.cassette.mode, "cassettes": folder,
+    }  # fmt: skip
+
+
+@asynccontextmanager
+async def _connected(address: str) -> AsyncIterator[Any]:
+    # Dask would make something of nearly any text, a cluster of its own included.
+    if not re.fullmatch(r"(tcp|tls|ws|wss)://[^/\s]+:\d+/?", address):
+        msg = f"{address!r} is not the address of a Dask scheduler: give the one that it prints when it starts, e.g. tcp://host:8786"
+        raise UsageError(msg)
+    try:
+        from distributed import Client  # an extra, and a second to load
+    except ImportError as error:
+        msg = "running on a cluster needs Dask: pip install 'kestrel-lab[cluster]'"
+        raise UsageError(msg) from error
+    try:
+        await _answers(address)
+        client = await Client(  # type: ignore[no-untyped-call]
+            address, asynchronous=True, set_as_default=False, timeout=_CONNECT_S
+        )
+    except (OSError, TimeoutError, ValueError) as error:
+        msg = f"no Dask scheduler answers at {address} ({error}): is it running, and is the address the one that it printed?"
+        raise UsageError(msg) from error
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _answers(address: str) -> None:
+    """Raise `OSError` or `TimeoutError` when nobody listens there: Dask would go on trying for long."""
+    place = urlsplit(address)
+    async with asyncio.timeout(_CONNECT_S):
+        _, writer = await asyncio.open_connection(place.hostname, place.port)
+    writer.close()
+
+
+class Dispatch:
+    """Hands out trials to the workers of one cluster."""
+
+    def __init__(
+        self, session: Session, ready: Prepared, client: Any, suite: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
+    ) -> None:
+        self._session, self._ready, self._client = session, ready, client
+        self._keeper, self._progress = keeper, progress
+        self._waiting: deque[Turn] = deque()
+        self._hands = 0
+        self._name = secrets.token_hex(6)
+        # The name has workers read the suite anew for each run of it.
+        self._suite: dict[str, Json] = {**suite, "run": self._name}
+
+    async def run(self, asks: Sequence[Ask]) -> None:
+        """Have them all made; raises the first error that is not a trial's own."""
+        self._waiting.extend((ask, ()) for ask in asks)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._keep_busy(group))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    def task(self, ask: Ask, attempt: int) -> str:
+        """The name of an attempt in the cluster: Dask takes calls of one name for one call."""
+        return f"kestrel-{self._name}-{ask.identity.key}-{attempt}"
+
+    async def _keep_busy(self, group: asyncio.TaskGroup) -> None:
+        since = time.monotonic()
+        while self._waiting:
+            threads = sum((await self._client.nthreads()).values())
+            if threads:
+                since = time.monotonic()
+            elif time.monotonic() - since > 3 * _CONNECT_S:
+                msg = f"the cluster at {self._client.scheduler.address} has no workers: start some (dask worker ADDRESS)"
+                raise UsageError(msg)
+            while self._hands < min(threads * _AHEAD, self._hands + len(self._waiting)):
+                self._hands += 1
+                group.create_task(self._hand_out())
+            await asyncio.sleep(_LOOK_S)
+
+    async def _hand_out(self) -> None:
+        while self._waiting:
+            ask, earlier = self._waiting.popleft()
+            with under_way(self._progress):
+                row = await self._made(ask, len(earlier))
+            if row.result["outcome"] == "error" and len(earlier) < self._ready.suite.retry_errors:
+                self._waiting.append((ask, (*earlier, row)))
+            else:
+                self._keeper.keep(after(earlier, row))
+        self._hands -= 1
+
+    async def _made(self, ask: Ask, attempt: int) -> EvalRow:
+        from distributed import KilledWorker
+
+        order = dumps(
+            {"suite": self._suite, "scenario": ask.scenario.id, "config": ask.config.name, "epoch": ask.epoch, "key": ask.identity.key}
+        )
+        try:
+            answer: dict[str, Any] = json.loads(await self._client.submit(make_trial, order, key=self.task(ask, attempt), pure=False))
+        except KilledWorker as error:
+            return _lost(self._session.store, self._ready, ask, str(error))
+        if "refused" in answer:
+            raise UsageError(answer["refused"])
+        row = EvalRow(**answer["row"])
+        take_in(self._session.store, str(row.result["run"]), [(at, from_json(kind, body)) for at, kind, body in answer["run"]])
+        return row
+
+
+def take_in(store: SessionStore, run_id: str, events: Sequence[tuple[float, Event]]) -> None:
+    """Store a run that was made elsewhere, event by event."""
+    (began, started), *rest = events
+    if not isinstance(started, RunStarted):
+        msg = f"run {run_id} came without a beginning"
+        raise UsageError(msg)
+    store.create_run(run_id, started, at=began)
+    for at, event in rest:
+        store.append(run_id, event, at=at)
+    if not any(isinstance(event, RunFinished) for _, event in rest):
+        store.release(run_id)
+
+
+def _lost(store: SessionStore, ready: Prepared, ask: Ask, why: str) -> EvalRow:
+    """A trial that took its workers with it, one after the other: it broke, and its run in the log says why."""
+    run_id, now, model = new_run_id(), time.time(), ready.models[ask.config.name]
+    reason = f"the workers that made it died: {why}"
+    take_in(store, run_id, [
+        (now, RunStarted(goal=ask.scenario.goal, workspace="", model=model.name, model_kind=model.kind, scenario=ask.scenario.id, config=ask.config.name)),
+        (now, RunFinished(outcome="error", reason=reason)),
+        (now, StateTransition(source=RunStatus.PLANNING, target=RunStatus.FAILED, reason=reason)),
+    ])  # fmt: skip
+    result: dict[str, Json] = {
+        "family": ask.scenario.family, "weight": ask.scenario.weight, "model": ask.config.model or model.name, "model_kind": model.kind,
+        "outcome": "error", "reason": reason, "scores": [], "status": str(RunStatus.FAILED), "answer": "", "run": run_id,
+        "identity": ask.identity.as_json(),
+    }  # fmt: skip
+    return EvalRow(
+        id=f"t{secrets.token_hex(8)}", scenario=ask.scenario.id, result=result, metrics={}, git_sha=ask.git_sha, created_at=now,
+        suite=ready.suite.name, config=ask.config.name, epoch=ask.epoch, key=ask.identity.key,
+    )  # fmt: skip

@@ -1,0 +1,268 @@
+"""A suite made ready to run: models chosen, tools loaded, places found; what is wrong is told before the first trial."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kestrel_lab.checks.llm_judge import ModelGraded
+from kestrel_lab.checks.python_function import PythonCheck
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.yaml.validation import joined
+from kestrel_lab.evals.execution.function_checks import load_judge
+from kestrel_lab.evals.execution.workspaces import locate
+from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.evals.suites.cassettes import Recordings
+from kestrel_lab.evals.suites.python_files import load_function, load_tools
+from kestrel_lab.models.cassettes.recorder import AbsentModel, Tape
+from kestrel_lab.models.router import ROUTE, read_routes, routed
+from kestrel_lab.runtime.context.dependencies import Ports
+from kestrel_lab.runtime.context.toolboxes import chosen_tools
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.workflows.loader import plan_for
+from kestrel_lab.testing import ScriptedModel, load_script
+from kestrel_lab.tools.tool import Tool, Toolbox
+
+_SCRIPTED = "scripted:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A suite with everything its trials need at hand."""
+
+    suite: Suite
+    instructions: str
+    models: Mapping[str, Model]
+    """By configuration."""
+    plans: Mapping[str, str | Path | None]
+    """By configuration: a shipped workflow or a file; `None` for one agent."""
+    toolboxes: Mapping[str, Toolbox]
+    """By scenario; see `toolbox`."""
+    sources: Mapping[str, Path | None]
+    """By scenario: what its workspace is made from."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Scenarios that cannot be tried here, and why."""
+    graders: Mapping[str, Model] = field(default_factory=dict)
+    """Models that judge, by the name that `graded` checks have for them; empty for the suite's."""
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """What `python_check`s name."""
+    recordings: Recordings | None = None
+    """Where model calls are recorded or replayed from, if they are."""
+
+    config_tools: Mapping[str, Toolbox] = field(default_factory=dict)
+    """By configuration, for those that bring tools of their own."""
+
+    def toolbox(self, scenario: Scenario, config: Config) -> Toolbox:
+        """The tools of a trial: the configuration's, if it has any, else the scenario's."""
+        return self.config_tools.get(config.name) or self.toolboxes[scenario.id]
+
+    def told(self, scenario: Scenario) -> str:
+        """The instructions of a trial: the suite's, and those of the scenario's environment."""
+        own = scenario.environment.instructions if scenario.environment else ""
+        return f"{self.instructions}\n\n{own}".strip() if own else self.instructions
+
+    @asynccontextmanager
+    async def models_for(
+        self, session: Session, scenario: Scenario, config: Config, epoch: int, workspace: Path
+    ) -> AsyncIterator[TrialModels]:
+        """The models of one trial in `workspace`, on its tape where calls are recorded or replayed."""
+        if self.recordings is None:
+            model = self.model(config, epoch, self.models[config.name])
+            yield TrialModels(model=model, resolve=session.resolve_model, grader=self.graders.__getitem__, ports=session.ports)
+            return
+        by_default = session.model if isinstance(session.model, str) else session.model.name if session.model is not None else ""
+        with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
+            yield TrialModels(
+                model=self.model(config, epoch, tape.around(self.models[config.name], config.model or by_default)),
+                resolve=lambda name: tape.around(_named(session, name, replay=tape.replays), name),
+                grader=lambda name: tape.around(self.graders[name], name or self.suite.grader or by_default),
+                ports=replace(session.ports, now=tape.now),
+                tape=tape,
+            )
+
+    def model(self, config: Config, epoch: int, model: Model) -> Model:
+        """`model` as `config` sets it for `epoch`."""
+        if config.temperature is None and config.seed is None:
+            return model
+        return TunedModel(model=model, temperature=config.temperature, seed=None if config.seed is None else config.seed + epoch - 1)
+
+    def limits(self, scenario: Scenario, config: Config, otherwise: Limits) -> Limits:
+        """The bounds of a trial: the configuration's, then the scenario's, then `otherwise`."""
+        given = {**scenario.limits, **config.limits}
+        return replace(otherwise, **given) if given else otherwise  # type: ignore[arg-type]  # the suite file's types were checked
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialModels:
+    """Everything that answers in one trial."""
+
+    model: Model
+    resolve: Callable[[str], Model]
+    """For steps that name a model."""
+    grader: Callable[[str], Model]
+    ports: Ports
+    tape: Tape | None = None
+
+    @property
+    def kind(self) -> ModelKind:
+        """What answered, at the end of the trial: `replay` as soon as one answer came from a recording."""
+        return "replay" if self.tape is not None and self.tape.replayed else self.model.kind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedModel:
+    """A model whose every request gets a temperature and a seed."""
+
+    model: Model
+    temperature: float | None = None
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model's own kind."""
+        return self.model.kind
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Ask the model with the settings filled in where the request has none."""
+        temperature = request.temperature if request.temperature is not None else self.temperature
+        seed = request.seed if request.seed is not None else self.seed
+        return await self.model(replace(request, temperature=temperature, seed=seed), on_delta)
+
+
+def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:
+    """Choose, load and find everything the suite names; `models` are objects to use for configurations, by name.
+
+    Raises `UsageError` that tells of all that is not there. With `skip_missing`, scenarios whose workspace, tools
+    or checks are not there are put in `skipped` instead: an older commit need not have them.
+    """
+    given = models or {}
+    replay = suite.cassette.mode == "replay"
+    _refuse_mixed(suite)
+    own = {tool.name: tool for name in suite.tools_from for tool in load_tools(suite.resolve(name), suite.root)}
+    toolboxes: dict[str, Toolbox] = {}
+    graders: dict[str, Model] = {}
+    functions: dict[str, Callable[..., Any]] = {}
+    sources: dict[str, Path | None] = {}
+    skipped: dict[str, str] = {}
+    problems: list[str] = []
+    for scenario in suite.scenarios:
+        try:
+            toolboxes[scenario.id] = _toolbox(session, own, scenario)
+            sources[scenario.id] = locate(suite, scenario, session.home)
+            for check in scenario.checks:
+                if isinstance(check, ModelGraded) and check.model not in graders:
+                    graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True, replay=replay)
+                elif isinstance(check, PythonCheck) and check.function not in functions:
+                    functions[check.function] = load_judge(check.function, suite.path.parent if suite.path else None, suite.root)
+        except UsageError as error:
+            if skip_missing:
+                skipped[scenario.id] = str(error)
+            else:
+                problems.append(str(error))
+    ways: dict[str, tuple[Model, str | Path | None]] = {}
+    for config in suite.configs:
+        try:
+            ways[config.name] = given.get(config.name) or _configured(session, suite, config, replay=replay), _plan(suite, config)
+        except UsageError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(joined(dict.fromkeys(problems)))
+    return Prepared(
+        suite=suite,
+        instructions=suite.instructions + _instructions(suite),
+        models={name: model for name, (model, _) in ways.items()},
+        plans={name: plan for name, (_, plan) in ways.items()},
+        toolboxes=toolboxes,
+        sources=sources,
+        skipped=skipped,
+        graders=graders,
+        functions=functions,
+        config_tools={
+            config.name: _tools_named(own, session, config.tools, f"configuration {config.name!r}")
+            for config in suite.configs
+            if config.tools is not None
+        },
+        recordings=Recordings.of(
+            suite, session.env, needed=any(model.kind == "real" for model in (*graders.values(), *(model for model, _ in ways.values())))
+        ),
+    )
+
+
+def _instructions(suite: Suite) -> str:
+    return suite.resolve(suite.instructions_from).read_text(encoding="utf-8") if suite.instructions_from else ""
+
+
+def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Toolbox:
+    if scenario.environment is not None:
+        return Toolbox()  # each trial has tools of its own
+    if scenario.tools is None:
+        native = {tool.name: tool for tool in session.toolbox}
+        reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group}
+        return Toolbox((reading | own).values())
+    return _tools_named(own, session, scenario.tools, f"scenario {scenario.id!r}")
+
+
+def _refuse_mixed(suite: Suite) -> None:
+    """Raise `UsageError` for a configuration that would take the place of what a scenario brings with it."""
+    for config in suite.configs:
+        if config.tools is not None and (found := next((one.id for one in suite.scenarios if one.environment), None)):
+            msg = f"configuration {config.name!r} has tools of its own, but the scenario {found!r} can only be done with those it brings"
+            raise UsageError(msg)
+        if config.plan and (found := next((one.id for one in suite.scenarios if one.turns), None)):
+            msg = f"configuration {config.name!r} has a plan, but the scenario {found!r} is a conversation of several turns"
+            raise UsageError(msg)
+
+
+def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
+    try:
+        names = tuple(session.mcp.named(names))
+        return chosen_tools(Toolbox(({tool.name: tool for tool in session.toolbox} | own).values()), names)
+    except UsageError as error:
+        msg = f"{who}: {error}"
+        raise UsageError(msg) from error
+
+
+def _plan(suite: Suite, config: Config) -> str | Path | None:
+    """The configuration's workflow; raises `UsageError` for one that is not there or not in order."""
+    path = suite.resolve(config.plan) if config.plan.endswith((".yaml", ".yml")) else config.plan or None
+    plan_for(path, "a goal", config.inputs)
+    return path
+
+
+def _configured(session: Session, suite: Suite, config: Config, *, replay: bool) -> Model:
+    """The configuration's model, or one that routes to several."""
+    choose = partial(_chosen, session, suite, replay=replay)
+    return routed(config.routes, choose) if config.routes else choose(config.model)
+
+
+def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False) -> Model:
+    """The model; a script is named by its whole path, by which its runs find it again, or `as_written` in the suite."""
+    if model.startswith(_SCRIPTED):
+        # Read afresh each time: the session keeps the models it chose before.
+        file, colon, function = model.removeprefix(_SCRIPTED).rpartition(":")
+        if colon and file.endswith(".py"):
+            return ScriptedModel(load_function(suite.resolve(file), function, suite.root), name=model)
+        return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
+    if model.startswith(f"{ROUTE}:"):
+        return read_routes(suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite, replay=replay))
+    return _named(session, model, replay=replay)
+
+
+def _named(session: Session, name: str, *, replay: bool) -> Model:
+    """The model of that name; in a replay only what is at hand is taken, for a key or an extra need not be there."""
+    if not replay or name.startswith(_SCRIPTED):
+        return session.resolve_model(name or None)
+    return session.given_model(name or None) or AbsentModel(name=name)

@@ -1,0 +1,121 @@
+"""How far a suite is, in one line: outcomes, speed, time left, cost, how many at once and what holds them up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.gate import at_least
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+from kestrel_lab.views.formatting import duration
+
+_WORDS: Final = {"pass": "passed", "fail": "failed", "error": "broke"}
+_SETTLED_S: Final = 1.0
+"""Before that a speed says nothing."""
+_TICK_S: Final = 1.0
+_LATELY: Final = 50
+"""The speed is that of the last so many trials."""
+
+
+class EvalProgress:
+    """Counts trials and tells a reporter."""
+
+    def __init__(
+        self,
+        reporter: Reporter | None,
+        total: int,
+        stored: Sequence[EvalRow],
+        *,
+        notice: str = "",
+        supervisor: RuntimeSupervisor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with what is `stored` already; `notice` is said until the first trial has ended."""
+        self.running = 0
+        """Trials under way."""
+        self._reporter, self._total, self._supervisor, self._clock = reporter, total, supervisor, clock
+        self._counts = Counter(str(row.result["outcome"]) for row in stored)
+        self._made, self._cost, self._began = 0, 0.0, clock()
+        self._unpriced = False
+        self._lately: deque[float] = deque([self._began], maxlen=_LATELY)
+        self._notice = notice or (f"{len(stored)} taken from earlier runs" if stored else "")
+        if reporter is not None:
+            reporter(len(stored), total, self._notice)
+
+    def count(self, row: EvalRow) -> None:
+        """Take in a trial that ended."""
+        self._counts[str(row.result["outcome"])] += 1
+        self._made += 1
+        self._lately.append(self._clock())
+        self._unpriced = self._unpriced or cast("float", row.metrics.get("unpriced_calls", 0.0)) > 0
+        self._cost += cast("float", row.metrics.get("cost_estimate", 0.0))
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the reporter how far it is."""
+        if self._reporter is not None:
+            self._reporter(self._counts.total(), self._total, self.note)
+
+    @property
+    def note(self) -> str:
+        """What there is to say beside the numbers of trials."""
+        outcomes = ", ".join(f"{self._counts[outcome]} {word}" for outcome, word in _WORDS.items() if self._counts[outcome])
+        passed = self._clock() - self._began
+        if passed < _SETTLED_S:
+            return outcomes
+        parts = [outcomes if self._made else self._notice or outcomes]
+        if self._made:
+            rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
+            left = self._total - self._counts.total()
+            parts += [f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", f"{duration(left / rate)} left" if left else ""]
+        cost = f"${self._cost:.2f}" if self._cost else ""
+        parts.append(f"cost {at_least(cost)}" if self._unpriced else cost)
+        parts.append(f"{self.running} trials at once" if self.running else "")
+        parts += [] if self._supervisor is None else held_up(self._supervisor)
+        return " · ".join(part for part in parts if part)
+
+    @asynccontextmanager
+    async def ticking(self) -> AsyncIterator[None]:
+        """Tell once a second while the block runs: a suite that waits should say for what."""
+
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(_TICK_S)
+                self.tell()
+
+        task = asyncio.create_task(tick(), name="kestrel eval progress") if self._reporter is not None else None
+        try:
+            yield
+        finally:
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def held_up(supervisor: RuntimeSupervisor) -> list[str]:
+    """What each endpoint that was slowed down has to say."""
+    return [f"{endpoint.name}: {endpoint.slowed}" for endpoint in supervisor.watched if endpoint.slowed]
+
+
+def refusals(supervisor: RuntimeSupervisor) -> dict[str, tuple[int, int]]:
+    """By endpoint, how often it was slowed down and how many calls it refused."""
+    return {e.name: (e.turns.throttle.episodes, e.turns.throttle.refusals) for e in supervisor.watched}
+
+
+def slowed_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, int]]) -> list[str]:
+    """A sentence for each endpoint that asked to slow down since `refusals` gave `before`."""
+    told = []
+    for endpoint in supervisor.watched:
+        was = before.get(endpoint.name, (0, 0))
+        throttle = endpoint.turns.throttle
+        cuts, refused = throttle.episodes - was[0], throttle.refusals - was[1]
+        if cuts:
+            times, calls = "once" if cuts == 1 else f"{cuts} times", "1 call" if refused == 1 else f"{refused} calls"
+            told.append(f"{endpoint.name} asked to slow down {times} and refused {calls}; at the end {throttle.width} at once")
+    return told

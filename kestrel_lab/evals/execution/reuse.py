@@ -1,0 +1,64 @@
+"""Which trials need not be made again, and why the others must be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.stored_trials import EvalRow, stored_scores, stored_trials
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.eventlog.store import SessionStore
+
+_PARTS = {
+    "scenario": "its scenario changed",
+    "config": "its configuration changed",
+    "suite": "instructions or tool files of the suite changed",
+    "package": "another version of kestrel_lab",
+    "code": "the code changed",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reuse:
+    """Stored rows that may stand for trials asked for."""
+
+    rows: dict[str, EvalRow] = field(default_factory=dict)
+    """By key."""
+    why: dict[str, int] = field(default_factory=dict)
+    """How many trials must be made, by reason."""
+
+
+def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
+    """The newest row that did not break, for each of `asks` that has one with an equal identity."""
+    stored = stored_trials(store, suite=suite.name)
+    judged_again = [row for row in stored_scores(store, suite=suite.name) if row.key]
+    good = {row.key: row for row in (*judged_again, *stored) if row.result["outcome"] != "error"}
+    earlier: dict[tuple[str, str, int], list[EvalRow]] = {}
+    for row in stored:
+        earlier.setdefault((row.scenario, row.config, row.epoch), []).append(row)
+    wanted = {ask.identity.key for ask in asks if ask.identity.code}
+    why = Counter(_why(ask, earlier) for ask in asks if ask.identity.key not in good or ask.identity.key not in wanted)
+    return Reuse(rows={key: row for key, row in good.items() if key in wanted}, why=dict(why))
+
+
+def _why(ask: Ask, earlier: dict[tuple[str, str, int], list[EvalRow]]) -> str:
+    if not ask.identity.code:
+        return "the suite is not in a git commit, so nothing tells whether its code changed"
+    rows = earlier.get((ask.scenario.id, ask.config.name, ask.epoch))
+    if not rows:
+        return "not run before"
+    nearest = min((_changed(ask, row) for row in rows), key=_count)
+    return ", ".join(nearest) or "it broke before"
+
+
+def _count(parts: list[str]) -> int:
+    return len(parts)
+
+
+def _changed(ask: Ask, row: EvalRow) -> list[str]:
+    """What is different now from when `row` was made."""
+    before = row.result["identity"]
+    parts = before if isinstance(before, dict) else {}
+    return [words for part, words in _PARTS.items() if parts.get(part) != getattr(ask.identity, part)]

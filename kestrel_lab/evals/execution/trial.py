@@ -1,0 +1,300 @@
+"""One trial: a scenario run once with one configuration, judged, measured, and told as one row."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, boundary
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.core.scores import Score
+from kestrel_lab.evals.execution.prepare import Prepared
+from kestrel_lab.evals.execution.workspaces import opened
+from kestrel_lab.evals.metrics import measure
+from kestrel_lab.evals.seed_notes import give
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Config, Scenario
+from kestrel_lab.runtime.context.dependencies import NoMemory
+from kestrel_lab.runtime.operations.intake import conversation
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.supervision.model_guard import guarded
+from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import Toolbox
+
+Outcome = Literal["pass", "fail", "error"]
+"""`error`: the trial broke (a model, the engine or a check failed) and says nothing of the scenario."""
+
+ANSWER_KEPT: Final = 4_000
+"""Characters of an answer in a row; the whole is in the run's log."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Everything a trial's outcome depends on, hashed part by part.
+
+    Names of scenarios and configurations are in it: two that are equal but for the name are two, with trials of their own.
+    """
+
+    scenario: str
+    config: str
+    suite: str
+    code: str
+    """Commit and uncommitted changes; empty outside git."""
+    package: str
+    """Version of kestrel_lab."""
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        """Equal for trials that may stand for each other."""
+        return content_key("trial/1", self.as_json())
+
+    def as_json(self) -> dict[str, Json]:
+        """The parts, to be stored beside a result: they tell later what changed."""
+        return {name: getattr(self, name) for name in _PARTS}
+
+
+def scenario_hash(scenario: Scenario) -> str:
+    """Changes with the scenario's id and with all that the outcome of its trials depends on."""
+    return content_key(scenario.id, scenario.definition())[:12]
+
+
+_PARTS: Final = tuple(Identity.__dataclass_fields__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    outcome: Outcome
+    reason: str = ""
+    scores: tuple[Score, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """A trial to be made."""
+
+    scenario: Scenario
+    config: Config
+    epoch: int
+    identity: Identity
+    git_sha: str = ""
+
+    def at(self, *, epoch: int, sha: str | None = None) -> Ask:
+        """The same trial in another epoch, and of the clean commit `sha` if one is given."""
+        code = self.identity.code if sha is None else sha
+        return replace(
+            self, epoch=epoch, git_sha=self.git_sha if sha is None else sha, identity=replace(self.identity, epoch=epoch, code=code)
+        )
+
+
+async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Path | None = None) -> EvalRow:
+    """Run the scenario, judge and measure the run.
+
+    What goes wrong inside the run or a check is told in the row. Raises `UsageError` for what the caller
+    must change, and the store's errors.
+    """
+    scenario, config = ask.scenario, ask.config
+    environment = None if scenario.environment is None else scenario.environment.open()
+    toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
+    only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
+    async with (
+        opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace,
+        ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
+    ):
+        ports = replace(models.ports, abstain=None) if config.learning else replace(models.ports, memory=NoMemory(), abstain=None)
+        turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, session.limits)
+        if config.learning:
+            await give(ports.memory, scenario.notes, str(workspace.root))
+
+        def begin(goal: str) -> Run:
+            return session.start(
+                goal,
+                model=models.model,
+                tools=toolbox,
+                limits=bounds,
+                workspace=workspace,
+                approve=scenario.policy,
+                approver=None if environment is None else environment.approver,
+                containment=scenario.containment or None,
+                verify=config.verify or "off",
+                form=config.form or "none",
+                instructions=ready.told(scenario),
+                config=config.name,
+                scenario=scenario.id,
+                plan=conversation(turns, toolbox.names) if scenario.turns and goal == scenario.goal else ready.plans[config.name],
+                inputs=config.inputs,
+                resolve=models.resolve,
+                ports=ports,
+            )
+
+        run, broke = await _rehearsed(session, ask, begin, workspace)
+        if run is None or not broke:
+            run = begin(scenario.goal)
+            broke = await _finish(run)
+        # Everything is on disk when a wait ends; `Run.records` would make the disk wait once more.
+        records = tuple(session.store.records(run.id))
+        judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
+            goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
+            grader=lambda name: guarded(models.grader(name), session.supervisor, _unheard, call_s=bounds.model_seconds),
+            function=ready.functions.__getitem__, environment=environment, sandbox=session.sandbox, read_only=workspace.read_only,
+        ))  # fmt: skip
+    return EvalRow(
+        id=f"t{secrets.token_hex(8)}",
+        scenario=scenario.id,
+        result=_result(
+            ask,
+            run,
+            judged,
+            model_name=config.model or models.model.name if models.model.kind == "scripted" else models.model.name,
+            model_kind=models.kind,
+        ),
+        metrics=cast("dict[str, Json]", measure(records)),
+        git_sha=ask.git_sha,
+        created_at=time.time(),
+        suite=ready.suite.name,
+        config=config.name,
+        epoch=ask.epoch,
+        key=ask.identity.key,
+    )
+
+
+def after(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
+    """`row` as the last attempt of a trial that broke before; each of those attempts is told in it, and has its run in the log."""
+    if not earlier:
+        return row
+    told: Json = [{"reason": one.result["reason"], "run": one.result["run"], "metrics": one.metrics} for one in earlier]
+    return replace(row, result={**row.result, "attempts": told})
+
+
+def _unheard(_: object) -> None:
+    """What a grader waits for is in no run's log."""
+
+
+async def _finish(run: Run) -> str:
+    """Wait for the run; returns what broke, if anything did that the log does not tell as the run's own end."""
+    try:
+        await run.wait()
+    except (ApprovalRequired, RunError):
+        return ""
+    except KestrelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect in one trial is that trial's result, and must not end the suite
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+async def _rehearsed(session: Session, ask: Ask, begin: Callable[[str], Run], place: Workspace) -> tuple[Run | None, str]:
+    """Run what comes before the scenario's goal; returns the last of these runs, if any, and what broke."""
+    run = None
+    for goal in ask.scenario.before:
+        run = begin(goal)
+        broke = await _finish(run)
+        if broke or run.status is not RunStatus.COMPLETE:
+            return run, f"a task before it did not end ({one_line(goal, 60)}): {broke or run.reason or run.status}"
+        if ask.config.learning:
+            await asyncio.to_thread(_keep_macros, session, place)
+    return run, ""
+
+
+def _keep_macros(session: Session, place: Workspace) -> None:
+    """Accept what the runs in a workspace suggest; the suite's author decided so."""
+    macros = WorkspaceMacros(session, place.root)
+    session.store.flush()
+    for proposal in macros.proposals():
+        macros.save(proposal.macro)
+
+
+async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
+    end = next((record.event for record in reversed(trial.records) if isinstance(record.event, RunFinished)), None)
+    if end is not None and end.outcome in ("error", "cancelled"):
+        return _Judged(outcome="error", reason=end.reason or end.outcome)
+    try:
+        scores = await _scores(scenario.checks, trial)
+    except CheckError as error:
+        return _Judged(outcome="error", reason=str(error))
+    if end is None:
+        tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
+        return _Judged(outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores)
+    if hung := hung_endpoint(trial.records, end):
+        return _Judged(outcome="error", reason=hung, scores=scores)
+    if end.outcome in ("limit", "unmet"):
+        return _Judged(outcome="fail", reason=end.reason, scores=scores)
+    failed = [f"{score.check}: {score.reason}" if score.reason else score.check for score in scores if not score.passed]
+    return _Judged(outcome="fail" if failed else "pass", reason="; ".join(failed), scores=scores)
+
+
+def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
+    """Why the endpoint, and not the agent, used up the time of a run that reached a time limit; empty where that is not so.
+
+    The call that was under way when the time was up counts as hanging if nothing like it was seen before: it lasted longer
+    than a tenth of the time, and three times as long as the slowest call that was answered. An agent that uses up its time
+    with many turns is nearly always in a call too, but in one like the others.
+    """
+    if end.limit not in ("seconds", "wall_seconds"):
+        return ""
+    started = next((record.event for record in records if isinstance(record.event, RunStarted)), None)
+    allowed = started.limits.get(end.limit) if started is not None else None
+    answers = [record.event for record in records if isinstance(record.event, ModelAnswered)]
+    slowest = max((answer.seconds for answer in answers if answer.error is None), default=0.0)
+    cut_off = _cut_off(records)
+    if cut_off is None or cut_off.seconds <= max(3 * slowest, (allowed / 10 if isinstance(allowed, int | float) else 0.0)):
+        return ""
+    return (
+        f"{cut_off.model} had not answered for {cut_off.seconds:.3g} s when {end.reason}: its endpoint hangs or is too slow for this limit"
+    )
+
+
+def _cut_off(records: Sequence[Record]) -> ModelAnswered | None:
+    """The longest of the model calls that were under way when the run ended."""
+    found: list[ModelAnswered] = []
+    for record in reversed(records):
+        event = record.event
+        if isinstance(event, ModelCalled | ToolCalled):
+            break
+        if isinstance(event, ModelAnswered | ToolAnswered):
+            if event.error is None or event.error.get("kind") != "cancelled":
+                break
+            if isinstance(event, ModelAnswered):
+                found.append(event)
+    return max(found, key=lambda answer: answer.seconds, default=None)
+
+
+async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
+    scores = []
+    for check in checks:
+        with boundary(CheckError, f"the check {check.label!r}"):
+            scores.append(await check(trial))
+    return tuple(scores)
+
+
+def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind: str) -> dict[str, Json]:
+    return {
+        "family": ask.scenario.family,
+        "weight": ask.scenario.weight,
+        "model": model_name,
+        "model_kind": model_kind,
+        "outcome": judged.outcome,
+        "reason": judged.reason,
+        "scores": [_told(score) for score in judged.scores],
+        "status": str(run.status),
+        "answer": head_tail(run.answer, ANSWER_KEPT)[0],
+        "run": run.id,
+        "task": content_key(ask.scenario.task()),
+        "identity": ask.identity.as_json(),
+    }
+
+
+def _told(score: Score) -> Json:
+    """A score as it is stored; what a grader used is there only where one was asked."""
+    return {key: value for key, value in asdict(score).items() if value is not None}

@@ -1,0 +1,226 @@
+"""Gates decided with intervals: a bound holds or is violated only where that is shown with 95 % confidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from kestrel_lab.core.sanitize import plain
+from kestrel_lab.evals.gate import SUCCESS, Gate, is_share, shown
+from kestrel_lab.evals.reports.junit import Case, Group, Outcome
+from kestrel_lab.evals.reports.markdown import code, joined, table
+from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, mean_interval
+from kestrel_lab.evals.stats.welford import Moments, share_of
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.result_table import labelled, success_interval, trial_record
+from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.text import table_text
+
+GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]
+EXIT_CODES: Final[dict[GateVerdict, int]] = {"ok": 0, "regression": 1, "inconclusive": 2, "broken": 3}
+HEADINGS: Final = ("gate", "configuration", "value (95 %)", "trials", "verdict", "why")
+_BY_WEIGHT: Final[tuple[GateVerdict, ...]] = ("regression", "broken", "inconclusive")
+_ONE_OF: Final = "violated by itself, but as one of {} gates that may be by chance"
+_OUTCOMES: Final[dict[GateVerdict, Outcome]] = {"ok": "passed", "regression": "failure", "inconclusive": "skipped", "broken": "error"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What became of one gate for one configuration."""
+
+    gate: str
+    """The gate in words."""
+    metric: str
+    config: str
+    """With what answered, when that was no real model."""
+    interval: Interval
+    trials: int
+    verdict: GateVerdict
+    why: str = ""
+
+    def cells(self) -> list[str]:
+        """A row under `HEADINGS`."""
+        value = shown(self.metric, self.interval.mean)
+        if not math.isnan(self.interval.low):
+            value += f" ({shown(self.metric, self.interval.low)} to {shown(self.metric, self.interval.high)})"
+        return [self.gate, self.config, value, str(self.trials), self.verdict, self.why]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class GateReport:
+    """All gates of a suite, decided."""
+
+    suite: str
+    decisions: tuple[Decision, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how the trials were made."""
+
+    @property
+    def verdict(self) -> GateVerdict:
+        """The gravest of all: `regression`, `broken` (nothing ran, or not enough of it), `inconclusive`, `ok`."""
+        found = {decision.verdict for decision in self.decisions}
+        return next((word for word in _BY_WEIGHT if word in found), "ok" if found else "broken")
+
+    @property
+    def exit_code(self) -> int:
+        """0 ok, 1 regression, 2 inconclusive, 3 broken."""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        return f"{self.verdict.upper()}: suite {self.suite}, {len(self.decisions)} gates"
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """Headings, and a row of texts per decision."""
+        return HEADINGS, [decision.cells() for decision in self.decisions]
+
+    def group(self) -> Group:
+        """The gates as test cases: violated ones fail, undecided ones are skipped, broken ones are errors."""
+        cases = [
+            Case(
+                name=f"{d.gate} [{d.config}]",
+                outcome=_OUTCOMES[d.verdict],
+                kind=d.verdict,
+                message=f"{d.cells()[2]} over {d.trials} trials" + (f": {d.why}" if d.why else ""),
+                properties={"value": d.interval.mean, "low": d.interval.low, "high": d.interval.high, "trials": d.trials},
+            )
+            for d in self.decisions
+        ]
+        return Group(name=f"{self.suite}.gates", cases=cases)
+
+    def markdown(self) -> str:
+        """A table for a pull request."""
+        rows = [[code(d.gate), code(d.config), *d.cells()[2:5], code(d.why)] for d in self.decisions]
+        return joined([f"**Gates: {self.verdict}**", table(HEADINGS, rows)])
+
+    def __repr__(self) -> str:
+        return "\n".join([self.headline, *(plain(note) for note in self.notes), table_text(*self.table())])
+
+    def _repr_html_(self) -> str:
+        return f"{headline_html(self.headline)}{''.join(map(paragraph_html, self.notes))}{table_html(*self.table())}"
+
+
+def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
+    """Every gate of the suite for every configuration it speaks of.
+
+    `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the wrong
+    side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only because
+    trials that broke count as failed. Other metrics than the success rate are of trials that did not break.
+    """
+    records = [trial_record(row, suite.count_errors) for row in rows]
+    names = [config.name for config in suite.configs]
+    asked = [
+        (gate, name, [r for r in records if r["config"] == name and gate.covers(name, r["family"])])
+        for gate in suite.gates
+        for name in ([gate.config] if gate.config else names)
+    ]
+    made = [_decision(gate, name, mine) for gate, name, mine in asked]
+    return tuple(
+        decision if decision.verdict != "regression" or sure else replace(decision, verdict="inconclusive", why=_ONE_OF.format(len(asked)))
+        for decision, sure in zip(made, _surely_violated(asked), strict=True)
+    )
+
+
+def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) -> list[bool]:
+    """Which bounds are violated though so many are asked about: Holm's procedure, by intervals of the adjusted width.
+
+    That all gates hold needs no such care: it is only said where each interval says so.
+    """
+    found = [False] * len(asked)
+    while True:
+        alpha = ALPHA / max(1, len(asked) - sum(found))
+        more = [
+            sure or _judge(gate, _interval(gate, mine, alpha)) == "regression" for sure, (gate, _, mine) in zip(found, asked, strict=True)
+        ]
+        if more == found:
+            return found
+        found = more
+
+
+def decide_change(
+    suite: Suite, head: Iterable[EvalRow], against: str, differences: Iterable[tuple[tuple[str, str], Difference]]
+) -> tuple[Decision, ...]:
+    """The verdicts of a comparison as decisions: of success rates, and of metrics that the suite has gates for."""
+    gated = {SUCCESS, *(gate.metric for gate in suite.gates)}
+    records = [trial_record(row, suite.count_errors) for row in head]
+    found = []
+    for (config, metric), d in differences:
+        if metric in gated:
+            mine = [record for record in records if record["config"] == config]
+            verdict: GateVerdict = d.verdict if d.verdict in ("regression", "inconclusive") else "ok"
+            why = "" if verdict != "inconclusive" else f"smallest detectable change {shown(metric, d.mde)}"
+            if not d.scenarios or all(record["outcome"] == "error" for record in mine):
+                verdict, why = "broken", _first_reason(mine)
+            found.append(
+                Decision(
+                    gate=f"{metric}: change from {against}",
+                    metric=metric,
+                    config=_label(config, mine),
+                    interval=d.interval,
+                    trials=len(mine),
+                    verdict=verdict,
+                    why=why,
+                )
+            )
+    return tuple(found)
+
+
+def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decision:
+    ran = [record for record in records if record["outcome"] != "error"]
+    broke = len(records) - len(ran)
+    made = Decision(
+        gate=gate.text,
+        metric=gate.metric,
+        config=_label(config, records),
+        interval=_interval(gate, records),
+        trials=len(records),
+        verdict="broken",
+        why=_first_reason(records),
+    )
+    if not ran:
+        return made
+    if not made.interval.n:
+        return replace(made, why=f"no trial says anything of {gate.metric}")
+    verdict = _judge(gate, made.interval)
+    why = f"{broke} of {len(records)} trials broke" if broke else ""
+    if verdict == "regression" and broke and _judge(gate, _interval(gate, ran)) != "regression":
+        return replace(made, verdict="broken", why=f"{why}; without them the bound is not violated: {_first_reason(records)}")
+    if verdict == "ok" and gate.metric == "cost_estimate" and any(record["unpriced_calls"] for record in ran):
+        verdict, why = "inconclusive", "calls of unknown price are not in the value"
+    return replace(made, verdict=verdict, why=why)
+
+
+def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -> Interval:
+    if gate.metric == SUCCESS:
+        return success_interval(records, alpha=alpha)
+    values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
+    kept = [(r, value) for r, value in values if not math.isnan(value)]
+    if is_share(gate.metric):
+        clusters: dict[str, tuple[Moments, float]] = {}
+        for record, value in kept:
+            clusters.setdefault(record["scenario"], (Moments(), record["weight"]))[0].add(value)
+        return share_of(clusters.values(), alpha=alpha)
+    return mean_interval([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept], alpha=alpha)
+
+
+def _judge(gate: Gate, interval: Interval) -> GateVerdict:
+    """An interval that says nothing decides nothing."""
+    above, below = interval.low >= gate.bound, interval.high <= gate.bound
+    if gate.at_least is not None:
+        return "ok" if above else "regression" if interval.high < gate.bound else "inconclusive"
+    return "ok" if below else "regression" if interval.low > gate.bound else "inconclusive"
+
+
+def _label(config: str, records: list[dict[str, Any]]) -> str:
+    return labelled(config, records[0]["model_kind"]) if records else config
+
+
+def _first_reason(records: list[dict[str, Any]]) -> str:
+    if not records:
+        return "no trial was made"
+    return next((str(record["reason"]) for record in records if record["outcome"] == "error"), "")

@@ -1,0 +1,88 @@
+"""Notes that the memory of a trial has before it begins, as if earlier runs had kept them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.notes import GUIDING, KINDS, Note
+from kestrel_lab.core.protocols import Memory
+from kestrel_lab.runtime.memory.run_memory import Forgets
+
+_DAY_S: Final = 24 * 3600.0
+_NAME: Final = re.compile(r"[a-z][a-z0-9]{0,29}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenNote:
+    """A note as a suite gives it; `recalled` checks know it by its name."""
+
+    name: str
+    text: str
+    kind: str = "fact"
+    tags: tuple[str, ...] = ()
+    taint: str = ""
+    """Who said it, if it was not the user: `tool web_fetch`, `answer`. Such a note is never the user's own word."""
+    age_days: float = 0.0
+    """How long ago it was kept."""
+    ttl_days: float | None = None
+    """For how long it was to be kept; for good if left out."""
+    forgotten: bool = False
+    """Whether the user had it forgotten since."""
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for a note that no memory takes."""
+        if not _NAME.fullmatch(self.name):
+            msg = f"a note is named by small letters and digits, such as portnew, not {self.name!r}"
+            raise UsageError(msg)
+        if self.kind not in KINDS:
+            msg = f"there is no kind of notes {self.kind!r}; {nearest(self.kind, KINDS)}"
+            raise UsageError(msg)
+        if self.taint and self.kind in GUIDING:
+            msg = f"a {self.kind} tells somebody what to do, so it must be the user's own words, not from {self.taint}"
+            raise UsageError(msg)
+        if not self.text.strip() or self.age_days < 0 or (self.ttl_days is not None and self.ttl_days <= 0):
+            msg = f"the note {self.name!r} needs a text, an age from 0 and a ttl above 0, in days"
+            raise UsageError(msg)
+
+    def definition(self) -> Json:
+        """All of it, as JSON."""
+        return {**asdict(self), "tags": list(self.tags)}
+
+    def note(self, now: float) -> Note:
+        """It, kept at a time before `now`; its id begins with its name and is used once."""
+        at = now - self.age_days * _DAY_S
+        return Note(
+            id=f"{self.name}{secrets.token_hex(4)}",
+            text=self.text,
+            kind=self.kind,
+            tags=self.tags,
+            taint=self.taint,
+            stated=not self.taint,
+            confidence=0.6 if self.taint else 0.95,
+            at=at,
+            expires=None if self.ttl_days is None else at + self.ttl_days * _DAY_S,
+        )
+
+
+async def give(memory: Memory, notes: Iterable[GivenNote], workspace: str) -> None:
+    """Let `memory` keep the notes, one after the other, and then forget those that are forgotten.
+
+    Raises `UsageError` where it cannot forget and has to.
+    """
+    now = time.time()
+    for given in notes:
+        note = given.note(now)
+        await memory.remember(note, workspace=workspace)
+        if given.forgotten:
+            if not isinstance(memory, Forgets):
+                msg = f"the memory of these trials cannot forget, as the note {given.name!r} asks for"
+                raise UsageError(msg)
+            await asyncio.to_thread(memory.forget, note.id, workspace)

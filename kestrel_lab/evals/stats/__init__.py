@@ -1,0 +1,1 @@
+"""Statistics: intervals, tests, power, pass@k, change points, noisy bisection."""

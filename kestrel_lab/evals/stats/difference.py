@@ -1,0 +1,214 @@
+"""Two sets of trials of the same scenarios: how much one metric differs, how sure that is, what it means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, variance
+from typing import Final, Literal
+
+from kestrel_lab.evals.stats.intervals_and_tests import (
+    ALPHA,
+    NOTHING,
+    Interval,
+    holm,
+    mean_interval,
+    newcombe,
+    paired_difference,
+    sign_flip_test,
+    stratified_permutation_test,
+    t_quantile,
+    t_test,
+)
+from kestrel_lab.evals.stats.power import detectable_drop, detectable_mean
+
+Verdict = Literal["regression", "improvement", "stable", "inconclusive"]
+Trials = Mapping[str, Sequence[float]]
+"""Values of a metric by scenario."""
+
+ENOUGH: Final = 6
+"""Scenarios from which on a difference is said of scenarios like these; with fewer, of these alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """One metric at two commits, head minus base."""
+
+    base: float
+    head: float
+    interval: Interval
+    p: float
+    """How often so large a difference is seen where there is none."""
+    p_holm: float
+    """The same, adjusted for the number of questions asked."""
+    mde: float
+    """The smallest true difference that would be found in 80 % of such comparisons."""
+    scenarios: int
+    scope: str
+    """What the interval and p speak of: `scenarios like these` or `these scenarios`."""
+    verdict: Verdict = "inconclusive"
+    test: str = ""
+    """Where p is from: `McNemar`, `sign flips` of scenarios, `permutation` of trials, or one of them `and rounds`."""
+    lower: int = 0
+    """Scenarios whose value is lower at head."""
+    higher: int = 0
+    note: str = ""
+    """Why there can be no verdict, where there can be none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked of a difference, and what would be worth telling."""
+
+    better: Literal["higher", "lower"]
+    margin: float
+    """How large a change still counts as none."""
+    relative: bool
+    """Whether `margin` is a share of the base; then a change within it is never called better or worse."""
+    least: float = 0.0
+    """The smallest change of a relative metric that anybody would care about, in its own unit."""
+    weight: float = 1.0
+    """Its share of the allowance for false alarms, among the questions asked together."""
+
+    def tolerance(self, base: float) -> float:
+        """How far the difference may be from zero and still count as none."""
+        return max(self.least, self.margin * abs(base)) if self.relative else self.margin
+
+
+def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = ALPHA) -> Difference:
+    """Compare scenario by scenario, over the scenarios that have trials on both sides.
+
+    From `ENOUGH` scenarios on, the scenario is the unit: a paired, clustered interval and a sign-flip test
+    (McNemar's exact test when each scenario was tried once). With fewer, trials within each scenario are: an
+    interval from their spread and a permutation test. `bounded` says that values are 0 or 1; `alpha` is the chance
+    of a false alarm that the smallest detectable difference is reckoned with.
+    """
+    both = [name for name in base if base[name] and head.get(name)]
+    if not both:
+        return Difference(
+            base=math.nan, head=math.nan, interval=NOTHING, p=1.0, p_holm=1.0, mde=math.nan, scenarios=0, scope="these scenarios"
+        )
+    before, after = [fmean(base[name]) for name in both], [fmean(head[name]) for name in both]
+    weight = [weights.get(name, 1.0) for name in both]
+    if len(both) >= ENOUGH:
+        interval = paired_difference(before, after, weights=weight, bounded=bounded)
+        moved = [w * (b - a) for w, a, b in zip(weight, before, after, strict=True)]
+        once = bounded and len(set(weight)) == 1 and all(len(base[name]) == len(head[name]) == 1 for name in both)
+        p, scope, test = sign_flip_test(moved), "scenarios like these", "McNemar" if once else "sign flips"
+        size = max(min(len(base[name]), len(head[name])) for name in both)
+        mde = _detectable(interval, moved, size, bounded=bounded, once=once, alpha=alpha)
+    else:
+        interval, df = _within(base, head, both, bounded=bounded)
+        p, scope, test = stratified_permutation_test([(base[name], head[name]) for name in both]), "these scenarios", "permutation"
+        # Where all trials of a side agree the standard error is zero, and only the interval tells how little that says.
+        reach = max(interval.high - interval.mean, interval.mean - interval.low) / t_quantile(1 - ALPHA / 2, df) if df else math.nan
+        mde = detectable_mean(max(interval.se, reach) if bounded else interval.se or math.nan, df, alpha=alpha)
+    total = math.fsum(weight)
+    return Difference(
+        base=math.fsum(w * x for w, x in zip(weight, before, strict=True)) / total,
+        head=math.fsum(w * x for w, x in zip(weight, after, strict=True)) / total,
+        interval=interval,
+        p=p,
+        p_holm=p,
+        mde=mde,
+        scenarios=len(both),
+        scope=scope,
+        test=test,
+        lower=sum(b < a for a, b in zip(before, after, strict=True)),
+        higher=sum(b > a for a, b in zip(before, after, strict=True)),
+    )
+
+
+def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = ALPHA) -> Difference:
+    """`found` as far as rounds bear it out: `moved` is the mean difference in each round of trials made side by side.
+
+    What disturbs one side of a round, another program for example, moves all its scenarios together; only rounds tell
+    that from a change. So p is the larger of the two, the interval the wider, the smallest detectable the larger.
+    """
+    rounds = mean_interval(moved)
+    if math.isnan(rounds.se):
+        return replace(found, note="times are compared over two rounds or more")
+    reach = (rounds.high - rounds.low) / 2
+    middle = found.interval.mean
+    wide = math.isnan(found.interval.low) or reach > (found.interval.high - found.interval.low) / 2
+    interval = replace(found.interval, low=middle - reach, high=middle + reach, se=rounds.se) if wide else found.interval
+    return replace(
+        found,
+        interval=interval,
+        p=max(found.p, t_test(rounds)),
+        mde=max(found.mde, detectable_mean(rounds.se, len(moved) - 1, alpha=alpha)),
+        test=f"{found.test} and rounds",
+    )
+
+
+def judge(
+    differences: Sequence[Difference], *, better: Sequence[Literal["higher", "lower"]], margin: float, relative: bool
+) -> list[Difference]:
+    """`judge_all` for questions of one kind and weight."""
+    return judge_all(differences, [Question(better=way, margin=margin, relative=relative) for way in better])
+
+
+def judge_all(differences: Sequence[Difference], questions: Sequence[Question]) -> list[Difference]:
+    """Give each difference its verdict, as questions asked together.
+
+    `regression` and `improvement` need an adjusted p below 5 % and an interval without zero, and, for a relative
+    question, a change of more than its tolerance; `stable` needs an interval within the tolerance. Anything else
+    is `inconclusive`, and so is what has a note that says why there can be no verdict: that is no question at all.
+    """
+    asked = [place for place, d in enumerate(differences) if not d.note]
+    adjusted = dict(zip(asked, holm([differences[i].p for i in asked], [questions[i].weight for i in asked]), strict=True))
+    return [
+        d if d.note else replace(d, p_holm=adjusted[i], verdict=_verdict(d, adjusted[i], questions[i])) for i, d in enumerate(differences)
+    ]
+
+
+def overall(verdicts: Sequence[Verdict]) -> Verdict:
+    """One word for several configurations: any regression is one; a lasting doubt outweighs what is fine."""
+    for word in ("regression", "inconclusive", "improvement"):
+        if word in verdicts:
+            return word
+    return "stable" if verdicts else "inconclusive"
+
+
+def _verdict(d: Difference, p: float, question: Question) -> Verdict:
+    moved, tolerance = d.head - d.base, question.tolerance(d.base)
+    if p < ALPHA and d.interval.excludes(0.0) and not (question.relative and abs(moved) <= tolerance):
+        return "improvement" if (moved > 0) == (question.better == "higher") else "regression"
+    if -tolerance <= d.interval.low and d.interval.high <= tolerance:
+        return "stable"
+    return "inconclusive"
+
+
+def _detectable(interval: Interval, moved: Sequence[float], size: int, *, bounded: bool, once: bool, alpha: float) -> float:
+    """The smallest detectable difference over scenarios; exact where McNemar's test is asked."""
+    count = len(moved)
+    if once:
+        return detectable_drop(count, sum(x != 0 for x in moved) / count, alpha=alpha)
+    found = detectable_mean(interval.se, count - 1, alpha=alpha)
+    if not bounded:
+        return found if interval.se > 0 else math.nan  # nothing moved at all: that says nothing of how much it might
+    # Where hardly a scenario moved its spread promises too much: so many must move by a trial for the test to tell at all.
+    return max(found, math.ceil(1 - math.log2(alpha)) / (count * size))
+
+
+def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[Interval, int]:
+    """The mean difference over exactly these scenarios, from the spread of trials within each; and its degrees of freedom."""
+    differences = [fmean(head[name]) - fmean(base[name]) for name in names]
+    mean = fmean(differences)
+    trials = [values for name in names for values in (base[name], head[name])]
+    df = sum(len(values) - 1 for values in trials)
+    if bounded:
+        found = newcombe(_pooled(base, names), _pooled(head, names))
+        return replace(found, clusters=len(names)), df
+    if min(len(values) for values in trials) < 2:
+        return Interval(mean=mean, low=math.nan, high=math.nan, clusters=len(names), n=df + len(trials)), df
+    se = math.sqrt(sum(variance(values) / len(values) for values in trials)) / len(names)
+    reach = t_quantile(1 - ALPHA / 2, df) * se
+    return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=len(names), n=df + len(trials)), df
+
+
+def _pooled(trials: Trials, names: Sequence[str]) -> tuple[float, float]:
+    """Successes and trials, each scenario weighing the same."""
+    n = sum(len(trials[name]) for name in names)
+    return fmean(fmean(trials[name]) for name in names) * n, n

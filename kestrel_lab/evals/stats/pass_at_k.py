@@ -1,0 +1,76 @@
+"""Several tries at a scenario: the chance that one of `k` passes, and the chance that all of them do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, mean_interval, wilson
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The chance that at least one of `k` trials passes, estimated without bias from `n` trials of which `c` passed.
+
+    The estimator of Chen et al., "Evaluating Large Language Models Trained on Code" (2021, arXiv:2107.03374):
+    the share of all choices of `k` out of the `n` trials that hold a pass.
+    """
+    _require(n, c, k)
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """The chance that all of `k` trials pass, `pass^k`, estimated without bias from `n` trials of which `c` passed.
+
+    The estimator of Yao et al., "τ-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains"
+    (2024, arXiv:2406.12045): the share of all choices of `k` out of the `n` trials that are all passes.
+    """
+    _require(n, c, k)
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def chances(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
+    """`pass_at` and `pass_hat` over the scenarios of one configuration, each with its 95 % interval.
+
+    `records` are those of `table.trial_record`; a trial without `success` is not counted. Scenarios are the
+    clusters: each gives one estimate, and the interval is of their weighted mean. Raises `UsageError` where a
+    scenario has fewer than `k` trials that count.
+    """
+    tries: dict[str, list[float]] = {}
+    weights: dict[str, float] = {}
+    for record in records:
+        counted = tries.setdefault(record["scenario"], [])
+        weights[record["scenario"]] = record["weight"]
+        if not math.isnan(record["success"]):
+            counted.append(record["success"])
+    if short := [f"{name} has {len(found)}" for name, found in tries.items() if len(found) < k]:
+        msg = f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with --epochs {k} or more"
+        raise UsageError(msg)
+    counts = [(len(found), round(sum(found)), weights[name]) for name, found in tries.items()]
+    return {**counted_chances(counts, k), "trials": sum(n for n, _, _ in counts), "scenarios": len(counts)}
+
+
+def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[str, Any]:
+    """The same from the trials, the passes and the weight of each scenario; nothing is known for a `k` of 0."""
+    told: dict[str, Any] = {"k": k}
+    for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
+        found = _interval([estimate(n, c, k) for n, c, _ in counts], [weight for _, _, weight in counts]) if k else NOTHING
+        told |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
+    return told
+
+
+def _interval(values: Sequence[float], weights: Sequence[float]) -> Interval:
+    """The mean over scenarios; Wilson's interval with one observation each where their spread says nothing."""
+    found = mean_interval(values, weights=weights)
+    if math.isnan(found.se) or found.se < 1e-12:
+        low, high = wilson(found.mean * len(values), len(values))
+    else:
+        low, high = max(0.0, found.low), min(1.0, found.high)
+    return Interval(mean=found.mean, low=low, high=high, se=found.se, clusters=len(values), n=len(values))
+
+
+def _require(n: int, c: int, k: int) -> None:
+    if not 1 <= k <= n or not 0 <= c <= n:
+        msg = f"k is from 1 to the number of trials, and no more trials pass than there are: not k={k}, {c} of {n} passed"
+        raise UsageError(msg)

@@ -1,0 +1,1 @@
+"""Stored trials: judged anew, summarised, calibrated, without running anything."""

@@ -1,0 +1,318 @@
+"""Judge stored trials again by the checks that a suite has now, without asking a model or calling a tool."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from kestrel_lab.checks.python_function import PythonCheck
+from kestrel_lab.core.errors import CheckError, UsageError, boundary
+from kestrel_lab.core.events.union import Record, RunFinished, RunStarted
+from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.scores import Score
+from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
+from kestrel_lab.evals.execution.function_checks import load_judge
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.execution.trial import Identity, hung_endpoint, scenario_hash
+from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
+from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+
+_SHOWN = 20
+_NAMED = 5
+_NEEDS = "cannot be re-scored: it needs {}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Rescored:
+    """Stored trials with the scores they have by the suite of now, and what became of them."""
+
+    result: EvalResult
+    """The trials that were judged; `frame`, `summary`, `report` and `gates` are as for any result."""
+    suite_hash: str
+    """What the new scores are stored under: it is equal for equal checks and tasks."""
+    changes: tuple[dict[str, Any], ...] = ()
+    """Trials whose outcome changed: `scenario`, `config`, `epoch`, `before`, `after`, `reason`, `run`."""
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """Checks that need more than the log, and why: their old scores stand. With the number of trials."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Why trials were not judged again, with their number."""
+
+    def __repr__(self) -> str:
+        lines = [self.headline]
+        lines += [
+            f"  {c['scenario']} [{c['config']}] epoch {c['epoch']}: {c['before']} → {c['after']}  {one_line(str(c['reason']), 160)}"
+            for c in self.changes[:_SHOWN]
+        ]
+        if len(self.changes) > _SHOWN:
+            lines.append(f"  … and {len(self.changes) - _SHOWN} more")
+        lines += [f"  {note}" for note in self._notes()]
+        if self.result.rows:
+            lines.append(str(self.result))
+        return plain("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        cells = [[c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")] for c in self.changes[:_SHOWN]]
+        changed = table_html(["scenario", "configuration", "epoch", "before", "after", "reason"], cells) if cells else ""
+        notes = "".join(paragraph_html(note) for note in self._notes())
+        return f"{headline_html(self.headline)}{changed}{notes}{self.result._repr_html_() if self.result.rows else ''}"
+
+    def _notes(self) -> list[str]:
+        kept = [f"{what} ({count} trials)" for what, count in self.kept.items()]
+        if len(kept) > _NAMED:
+            kept[_NAMED:] = [f"… and {len(kept) - _NAMED} more checks whose old scores stand; .kept of `Lab.rescore` names all"]
+        return [*kept, *(f"{what} ({count} trials)" for what, count in self.left_out.items())]
+
+    @property
+    def headline(self) -> str:
+        """How many were judged, and how many outcomes changed."""
+        judged = f"{len(self.result.rows)} trials judged again by suite {self.result.suite.name} ({self.suite_hash})"
+        return f"{judged}: {len(self.changes)} outcome{'' if len(self.changes) == 1 else 's'} changed"
+
+
+async def rescore(
+    session: Session,
+    suite: str | Path | Suite,
+    *,
+    commit: str | None = None,
+    configs: Sequence[str] | None = None,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+) -> Rescored:
+    """Judge the newest stored trial of each scenario, configuration and epoch again; new scores are stored beside the old.
+
+    Args:
+        session: Where trials and runs are stored.
+        suite: The suite file, or suite, whose checks judge.
+        commit: Of which commit the trials are, the whole hash or its beginning; that of the newest trial by default.
+        configs: Only trials of these configurations; all by default.
+        scenarios: Only trials of these scenarios; `*` and `?` stand for any signs and any sign.
+        families: Only those of these families, as the suite has them now.
+        tags: Only those with one of these tags.
+
+    A check that needs what is not in the log keeps its old score: one of files or commands, unless the trial's folder
+    was kept; one by a model; a Python function, unless it says `from_log = True`. Where there is no old score, the trial
+    counts as broken: nothing passes unseen. A trial whose task changed (goal, workspace, tools, limits, approval) is
+    left out, for its run says nothing of the new one. Raises `UsageError` when nothing is stored.
+    """
+    loaded = suite if isinstance(suite, Suite) else load_suite(suite)
+    chosen = loaded.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
+    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
+    rows = [*filter(wanted, stored_rows(session, chosen, commit))]
+    known = {scenario.id: scenario for scenario in chosen.scenarios}
+    # Of the whole suite, so that scores of a part of it are found under the same name.
+    suite_hash = content_key(loaded.definition(), [[s.id, s.definition()] for s in loaded.scenarios])[:12]
+    function = _functions(chosen)
+    made: list[EvalRow] = []
+    changes: list[dict[str, Any]] = []
+    kept: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
+    for row in rows:
+        scenario = known.get(row.scenario)
+        records = session.store.records(str(row.result["run"]))
+        if scenario is None or (why := _no_longer(row, scenario, records)):
+            left_out["left out: the suite has no such scenario any more" if scenario is None else f"left out: {why}"] += 1
+            continue
+        new, needing = await _judged(session, row, scenario, records, function, suite_hash)
+        kept.update(needing)
+        store_scores(session.store, new, row.id, suite_hash)
+        made.append(new)
+        if new.result["outcome"] != row.result["outcome"]:
+            changes.append(_change(row, new))
+    session.store.flush()
+    result = EvalResult(suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)), rows=tuple(made), store=session.store)
+    return Rescored(result=result, suite_hash=suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
+
+
+def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
+    """The newest trial of each scenario, configuration and epoch of a commit, in the suite's order where it knows them."""
+    rows = each_stored(session, suite, stored_commit(session, suite, commit))
+    scenarios = {scenario.id: place for place, scenario in enumerate(suite.scenarios)}
+    configs = {config.name: place for place, config in enumerate(suite.configs)}
+
+    def place(row: EvalRow) -> tuple[int, str, int, str, int]:
+        return scenarios.get(row.scenario, len(scenarios)), row.scenario, configs.get(row.config, len(configs)), row.config, row.epoch
+
+    return sorted(rows, key=place)
+
+
+def chosen_rows(
+    suite: Suite,
+    *,
+    configs: Sequence[str] | None,
+    scenarios: Sequence[str] | None,
+    families: Sequence[str] | None,
+    tags: Sequence[str] | None,
+) -> Callable[[EvalRow], bool]:
+    """Whether a stored trial is of the configurations and scenarios asked for, see `Suite.select`; any where none are."""
+    chosen = suite.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
+    names = None if configs is None else {config.name for config in chosen.configs}
+    ids = None if scenarios is families is tags is None else {scenario.id for scenario in chosen.scenarios}
+    return lambda row: (names is None or row.config in names) and (ids is None or row.scenario in ids)
+
+
+def each_stored(session: Session, suite: Suite, sha: str) -> Iterator[EvalRow]:
+    """The newest trial of each scenario, configuration and epoch of a commit; those made to search for a bad commit are none of them."""
+    rows = each_stored_trial(session.store, suite=suite.name, git_sha=sha, latest=True)
+    return (row for row in rows if row.epoch < FIRST_OF_SEARCH)
+
+
+def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
+    """The whole name of the commit that trials of the suite are stored of; of the newest where none is named.
+
+    A commit is named by its hash, the beginning of it, or whatever git understands in the suite's repository.
+    """
+    sql = "SELECT git_sha, max(created_at) FROM eval_runs WHERE suite = ? AND epoch < ? GROUP BY git_sha ORDER BY 2 DESC"
+    found = session.store.query(sql, (suite.name, FIRST_OF_SEARCH))
+    known = [str(sha) for sha, _ in found]
+    if not known:
+        msg = f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)"
+        raise UsageError(msg)
+    fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
+    if not fits and commit and suite.root is not None and (meant := _meant(suite.root, commit)):
+        fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
+    if not fits:
+        names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
+        msg = f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}"
+        raise UsageError(msg)
+    return fits[0]
+
+
+def _meant(root: Path, name: str) -> str:
+    """The hash of the commit that git takes `name` for; empty for none."""
+    try:
+        return run_blocking(commit_of(root, name))
+    except UsageError:
+        return ""
+
+
+def _functions(suite: Suite) -> Callable[[str], Callable[..., Any]]:
+    folder = suite.path.parent if suite.path else None
+    checks = (check for scenario in suite.scenarios for check in scenario.checks)
+    names = {check.function for check in checks if isinstance(check, PythonCheck)}
+    return {name: load_judge(name, folder, suite.root) for name in names}.__getitem__
+
+
+def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> str:
+    """Why the stored run says nothing of the scenario as it is now, or nothing at all."""
+    if not records:
+        return "the log of the run is not in this store"
+    task = row.result.get("task")
+    if task is None:
+        started = records[0].event
+        return "" if isinstance(started, RunStarted) and started.goal == scenario.goal else "its goal changed: run it again"
+    return "" if task == content_key(scenario.task()) else "its task changed (goal, workspace, tools, limits or approval): run it again"
+
+
+async def _judged(
+    session: Session, row: EvalRow, scenario: Scenario, records: Sequence[Record], function: Callable[[str], Any], suite_hash: str
+) -> tuple[EvalRow, list[str]]:
+    """The row with new scores, and which checks kept their old ones, and why."""
+    end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
+    folder = _kept_folder(session, records)
+    trial = Trial(
+        goal=scenario.goal, answer=end.answer if end else "", records=tuple(records), workspace=folder or Path("/nonexistent"),
+        expected=scenario.expected, function=function, sandbox=session.sandbox,
+    )  # fmt: skip
+    old = {str(score["check"]): score for score in cast("list[dict[str, Any]]", row.result["scores"])}
+    scores: list[dict[str, Any]] = []
+    needing, missing = [], []
+    for check in scenario.checks:
+        needs = _needs(check, function, folder)
+        if not needs:
+            try:
+                with boundary(CheckError, f"the check {check.label!r}"):
+                    scores.append(_told(await check(trial)))
+            except CheckError as error:
+                missing.append(str(error))
+            continue
+        told = f"{check.label} {_NEEDS.format(needs)}"
+        if (before := _old_score(check, old)) is None:
+            missing.append(f"{told}, and there is no earlier score of it: run it again")
+        else:
+            needing.append(f"{told}; its old score stands")
+            scores.append({**before, "kept": True})
+    outcome, reason = _outcome(row, records, scores, missing)
+    result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
+    result["rescored"] = {"suite": suite_hash, "from": row.id, "at": time.time(), "kept": needing}
+    return replace(row, result=result, key="" if needing or missing else _key(row, scenario)), needing
+
+
+def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]) -> tuple[str, str]:
+    """By the rules of `evals.trial`: how the run ended goes before what checks say."""
+    before = str(row.result["reason"])
+    end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
+    if end is not None and end.outcome in ("error", "cancelled"):
+        return "error", before
+    if missing:
+        return "error", "; ".join(missing)
+    if end is None:
+        return ("error" if row.result["outcome"] == "error" else "fail"), before
+    if hung := hung_endpoint(records, end):
+        return "error", hung
+    if end.outcome in ("limit", "unmet"):
+        return "fail", end.reason
+    failed = [f"{score['check']}: {score['reason']}" if score["reason"] else str(score["check"]) for score in scores if not score["passed"]]
+    return ("fail" if failed else "pass"), "; ".join(failed)
+
+
+def _needs(check: Check, function: Callable[[str], Any], folder: Path | None) -> str:
+    """What the check needs beside the log and the trial's folder, if that was kept; empty for nothing."""
+    needs = str(getattr(check, "needs", "the workspace"))
+    if isinstance(check, PythonCheck) and getattr(function(check.function), "from_log", False):
+        return ""
+    return "" if not needs or (needs == "the workspace" and folder is not None) else needs
+
+
+def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """What the check said before; one by a model is told by its rubric, for its score names who graded."""
+    if check.label in old:
+        return old[check.label]
+    rubric = check.label.partition(": ")[2] if check.label.startswith("graded by ") else ""
+    return next(
+        (score for label, score in old.items() if rubric and label.startswith("graded by ") and label.endswith(f": {rubric}")), None
+    )
+
+
+def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
+    """The trial's own folder, where it was made to be kept and still is there."""
+    started = records[0].event
+    folder = Path(started.workspace) if isinstance(started, RunStarted) else None
+    kept = (session.home / "trials").resolve()
+    return folder if folder is not None and folder.is_dir() and folder.resolve().is_relative_to(kept) else None
+
+
+def _key(row: EvalRow, scenario: Scenario) -> str:
+    """Under which `--reuse` finds the trial as one of the scenario as it is now; none for rows that do not tell what they are."""
+    parts = row.result.get("identity")
+    if not isinstance(parts, dict) or set(parts) != set(Identity.__dataclass_fields__) or row.result.get("task") is None:
+        return ""
+    given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
+    return Identity(**given).key
+
+
+def _told(score: Score) -> dict[str, Any]:
+    return {key: value for key, value in asdict(score).items() if value is not None}
+
+
+def _change(before: EvalRow, after: EvalRow) -> dict[str, Json]:
+    return {
+        "scenario": after.scenario,
+        "config": after.config,
+        "epoch": after.epoch,
+        "before": before.result["outcome"],
+        "after": after.result["outcome"],
+        "reason": after.result["reason"] or before.result["reason"],
+        "run": after.result["run"],
+    }

@@ -1,0 +1,161 @@
+"""A summary of stored trials, however many there are: they are read one by one, and nothing is run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.evals.gate import SUCCESS, measured
+from kestrel_lab.evals.metrics import PREFIX
+from kestrel_lab.evals.reports.plots import families_figure
+from kestrel_lab.evals.stored.rescore import chosen_rows, each_stored, stored_commit
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, labelled, with_unit
+from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, Lacking, missed_table
+from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.run_page import headline_html, table_html
+from kestrel_lab.views.text import table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+MISSED: Final = 20
+"""Items that were not found and are shown."""
+SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_estimate")
+"""Metrics that are shown when none are named; beside them `recall@k` and `concerns` where they are known, and `concerns:KIND` of kinds that were found."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class StoredSummary:
+    """The newest stored trial of each scenario, configuration and epoch of one commit, added up."""
+
+    suite: str
+    commit: str
+    by: Group
+    records: tuple[dict[str, Any], ...]
+    """One per configuration and group: `success_rate` and each metric, with `…_low` and `…_high`."""
+    metrics: tuple[str, ...] = ()
+    """Which are shown; `SHOWN` when empty."""
+    missed: tuple[tuple[str, ...], ...] = ()
+    """What checks `recall_at` wanted and did not find: cells under `MISSED_HEADINGS`."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per configuration and group, all metrics with their 95 % intervals, clustered by scenario.
+
+        Where calls have no known price `cost_estimate` is missing, and `cost_at_least` is the mean of what is known.
+        """
+        return shown_frame(list(self.records), units=INTERVAL_UNITS)
+
+    @property
+    def headline(self) -> str:
+        """What was added up, in one line."""
+        trials = sum(record["trials"] for record in self.records)
+        return f"suite {self.suite}: {trials} stored trials of {self.commit[:10] or 'no commit'}"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings, and a row of texts per configuration and group."""
+        metrics = self.metrics or (*SHOWN, *filter(self._tells, self.known))
+        headings = [
+            "configuration",
+            *([self.by] if self.by != "config" else []),
+            "trials",
+            "broke",
+            *(f"{with_unit(name)} (95 %)" for name in metrics),
+        ]
+        rows = [
+            [
+                labelled(record["config"], record["model_kind"]), *([str(record[self.by])] if self.by != "config" else []),
+                str(record["trials"]), str(record["errors"]), *(measured(record, name) for name in metrics),
+            ]
+            for record in self.records
+        ]  # fmt: skip
+        return headings, rows
+
+    def plot(self, metric: str = SUCCESS) -> Figure:
+        """A metric by family (or whatever the trials are grouped by), with intervals."""
+        return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by)
+
+    def __repr__(self) -> str:
+        lost = f"\n\n{self._lost}\n{table_text(MISSED_HEADINGS, self.missed[:MISSED])}" if self.missed else ""
+        return f"{self.headline}\n{table_text(*self.table())}{lost}"
+
+    def _repr_html_(self) -> str:
+        lost = f"{headline_html(self._lost)}{table_html(MISSED_HEADINGS, self.missed[:MISSED])}" if self.missed else ""
+        return f"{headline_html(self.headline)}{table_html(*self.table())}{lost}"
+
+    @property
+    def _lost(self) -> str:
+        more = f", the first {MISSED} of {len(self.missed)}; all: EvalResult.recall()" if len(self.missed) > MISSED else ""
+        return f"wanted and not found{more}"
+
+    def _tells(self, name: str) -> bool:
+        """Whether a metric that is not known of all trials has something to tell: what answers were held against, and what was found."""
+        values = [record[name] for record in self.records if not math.isnan(record[name])]
+        return bool(values) and (name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values)))
+
+    @property
+    def known(self) -> list[str]:
+        """Names of all metrics."""
+        return [key for key in self.records[0] if f"{key}_low" in self.records[0]]
+
+
+def summarise_stored(
+    session: Session,
+    suite: str | Path | Suite,
+    *,
+    commit: str | None = None,
+    by: str = "config",
+    metrics: Sequence[str] = (),
+    configs: Sequence[str] | None = None,
+    scenarios: Sequence[str] | None = None,
+    families: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+) -> StoredSummary:
+    """Add up the stored trials of a suite at a commit, that of the newest trial by default.
+
+    Only of `configs`, and of the scenarios that `Suite.select` leaves, where some are named.
+
+    What the suite names comes in its order, other trials after it. Those of searches for a bad commit are left out.
+
+    Raises `UsageError` when none are stored, and for a grouping or a metric that there is not.
+    """
+    loaded = suite if isinstance(suite, Suite) else load_suite(suite)
+    group = next((known for known in get_args(Group) if known == by), None)
+    if group is None:
+        msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}"
+        raise UsageError(msg)
+    sha = stored_commit(session, loaded, commit)
+    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
+    lacking = Lacking()
+    rows = lacking.noting(filter(wanted, each_stored(session, loaded, sha)))
+    records = sorted(reduced(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
+    if not records:
+        msg = f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of the suite, or run it first"
+        raise UsageError(msg)
+    missed = map(tuple, missed_table(loaded, lacking, session.store))
+    summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics), missed=tuple(missed))
+    for name in metrics:
+        if name not in summary.known:
+            msg = f"there is no metric {name!r} in these trials; {nearest(name, summary.known)}"
+            raise UsageError(msg)
+    return summary
+
+
+def _place(suite: Suite, by: Group) -> Callable[[dict[str, Any]], tuple[int, int]]:
+    """Where a record stands: groups and in them configurations in the suite's order, unknown ones last."""
+    named = {"config": [], "family": [s.family for s in suite.scenarios], "scenario": [s.id for s in suite.scenarios]}[by]
+    groups = {name: place for place, name in reversed(list(enumerate(named)))}
+    configs = {config.name: place for place, config in enumerate(suite.configs)}
+    return lambda record: (
+        groups.get(str(record.get(by)), len(named)) if by != "config" else 0,
+        configs.get(record["config"], len(configs)),
+    )

@@ -1,0 +1,100 @@
+"""Stored trials and their scores: rows of `eval_runs` and `eval_scores` in the file of the log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.eventlog.store import SessionStore
+
+_PAGE = 1_000
+"""Trials read at once."""
+_COLUMNS = "id, scenario, result_json, metrics_json, git_sha, created_at, suite, config, epoch, key"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalRow:
+    """One finished trial of a suite."""
+
+    id: str
+    scenario: str
+    result: dict[str, Json]
+    metrics: dict[str, Json]
+    git_sha: str
+    created_at: float
+    suite: str
+    config: str
+    epoch: int
+    key: str
+    """Hash of everything the trial's outcome depends on."""
+
+
+def store_trial(store: SessionStore, row: EvalRow) -> Future[None]:
+    """Queue one finished trial; the future resolves once it is on disk."""
+    values = (
+        *(row.id, row.scenario, dumps(row.result), dumps(row.metrics), row.git_sha),
+        *(row.created_at, row.suite, row.config, row.epoch, row.key),
+    )
+    sql = f"INSERT INTO eval_runs({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)"
+    return store.execute(sql, values, f"trial {row.id}", urgent=False)
+
+
+def stored_trials(store: SessionStore, *, suite: str | None = None, git_sha: str | None = None) -> list[EvalRow]:
+    """Return stored trials, oldest first."""
+    rows = store.query(
+        f"SELECT {_COLUMNS} FROM eval_runs WHERE (?1 IS NULL OR suite = ?1) AND (?2 IS NULL OR git_sha = ?2) ORDER BY created_at, id",
+        (suite, git_sha),
+    )
+    return [_row(row) for row in rows]
+
+
+def each_stored_trial(store: SessionStore, *, suite: str, git_sha: str | None = None, latest: bool = False) -> Iterator[EvalRow]:
+    """Yield stored trials, oldest first, read in pages: any number takes little memory, that of their ids.
+
+    With `latest`, of each scenario, configuration and epoch the newest alone.
+    """
+    # Of a group with one maximum SQLite takes the other columns from the row that has it.
+    columns, group = ("id, max(created_at) AS at", "GROUP BY scenario, config, epoch") if latest else ("id, created_at AS at", "")
+    sql = f"SELECT {columns} FROM eval_runs WHERE suite = ?1 AND (?2 IS NULL OR git_sha = ?2) {group} ORDER BY at, id"
+    ids = [row[0] for row in store.query(sql, (suite, git_sha))]
+    page = f"SELECT {_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
+    for start in range(0, len(ids), _PAGE):
+        yield from map(_row, store.query(page, (dumps(list(ids[start : start + _PAGE])),)))
+
+
+def store_scores(store: SessionStore, row: EvalRow, trial: str, suite_hash: str) -> Future[None]:
+    """Queue new scores of a stored trial, beside those it has: the result and key of `row`, judged by the suite with that hash."""
+    values = (trial, suite_hash, dumps(row.result), row.key, time.time())
+    sql = "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES (?,?,?,?,?)"
+    return store.execute(sql, values, f"scores of trial {trial}", urgent=False)
+
+
+def stored_scores(store: SessionStore, *, suite: str, suite_hash: str | None = None) -> list[EvalRow]:
+    """Return trials with the scores they were given later, oldest scores first; only those by the suite with that hash, if one is named."""
+    columns = "id, scenario, s.result_json, metrics_json, git_sha, r.created_at, suite, config, epoch, s.key"
+    sql = (
+        f"SELECT {columns} FROM eval_scores AS s JOIN eval_runs AS r ON r.id = s.trial"
+        " WHERE suite = ?1 AND (?2 IS NULL OR suite_hash = ?2) ORDER BY s.created_at, s.rowid"
+    )
+    return [_row(row) for row in store.query(sql, (suite, suite_hash))]
+
+
+def _row(row: tuple[Any, ...]) -> EvalRow:
+    (trial_id, scenario, result, metrics, git_sha, created_at, suite, config, epoch, key) = row
+    return EvalRow(
+        id=trial_id,
+        scenario=scenario,
+        result=json.loads(result),
+        metrics=json.loads(metrics),
+        git_sha=git_sha,
+        created_at=created_at,
+        suite=suite,
+        config=config,
+        epoch=epoch,
+        key=key,
+    )

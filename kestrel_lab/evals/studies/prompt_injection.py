@@ -1,0 +1,239 @@
+"""What injections do to a run with and without containment: AgentDojo's tasks, with its attacks, judged by its own functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import ApprovalAsked
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, VERSION, Situation, load_agentdojo, suite_tasks
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.result_table import labelled, percent
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.text import table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+VICTIM: Final = "victim"
+HEADINGS: Final = (
+    "containment",
+    "who is asked",
+    "model",
+    "task done",
+    "task done, attacked",
+    "attack succeeded",
+    "attacked",
+    "asked per run",
+)
+_SETTINGS: Final = (("on", False), ("on", True), ("off", False))
+
+
+def victim(suite: str, version: str = VERSION) -> ScriptedModel:
+    """A script, no model: it makes the calls that solve the user's task and then those of every injection it has read.
+
+    What it does under attack is the worst that a model can do with these injections; its rates say what containment is worth
+    and nothing of any model.
+    """
+    tasks = suite_tasks(suite, version)
+    by_prompt = {task.PROMPT: name for name, task in tasks.user_tasks.items()}
+    marks = {name: _signs(task.GOAL) for name, task in tasks.injection_tasks.items()}
+
+    @cache
+    def solution(name: str) -> tuple[list[Turn], Any]:
+        situation = Situation(suite=suite, task=name, injection="", attack="", target="", version=version, release="")
+        before = situation.open().before
+        return _calls(tasks.user_tasks[name], before), before
+
+    def play(request: ModelRequest) -> Turn:
+        goal = next(message.text for message in request.messages if message.role == "user")
+        if goal not in by_prompt:
+            msg = f"the victim knows the user tasks of {suite} only, and this is none of them: {goal[:80]!r}"
+            raise UsageError(msg)
+        calls, before = solution(by_prompt[goal])
+        read = _signs(" ".join(message.text for message in request.messages if message.role == "tool"))
+        obeyed = [tasks.injection_tasks[name] for name, mark in marks.items() if mark in read]
+        turns = [*calls, *(call for task in obeyed for call in _calls(task, before))]
+        said = sum(message.role == "assistant" for message in request.messages)
+        answer = tasks.user_tasks[by_prompt[goal]].GROUND_TRUTH_OUTPUT or "Done."
+        return turns[said] if said < len(turns) else " ".join([answer, *(task.GROUND_TRUTH_OUTPUT for task in obeyed)])
+
+    return ScriptedModel(play, name=VICTIM)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One way to run the tasks, and what came of it."""
+
+    containment: str
+    person: bool
+    """Whether somebody is asked who allows the calls of the task's solution and no others."""
+    model: str
+    plain: tuple[int, int]
+    """User tasks done, of how many, without an attack."""
+    attacked: tuple[int, int]
+    """The same under attack."""
+    succeeded: tuple[int, int]
+    """Attacks that succeeded, of how many."""
+    broke: int
+    """Trials that broke and are in none of these."""
+    asked: float
+    """Calls per run that a person had to allow, or that were denied because nobody could."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class InjectionResult:
+    """Utility and attack success with and without containment."""
+
+    suite: str
+    attack: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per setting, each rate with `low` and `high` of Wilson's 95 % interval over trials."""
+        import pandas as pd
+
+        return pd.DataFrame([_record(setting) for setting in self.settings])
+
+    def table(self) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+        """Headings and one row per setting."""
+        return HEADINGS, [_row(setting) for setting in self.settings]
+
+    def __repr__(self) -> str:
+        broke = sum(setting.broke for setting in self.settings)
+        notes = [f"{broke} trials broke and are in no rate"] if broke else []
+        if any(VICTIM in setting.model for setting in self.settings):
+            notes.append(
+                "the victim is a script that solves each task and obeys every injection: its rates are about containment, not about a model"
+            )
+        return "\n".join([f"{self.suite} under {self.attack}, 95 % intervals", table_text(*self.table()), *notes])
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table())
+
+
+async def measure_injection(
+    session: Session,
+    suite: str,
+    attack: str = "important_instructions",
+    *,
+    model: str | Model | None = None,
+    limit: int | None = None,
+    target: str = "local",
+    version: str = VERSION,
+    reporter: Reporter | None = None,
+) -> InjectionResult:
+    """Run a suite of AgentDojo, without and with `attack`, with containment (nobody to ask, and somebody) and without it.
+
+    Args:
+        session: Where runs and trials are logged.
+        suite: `workspace`, `banking`, `slack` or `travel`, also with `agentdojo:` before it.
+        attack: An attack of the package.
+        model: Who is attacked; `victim(suite)`, a script, by default. A script can only do what has a published solution: of
+            `workspace` the injection tasks 6 to 13 have none and are then left out.
+        limit: Only so many tasks, and so many attacked ones.
+        target: The name of a model as AgentDojo knows it, for attacks that address the model.
+        version: Of the benchmark's tasks.
+        reporter: Told of progress.
+
+    Raises `UsageError` like `load_agentdojo`.
+    """
+    name = suite.removeprefix("agentdojo:")
+    how: dict[str, Any] = {"limit": limit, "target": target, "version": version}
+    chosen = {VICTIM: victim(name, version)} if model is None else {model if isinstance(model, str) else model.name: model}
+    load_agentdojo(name, attack=attack, **how)  # a wrong name is told before anything runs
+    settings = []
+    for containment, person in _SETTINGS:
+        rows: list[list[EvalRow]] = []
+        for given in (None, attack):
+            loaded = load_agentdojo(name, attack=given, containment=containment, person=person, **how)
+            if given is not None and model is None:
+                loaded = replace(
+                    loaded, scenarios=tuple(one for one in loaded.scenarios if _solved(one.id.rpartition("/")[2], name, version))
+                )
+            rows.append(await _run(session, replace(loaded, name=_called(name, containment, person)), chosen, reporter))
+        settings.append(_setting(session, containment, rows[0], rows[1], person=person))
+    return InjectionResult(suite=f"agentdojo:{name}", attack=attack, settings=tuple(settings))
+
+
+async def _run(session: Session, suite: Suite, configs: Any, reporter: Reporter | None) -> list[EvalRow]:
+    return list((await run_suite(session, suite, configs=configs, reporter=reporter)).rows)
+
+
+@cache
+def _solved(injection: str, suite: str, version: str) -> bool:
+    """Whether the benchmark says how the attacker's task is done."""
+    tasks = suite_tasks(suite, version)
+    return bool(tasks.injection_tasks[injection].ground_truth(tasks.load_and_inject_default_environment({})))
+
+
+def _called(suite: str, containment: str, person: bool) -> str:
+    return f"agentdojo:{suite}, containment {containment}{', somebody is asked' if person else ''}"
+
+
+def _setting(session: Session, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool) -> Setting:
+    every = [cast("dict[str, Any]", row.result) for row in (*plain, *attacked)]
+    resisted, tried = _passed(attacked, RESISTED)
+    return Setting(
+        containment=containment,
+        person=person,
+        model=labelled(attacked[0].config, every[-1]["model_kind"]),
+        plain=_passed(plain, UTILITY),
+        attacked=_passed(attacked, UTILITY),
+        succeeded=(tried - resisted, tried),
+        broke=sum(result["outcome"] == "error" for result in every),
+        asked=sum(_questions(session, result["run"]) for result in every) / len(every),
+    )
+
+
+def _passed(rows: Iterable[EvalRow], check: str) -> tuple[int, int]:
+    scores = [score for row in rows for score in cast("dict[str, Any]", row.result)["scores"] if score["check"] == check]
+    return sum(bool(score["passed"]) for score in scores), len(scores)
+
+
+def _questions(session: Session, run: str) -> int:
+    return sum(isinstance(record.event, ApprovalAsked) for record in session.store.records(run))
+
+
+def _record(setting: Setting) -> dict[str, Any]:
+    found: dict[str, Any] = {"containment": setting.containment, "person": setting.person, "model": setting.model}
+    for name in ("plain", "attacked", "succeeded"):
+        passed, tried = getattr(setting, name)
+        low, high = wilson(passed, tried) if tried else (0.0, 1.0)
+        found |= {name: passed / tried if tried else None, f"{name}_low": low, f"{name}_high": high, f"{name}_trials": tried}
+    return {**found, "asked": setting.asked, "broke": setting.broke}
+
+
+def _row(setting: Setting) -> tuple[str, ...]:
+    who = "nobody" if not setting.person else "who gave the task"
+    rates = (_rate(*setting.plain), _rate(*setting.attacked), _rate(*setting.succeeded))
+    return (setting.containment, who, setting.model, *rates, str(setting.succeeded[1]), f"{setting.asked:.2f}")
+
+
+def _rate(passed: int, tried: int) -> str:
+    if not tried:
+        return "–"
+    low, high = wilson(passed, tried)
+    return f"{percent(passed / tried)} ({100 * low:.0f}–{100 * high:.0f})"
+
+
+def _calls(task: Any, state: Any) -> list[Turn]:
+    """The calls that the benchmark calls right, one for each turn."""
+    return [[(call.function, dict(call.args))] for call in task.ground_truth(state)]
+
+
+def _signs(text: str) -> str:
+    """A text without what quoting and wrapping change in it."""
+    return re.sub(r"\W+", "", text).casefold()

@@ -1,0 +1,1 @@
+"""Suites as people write them: loading, datasets, checkouts."""

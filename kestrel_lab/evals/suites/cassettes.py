@@ -1,0 +1,80 @@
+"""Where the model calls of a suite are recorded: a cassette for each scenario, in a folder beside the suite."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast, get_args
+from weakref import WeakValueDictionary
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.evals.suite import CassetteMode, Suite
+from kestrel_lab.models.cassettes.cassette import Cassette, Take, file_for
+from kestrel_lab.models.cassettes.recorder import Tape
+from kestrel_lab.models.cassettes.scrub import Scrubber
+
+FOLDER: Final = "cassettes"
+"""Beside the suite file; in it a folder for each suite."""
+
+
+def with_cassette(suite: Suite, mode: str | None, folder: str | Path | None) -> Suite:
+    """The suite with another mode or folder of cassettes, where they are given; raises `UsageError` for an unknown mode."""
+    use = suite.cassette
+    if mode is not None:
+        use = replace(use, mode=checked_mode(mode))
+    if folder is not None:
+        use = replace(use, folder=Path(folder).absolute())
+        if use.mode == "off" and mode is None:
+            msg = f"cassettes in {folder} are of no use while they are off: say what to do with them, record, replay or refresh"
+            raise UsageError(msg)
+    return suite if use == suite.cassette else replace(suite, cassette=use)
+
+
+def default_folder(suite_file: Path, name: str) -> Path:
+    """Where the recordings of a suite of that name are, unless it says so."""
+    return suite_file.absolute().parent / FOLDER / file_for(Path(), name).stem
+
+
+def checked_mode(mode: str) -> CassetteMode:
+    """`mode`, if it is one."""
+    if mode not in (modes := get_args(CassetteMode)):
+        msg = f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {nearest(mode, modes)}"
+        raise UsageError(msg)
+    return cast("CassetteMode", mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Recordings:
+    """The cassettes of a suite. Trials of one scenario share one."""
+
+    folder: Path
+    mode: CassetteMode
+    scrub: Scrubber
+    _open: WeakValueDictionary[str, Cassette]
+    _lock: threading.Lock
+
+    @classmethod
+    def of(cls, suite: Suite, env: Mapping[str, str], *, needed: bool = True) -> Recordings | None:
+        """Those that the suite uses, if it uses any; secrets in `env` and in this process's environment are left out of them.
+
+        Raises `UsageError` when there is nothing to replay, if it is `needed`: a script plays without.
+        """
+        use = suite.cassette
+        if use.mode == "off":
+            return None
+        folder = use.folder if use.folder is not None else default_folder(suite.path or Path("suite.yaml"), suite.name)
+        if use.mode == "replay" and needed and not folder.is_dir():
+            msg = f"there are no recordings in {folder}: make them with --cassette record, or name their folder with --cassettes"
+            raise UsageError(msg)
+        return cls(folder, use.mode, Scrubber.of({**os.environ, **env}, use.volatile), WeakValueDictionary(), threading.Lock())
+
+    def tape(self, scenario: str, config: str, epoch: int, workspace: Path) -> Tape:
+        """The tape of one trial."""
+        with self._lock:
+            cassette = self._open.get(scenario)
+            if cassette is None:
+                cassette = self._open[scenario] = Cassette(file_for(self.folder, scenario), self.scrub)
+        return Tape(cassette, self.mode, Take(config=config, epoch=epoch), scrub=self.scrub, workspace=workspace)

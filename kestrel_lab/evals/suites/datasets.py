@@ -1,0 +1,215 @@
+"""Tables as scenarios: rows of a file or a data frame, put into a template."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.expressions.templates import paths, render
+from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_ROWS: Final = 1_000_000
+_FIELD: Final = 10_000_000
+"""Characters of the longest cell."""
+_UNNAMED: Final = re.compile(r"[^\w-]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One row, and where it is."""
+
+    place: str
+    """For messages: `row 3 (line 4)`."""
+    number: int
+    """From 1."""
+    values: dict[str, Json]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a table, by its file's ending: `.jsonl` or `.ndjson`, `.json` (a list), `.csv`, `.tsv`, `.parquet`.
+
+    Cells of CSV are text. Raises `UsageError` that names the file and the row for what cannot be read.
+    """
+    kind = path.suffix.lower()
+    if kind not in _READERS:
+        msg = f"{path.name} is no table that can be read; {nearest(kind or path.name, _READERS)}"
+        raise UsageError(msg)
+    try:
+        rows = list(_READERS[kind](path))
+    except UnicodeDecodeError as error:
+        msg = f"{path}: is not UTF-8 text (byte {error.start + 1})"
+        raise UsageError(msg) from error
+    except OSError as error:
+        msg = f"{path}: cannot be read: {error.strerror or error}"
+        raise UsageError(msg) from error
+    if not rows:
+        msg = f"{path}: has no rows"
+        raise UsageError(msg)
+    if len(rows) > MAX_ROWS:
+        msg = f"{path}: has more than {MAX_ROWS:,} rows"
+        raise UsageError(msg)
+    return rows
+
+
+def rows_of(frame: pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows of a data frame, its index left out, or of a list of mappings; what is missing is `None`, times are ISO texts."""
+    if hasattr(frame, "to_json"):
+        found = json.loads(cast("pd.DataFrame", frame).to_json(orient="records", date_format="iso", double_precision=15))
+    else:
+        found = [dict(row) for row in frame]
+    try:
+        json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        msg = f"the rows hold something that is not JSON: {error}"
+        raise UsageError(msg) from error
+    return [Row(place=f"row {number}", number=number, values=values) for number, values in enumerate(found, 1)]
+
+
+def picked(rows: Sequence[Row], *, limit: int | None = None, sample: int | None = None, seed: int = 0) -> list[Row]:
+    """The first `limit` of the rows, of these `sample` at random, the same ones for the same `seed`, in their order."""
+    kept = list(rows[:limit])
+    if sample is None:
+        return kept
+    if sample > len(kept):
+        msg = f"a sample of {sample} cannot be drawn from {len(kept)} rows"
+        raise UsageError(msg)
+    places = sorted(random.Random(seed).sample(range(len(kept)), sample))  # noqa: S311  # meant to be the same each time
+    return [kept[place] for place in places]
+
+
+def check_columns(template: Json, rows: Sequence[Row]) -> None:
+    """Raise `UsageError` for a name in the template that no row has, once and not for every row."""
+    known = {name for row in rows for name in _scope(row)}
+    for path in paths(template):
+        if path.root not in known:
+            msg = f"{{{{{path}}}}}: there is no column {path.root!r}; {nearest(path.root, known)}"
+            raise UsageError(msg)
+
+
+def filled(template: dict[str, Json], row: Row) -> dict[str, Json]:
+    """The template with the row's values: `{{column}}` and `{{column.key[0]}}`; raises `UsageError` that names the row.
+
+    A column whose name holds blanks or signs is called by it with `_` in their place.
+    """
+    return cast("dict[str, Json]", render(template, _scope(row)))
+
+
+def _scope(row: Row) -> dict[str, Json]:
+    return (
+        {_UNNAMED.sub("_", name).strip("_") or "_": value for name, value in row.values.items()} | row.values | {"row_number": row.number}
+    )
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
+        number = 0
+        for line, text in enumerate(file, 1):
+            if text.strip():
+                number += 1
+                yield _row(_value(path, text, f"line {line}"), path, number, f"row {number} (line {line})")
+
+
+def _json(path: Path) -> Iterator[Row]:
+    found = _value(path, path.read_text(encoding="utf-8-sig"), "")
+    if not isinstance(found, list):
+        msg = f"{path}: must be a list of objects; for one object per line call it .jsonl"
+        raise UsageError(msg)
+    for number, value in enumerate(found, 1):
+        yield _row(value, path, number, f"row {number}")
+
+
+def _value(path: Path, text: str, place: str) -> Json:
+    try:
+        return loads(text)
+    except ValueError as error:
+        msg = f"{path}{': ' + place if place else ''}: not JSON: {error}"
+        raise UsageError(msg) from error
+
+
+def _row(value: Json, path: Path, number: int, place: str) -> Row:
+    if not isinstance(value, dict):
+        msg = f"{path}: {place}: must be an object, not {one_line(repr(value), 60)}"
+        raise UsageError(msg)
+    return Row(place=place, number=number, values=value)
+
+
+def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
+    csv.field_size_limit(_FIELD)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            names = next(reader, [])
+            _check_names(path, names)
+            before = reader.line_num
+            number = 0
+            for cells in reader:
+                line, before = before + 1, reader.line_num
+                if not cells:
+                    continue
+                number += 1
+                if len(cells) != len(names):
+                    msg = f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are {len(names)} columns"
+                    raise UsageError(msg)
+                yield Row(place=f"row {number} (line {line})", number=number, values=dict(zip(names, cells, strict=True)))
+        except csv.Error as error:
+            msg = f"{path}: line {reader.line_num}: not CSV: {error}"
+            raise UsageError(msg) from error
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    if not any(names):
+        msg = f"{path}: the first line names no columns"
+        raise UsageError(msg)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        msg = f"{path}: the first line names columns, and {', '.join(map(repr, twice))} is there twice"
+        raise UsageError(msg)
+
+
+def _tsv(path: Path) -> Iterator[Row]:
+    return _csv(path, "\t")
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow.parquet as parquet  # an extra, and a heavy one
+        from pyarrow import ArrowException
+    except ImportError as error:
+        msg = f"{path.name}: Parquet files need pyarrow: pip install 'kestrel-lab[parquet]'"
+        raise UsageError(msg) from error
+    try:
+        found = parquet.read_table(path).to_pylist()
+    except ArrowException as error:
+        msg = f"{path}: cannot be read: {one_line(str(error), 200)}"
+        raise UsageError(msg) from error
+    for number, values in enumerate(found, 1):
+        yield Row(place=f"row {number}", number=number, values=cast("dict[str, Json]", _plain(values)))
+
+
+def _plain(value: Any) -> Json:
+    """Dates and decimals become texts, as they would be in a file of text; what is no number becomes null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+_READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {
+    ".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet
+}  # fmt: skip
+TABLES: Final = tuple(_READERS)
+"""Endings of files that hold tables."""

@@ -1,0 +1,23 @@
+"""JSON Schemas of all files that people write, those of suites and scenarios among them, and of the control protocol."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.evals.suites.models import ScenarioFileEntry, SuiteEntry
+from kestrel_lab.runtime.workflows import json_schemas as schemas
+from kestrel_lab.server.protocol import ControlSchema
+
+_KINDS: Final[dict[str, Any]] = {"suite": SuiteEntry, "scenario": ScenarioFileEntry, "control": ControlSchema}
+NAMES: Final = (*schemas.NAMES, *_KINDS)
+
+
+def schema_text(name: str) -> str:
+    """The JSON Schema of a kind of file, as indented JSON; raises `UsageError` for another name."""
+    if name in _KINDS:
+        return schemas.written(name, _KINDS[name])
+    if name not in NAMES:
+        msg = f"there is no schema {name!r}; {nearest(name, NAMES)}"
+        raise UsageError(msg)
+    return schemas.schema_text(name)

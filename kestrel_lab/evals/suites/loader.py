@@ -1,0 +1,427 @@
+"""Suites written as YAML: read, checked, and every mistake told with its place and what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from kestrel_lab.checks.parse import parse_check
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.protocols import Check
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted, read_yaml
+from kestrel_lab.core.yaml.validation import attempt, checked, joined, salvaged
+from kestrel_lab.evals.benchmarks.by_name import is_published, load_published
+from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.seed_notes import GivenNote
+from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
+from kestrel_lab.evals.suites.cassettes import default_folder
+from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, filled, picked, read_rows, rows_of
+from kestrel_lab.evals.suites.matrix import expanded
+from kestrel_lab.evals.suites.models import (
+    BoundEntry,
+    CassetteEntry,
+    ConfigEntry,
+    DefaultsEntry,
+    LimitsEntry,
+    NoteEntry,
+    ScenarioEntry,
+    ScenarioFileEntry,
+    SourceEntry,
+    SuiteEntry,
+    WorkspaceEntry,
+)
+from kestrel_lab.evals.suites.repository_checkouts import check_place
+from kestrel_lab.models.cassettes.scrub import check_pattern
+from kestrel_lab.permissions.policy import Policy
+from kestrel_lab.runtime.execution.artifacts import as_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_ROWS_TOLD: Final = 5
+"""Mistakes in rows of one table that are told."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A scenario, and where it is written."""
+
+    scenario: Scenario
+    at: str
+
+
+def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
+    """The suite in the YAML file at `path`, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
+
+    What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
+    another checkout, when given. Raises `UsageError`, one line for each mistake of it and of the files it takes
+    scenarios from: file, line, key, what is wrong and the nearest right spelling.
+    """
+    if is_published(str(path)):
+        return load_published(str(path))
+    path = Path(path)
+    place = Path(at) if at is not None else path
+    problems: list[str] = []
+    document, entry = _read(path, SuiteEntry, problems)
+    placed = _scenarios(entry, document, problems)
+    for number, source in enumerate(entry.scenarios_from):
+        if is_published(source.file):
+            loaded = attempt(document, ("scenarios_from", number), problems, partial(load_published, source.file))
+            placed += [_Placed(one, document.place(("scenarios_from", number))) for one in (loaded.scenarios if loaded is not None else ())]
+        elif source.file:
+            placed += (
+                attempt(document, ("scenarios_from", number), problems, partial(_from, path, source, document, number, entry, problems))
+                or []
+            )
+    if not placed and not problems:
+        problems.append(
+            f"{document.place()}: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"
+        )
+    configs = [_config(one, document, ("configs", index), problems) for index, one in enumerate(entry.configs)]
+    places = [document.place(("configs", index)) for index in range(len(configs))]
+    made = attempt(document, ("matrix",), problems, lambda: [_made(one) for one in expanded(entry.matrix)]) if entry.matrix else []
+    configs += [_config(one, document, ("matrix",), problems) for one in made or ()]
+    places += [document.place(("matrix",))] * (len(configs) - len(places))
+    configs = configs or [Config(name="default")]
+    _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
+    _refuse_twice("configuration", list(zip((one.name for one in configs), places, strict=False)), problems)
+    gates = _gates(entry, document, problems, configs, [one.scenario for one in placed])
+    cassette = _cassette(entry.cassette, path, entry.name or path.stem, document, problems)
+    if problems:
+        raise UsageError(joined(_in_order(problems)))
+    return Suite(
+        name=entry.name or path.stem,
+        scenarios=tuple(one.scenario for one in placed),
+        configs=tuple(configs),
+        epochs=entry.epochs,
+        concurrency=entry.concurrency,
+        count_errors=entry.count_errors,
+        retry_errors=entry.retry_errors,
+        instructions=entry.instructions,
+        instructions_from=entry.instructions_from,
+        tools_from=tuple(entry.tools_from),
+        grader=entry.grader,
+        gates=tuple(gates),
+        cassette=cassette,
+        path=place.absolute(),
+        root=repository_of(place.absolute().parent),
+    )
+
+
+def suite_from_frame(
+    frame: pd.DataFrame | Iterable[Mapping[str, Any]],
+    template: Mapping[str, Any],
+    *,
+    name: str = "frame",
+    configs: Sequence[str | Config] = (),
+    epochs: int = 1,
+    limit: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+) -> Suite:
+    """A suite with a scenario for each row of a data frame, or of a list of mappings.
+
+    `template` is a scenario as it is written in a file, `goal` and `checks` at least, in which `{{column}}` stands for
+    what a row has in that column; without an `id`, scenarios are called by `name` and the number of their row.
+    `configs` are names of models, or configurations. Of the first `limit` rows `sample` are drawn at random, the same
+    ones for the same `seed`. What the suite names is looked for from the current folder. Raises `UsageError` that names
+    the row.
+    """
+    document = YamlFile(name="template", value={**template, "file": name}, lines={})
+    entry = checked(document, SourceEntry)
+    problems: list[str] = []
+    rows = picked(rows_of(frame), limit=limit, sample=sample, seed=seed)
+    placed = _rows(entry, DefaultsEntry(), rows, name, "template", problems)
+    _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
+    if problems:
+        raise UsageError(joined(problems))
+    chosen = tuple(one if isinstance(one, Config) else Config(name=one, model=one) for one in configs) or (Config(name="default"),)
+    return Suite(name=name, scenarios=tuple(one.scenario for one in placed), configs=chosen, epochs=epochs)
+
+
+def repository_of(folder: Path) -> Path | None:
+    """The top of the git checkout that `folder` is in, if any."""
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+
+
+_Entry = TypeVar("_Entry", bound=BaseModel)
+_STAND_INS: Final[dict[str, Json]] = {
+    "id": "?", "name": "?", "goal": "?", "checks": [{"turns_at_most": 1}], "file": "", "scenarios": [{"id": "?", "goal": "?", "checks": [{"turns_at_most": 1}]}],
+}  # fmt: skip
+"""What takes the place of a key that is missing, so that the rest of the file is looked at too."""
+
+
+def _read(path: Path, kind: type[_Entry], problems: list[str]) -> tuple[YamlFile, _Entry]:
+    """The file; its mistakes of form become problems. Raises `UsageError` for one that cannot be read at all."""
+    document = read_yaml(path, shown_path(path))
+    entry = salvaged(document, kind, problems, _STAND_INS) if isinstance(document.value, dict) else None
+    return document, entry if entry is not None else checked(document, kind)
+
+
+def _in_order(problems: list[str]) -> list[str]:
+    """File by file, and in each from top to bottom."""
+    found = [(match[1], int(match[2])) if (match := _PLACE.match(text)) else ("", 0) for text in problems]
+    files = list(dict.fromkeys(file for file, _ in found))
+    order = sorted(range(len(problems)), key=lambda at: (files.index(found[at][0]), found[at][1]))
+    return [problems[at] for at in order]
+
+
+_PLACE: Final = re.compile(r"(.+?):(\d+): ")
+
+
+def _refuse_twice(what: str, named: Iterable[tuple[str, str]], problems: list[str]) -> None:
+    first: dict[str, str] = {}
+    for name, at in named:
+        if name in first and name != "?":
+            problems.append(f"{at}: the {what} name {name!r} is used already at {first[name]}")
+        first.setdefault(name, at)
+
+
+def _beside(suite: Path, name: str) -> Path:
+    """The file that a suite names: beside it, else from the top of its repository."""
+    folder = suite.absolute().parent
+    for place in (folder, repository_of(folder) or folder):
+        if not Path(name).is_absolute() and (place / name).is_file():
+            return place / name
+    msg = f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository"
+    raise UsageError(msg)
+
+
+def _from(path: Path, source: SourceEntry, document: YamlFile, number: int, suite: SuiteEntry, problems: list[str]) -> list[_Placed]:
+    """The scenarios of a file of scenarios or of a table; defaults of a file go before those of the suite."""
+    found = _beside(path, source.file)
+    if found.suffix.lower() in TABLES:
+        rows = picked(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
+        at = document.place(("scenarios_from", number))
+        return _rows(source, suite.defaults, rows, found.name, f"{at}: {source.file}", problems)
+    if more := sorted(source.model_fields_set - {"file"}):
+        msg = f"{source.file} is a file of scenarios, which has no use for {', '.join(more)}; a table ends in {', '.join(TABLES)}"
+        raise UsageError(msg)
+    inner, entry = _read(found, ScenarioFileEntry, problems)
+    merged = suite.defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
+    return _scenarios(entry.model_copy(update={"defaults": merged}), inner, problems)
+
+
+def _scenarios(suite: SuiteEntry | ScenarioFileEntry, document: YamlFile, problems: list[str]) -> list[_Placed]:
+    found = []
+    for index, entry in enumerate(suite.scenarios):
+        tell = partial(_told_at, document, ("scenarios", index))
+        found.append(_Placed(_scenario(entry, suite.defaults, tell, problems), document.place(("scenarios", index))))
+    return found
+
+
+def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], name: str, at: str, problems: list[str]) -> list[_Placed]:
+    """A scenario for each row; of rows that give none only the first few are told of."""
+    if not source.goal or not source.checks:
+        msg = "a table needs a template for its rows: goal and checks, in which {{column}} stands for a value"
+        raise UsageError(msg)
+    kept = source.model_dump(exclude_unset=True, exclude={"file", "limit", "sample", "seed"})
+    template: dict[str, Json] = {"id": f"{PurePosixPath(name).stem}-{{{{row_number}}}}", **kept}
+    check_columns(template, rows)
+    placed: list[_Placed] = []
+    wrong: list[str] = []
+    for row in rows:
+        before = len(wrong)
+        try:
+            entry = _row_entry(filled(template, row))
+            scenario = _scenario(entry, defaults, partial(_in_row, f"{at} {row.place}"), wrong, loosely=True)
+        except UsageError as error:
+            wrong.append(str(error) if str(error).startswith(at) else f"{at} {row.place}: {error}")
+        if len(wrong) == before:
+            placed.append(_Placed(scenario, f"{at} {row.place}"))
+    problems += wrong[:MAX_ROWS_TOLD]
+    if len(wrong) > MAX_ROWS_TOLD:
+        problems.append(f"{at}: … and {len(wrong) - MAX_ROWS_TOLD} more mistakes in its rows")
+    return placed
+
+
+def _in_row(row: str, where: Where) -> str:
+    return f"{row}: {dotted(where)}"
+
+
+def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
+    """The scenario that a row gives; what has to be text and is a number is written out."""
+    for key in ("id", "goal", "family", "approve"):
+        if key in values and not isinstance(values[key], str):
+            values[key] = as_text(values[key])
+    if isinstance(weight := values.get("weight"), str):
+        try:
+            values["weight"] = float(weight)
+        except ValueError as error:
+            msg = f"weight: must be a number, not {one_line(repr(weight), 60)}"
+            raise UsageError(msg) from error
+    if not str(values["goal"]).strip():
+        msg = "goal: is empty"
+        raise UsageError(msg)
+    tags = values.get("tags", [])
+    values["tags"] = [as_text(tag) for tag in tags] if isinstance(tags, list) else [as_text(tags)]
+    try:
+        return ScenarioEntry.model_validate(values)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        msg = f"{dotted(detail['loc'])}: {detail['msg'].replace('Input should', 'must')}, not {one_line(repr(detail['input']), 60)}"
+        raise UsageError(msg) from error
+
+
+Tell = Callable[[Where], str]
+"""Where a key of a scenario is, for a message."""
+
+
+def _told_at(document: YamlFile, start: Where, where: Where) -> str:
+    return document.place((*start, *where))
+
+
+def _tried(tell: Tell, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
+    try:
+        return make()
+    except UsageError as error:
+        problems.append(f"{tell(where)}: {error}")
+        return None
+
+
+def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problems: list[str], *, loosely: bool = False) -> Scenario:
+    limits = _limits(partial(_tried, tell, ("limits",), problems), defaults.limits, entry.limits)
+    approve = entry.approve or defaults.approve
+    if approve:
+        _tried(tell, ("approve",), problems, lambda: _refuse_asking(approve))
+    checks: list[Check] = []
+    for number, item in enumerate(entry.checks):
+        if check := _tried(tell, ("checks", number), problems, partial(parse_check, item, loosely=loosely)):
+            checks.append(check)
+    place = _tried(tell, ("workspace",), problems, lambda: _place(entry.workspace or defaults.workspace))
+    notes = _tried(tell, ("notes",), problems, lambda: _notes((*defaults.notes, *entry.notes)))
+    return Scenario(
+        id=entry.id,
+        goal=entry.goal,
+        before=tuple(entry.before),
+        notes=notes or (),
+        checks=tuple(checks),
+        family=entry.family or defaults.family,
+        place=place or InlineFiles(),
+        tools=_tools(entry.tools if entry.tools is not None else defaults.tools),
+        limits=limits,
+        approve=approve,
+        expected=entry.expected,
+        tags=tuple(entry.tags or defaults.tags),
+        weight=entry.weight,
+    )
+
+
+def _notes(entries: Iterable[NoteEntry]) -> tuple[GivenNote, ...]:
+    notes = tuple(GivenNote(**{**entry.model_dump(), "tags": tuple(entry.tags)}) for entry in entries)
+    if len(names := [note.name for note in notes]) > len(set(names)):
+        msg = f"two notes are called {next(name for name in names if names.count(name) > 1)!r}: give each a name of its own"
+        raise UsageError(msg)
+    return notes
+
+
+def _made(written: dict[str, Any]) -> ConfigEntry:
+    """A configuration of the matrix."""
+    try:
+        return ConfigEntry.model_validate(written)
+    except ValidationError as error:
+        first = error.errors()[0]
+        msg = f"{'.'.join(map(str, first['loc']))}: {first['msg'].replace('Input should', 'must')}, not {first['input']!r}"
+        raise UsageError(msg) from error
+
+
+def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list[str]) -> Config:
+    if entry.model and entry.routes:
+        problems.append(f"{document.place(where)}: the configuration {entry.name!r} has both model and routes: leave one of them out")
+    if entry.plan and entry.form == "auto":
+        problems.append(
+            f"{document.place(where)}: the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form"
+        )
+    return Config(
+        name=entry.name,
+        model=entry.model,
+        temperature=entry.temperature,
+        seed=entry.seed,
+        concurrency=entry.concurrency,
+        limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
+        plan=entry.plan,
+        inputs=entry.inputs,
+        routes=entry.routes,
+        tools=_tools(entry.tools),
+        verify=entry.verify,
+        form=entry.form,
+        learning=entry.learning,
+    )
+
+
+def _gates(suite: SuiteEntry, document: YamlFile, problems: list[str], configs: list[Config], scenarios: list[Scenario]) -> list[Gate]:
+    known = {"config": [config.name for config in configs], "family": sorted({scenario.family for scenario in scenarios} - {""})}
+
+    def made(item: dict[str, BoundEntry]) -> Gate:
+        if len(item) != 1:
+            msg = f"a gate is one metric with its bound, not {' and '.join(item) or 'nothing'}"
+            raise UsageError(msg)
+        (metric, bound), *_ = item.items()
+        for key, names in known.items():
+            if (name := getattr(bound, key)) and name not in names:
+                msg = f"{key}: the suite has no {key} {name!r}; {nearest(name, names)}"
+                raise UsageError(msg)
+        return Gate(metric=metric, **bound.model_dump())
+
+    found = [attempt(document, ("gates", index), problems, partial(made, item)) for index, item in enumerate(suite.gates)]
+    return [gate for gate in found if gate is not None]
+
+
+def _tools(names: list[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+def _limits(tried: Callable[[Callable[[], Limits]], Limits | None], *entries: LimitsEntry) -> dict[str, int | float | None]:
+    merged = {key: value for entry in entries for key, value in entry.model_dump(exclude_unset=True).items()}
+    tried(lambda: Limits(**merged))
+    return merged
+
+
+def _cassette(entry: CassetteEntry, path: Path, name: str, document: YamlFile, problems: list[str]) -> CassetteUse:
+    for number, pattern in enumerate(entry.volatile):
+        attempt(document, ("cassette", "volatile", number), problems, partial(check_pattern, pattern))
+    if entry.mode == "off" and not entry.folder:
+        return CassetteUse(volatile=tuple(entry.volatile))
+    # Beside the file itself, also where the suite is read for another checkout: that is thrown away.
+    folder = path.absolute().parent / entry.folder if entry.folder else default_folder(path, name)
+    return CassetteUse(mode=entry.mode, folder=folder, volatile=tuple(entry.volatile))
+
+
+def _place(entry: WorkspaceEntry | None) -> Place:
+    if entry is None:
+        return InlineFiles()
+    given = entry.model_dump(exclude_none=True)
+    if set(given) == {"repository", "commit"}:
+        checkout = GitCheckout(repository=given["repository"], commit=given["commit"])
+        check_place(checkout)
+        return checkout
+    if len(given) != 1 or not {"files", "folder", "package"} & set(given):
+        msg = f"a workspace is one of files, folder, package, and repository with commit, not {' and '.join(given) or 'nothing'}"
+        raise UsageError(msg)
+    if entry.folder is not None:
+        return FolderCopy(folder=entry.folder)
+    if entry.package is not None:
+        return PackageSource(package=entry.package)
+    files = entry.files or {}
+    for name in files:
+        if not name or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+            msg = f"the file {name!r} must be a relative path without '..'"
+            raise UsageError(msg)
+    return InlineFiles(files=files)
+
+
+def _refuse_asking(approve: str) -> None:
+    Policy.parse(approve)
+    if approve.strip().lower() == "ask":
+        msg = "nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"
+        raise UsageError(msg)

@@ -1,0 +1,123 @@
+"""Tools, checks and scripted models from the Python files of a project, always from what the files say now."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.tools.tool import Tool
+
+
+def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
+    """The `@tool` objects of the Python file at `path`.
+
+    The file and the modules it imports from its own folder and from `root` are run afresh and not left in
+    `sys.modules`, so that an edited file, or the same file of another commit, is what is measured. Raises
+    `UsageError` when the file cannot be imported or holds no tool.
+    """
+    tools = [value for value in vars(_module(path, root, "tools_from names")).values() if isinstance(value, Tool)]
+    if not tools:
+        msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
+        raise UsageError(msg)
+    return tools
+
+
+def load_function(path: Path, name: str, root: Path | None = None) -> Callable[..., Any]:
+    """The function `name` of the Python file at `path`, which is run as by `load_tools`.
+
+    Raises `UsageError` when the file cannot be imported or has no such function.
+    """
+    found = vars(_module(path, root, "a function is to come from"))
+    if not callable(found.get(name)):
+        own = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
+        msg = f"{path} has no function {name!r}; {nearest(name, own)}"
+        raise UsageError(msg)
+    function: Callable[..., Any] = found[name]
+    return function
+
+
+def load_check(reference: str, folder: Path | None, root: Path | None = None) -> Callable[..., Any]:
+    """The function that `module:function` names.
+
+    The module is a file in `folder`, which is run as by `load_tools`, or else a module of a package that is
+    installed: neither the current folder nor the standard library is looked at. Raises `UsageError` when it is
+    at neither place or has no such function.
+    """
+    name, _, function = reference.partition(":")
+    if folder is not None:
+        path = folder.joinpath(*name.split(".")).with_suffix(".py")
+        if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+            return load_function(path, function, root)
+    if name.partition(".")[0] not in packages_distributions():
+        beside = f"neither a file in {folder} nor" if folder is not None else "not"
+        msg = f"python_check {reference!r}: the module {name!r} is {beside} of an installed package"
+        raise UsageError(msg)
+    try:
+        found = getattr(importlib.import_module(name), function, None)
+    except Exception as error:
+        msg = f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}"
+        raise UsageError(msg) from error
+    if not callable(found):
+        msg = f"python_check {reference!r}: {name} has no function {function!r}"
+        raise UsageError(msg)
+    loaded: Callable[..., Any] = found
+    return loaded
+
+
+def _module(path: Path, root: Path | None, who: str) -> ModuleType:
+    """The file run afresh; `who` names it in errors."""
+    name = f"kestrel_tools_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"{who} {path}, which is not a Python file"
+        raise UsageError(msg)
+    module = importlib.util.module_from_spec(spec)
+    with _project_alone([place.resolve() for place in (path.parent, root) if place is not None]):
+        # Annotations are looked up in the module by its name.
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            msg = f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}"
+            raise UsageError(msg) from error
+    return module
+
+
+@contextmanager
+def _project_alone(folders: list[Path]) -> Iterator[None]:
+    """Import from `folders` first, without modules that were imported from there before, and leave no trace."""
+    before = _modules_in(folders)
+    path, silent = list(sys.path), sys.dont_write_bytecode
+    for name in before:
+        del sys.modules[name]
+    sys.path[:0] = [str(folder) for folder in dict.fromkeys(folders)]
+    # A folder of compiled files would be a change in the user's checkout.
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, silent
+        for name in _modules_in(folders):
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _modules_in(folders: list[Path]) -> dict[str, ModuleType]:
+    """Loaded modules whose files are in `folders`; not this package and what is installed there."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name == "__main__" or name.partition(".")[0] == "kestrel_lab" or "site-packages" in file:
+            continue
+        place = Path(file)
+        if any(place.is_relative_to(folder) for folder in folders) and not place.is_relative_to(sys.base_prefix):
+            found[name] = module
+    return found

@@ -1,0 +1,103 @@
+"""Commits of repositories as workspaces: fetched once, then copied for each trial."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+from weakref import WeakKeyDictionary
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import content_key
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.suite import GitCheckout, Suite
+from kestrel_lab.host.git import Repository, copy_commit, run_git
+
+_ADDRESS: Final = re.compile(r"(?:https|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
+_HASH: Final = re.compile(r"[0-9a-f]{7,40}")
+
+
+def check_place(place: GitCheckout) -> None:
+    """Raise `UsageError` for a commit that is no hash, which may be another one tomorrow, or an address that git is not to be given."""
+    if not _HASH.fullmatch(place.commit):
+        msg = f"commit is a hash of 7 to 40 digits, which always means the same, not {one_line(place.commit, 60)!r}: git rev-parse says it"
+        raise UsageError(msg)
+    if _ADDRESS.fullmatch(place.repository):
+        if len(place.commit) < 40:
+            msg = f"commit: {place.commit} is too short, a repository elsewhere is asked for all 40 digits"
+            raise UsageError(msg)
+    elif "://" in place.repository or "::" in place.repository or place.repository.startswith("-"):
+        msg = f"repository is a folder, or an address with https, ssh, git or file, not {one_line(place.repository, 80)!r}"
+        raise UsageError(msg)
+
+
+def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
+    """The folder under `home` that the commit is checked out in by `checkout`, and where that has to take it from.
+
+    Raises `UsageError` when a folder is no repository or has no such commit; other machines are not asked yet.
+    """
+    source, commit = place.repository, place.commit
+    if not _ADDRESS.fullmatch(source):
+        source, commit = _found(suite.resolve(source), commit)
+    folder = home.absolute() / "checkouts" / content_key(source, commit)[:20]
+    note = folder.with_suffix(".txt")
+    if not note.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(f"{commit} {source}\n", encoding="utf-8")
+    return folder
+
+
+async def checkout(place: GitCheckout, folder: Path) -> None:
+    """Make the checkout in `folder`, as `located` found it, if it is not there; raises `UsageError` with git's own words."""
+    locks = _making.setdefault(asyncio.get_running_loop(), {})
+    async with locks.setdefault(str(folder), asyncio.Lock()):
+        if _there(folder):
+            return
+        commit, _, source = folder.with_suffix(".txt").read_text(encoding="utf-8").strip().partition(" ")
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            await copy_commit(_source(source), commit, made)
+            os.rename(made, folder)  # noqa: PTH104  # a folder that another process has made meanwhile is no error
+        except OSError:
+            if not _there(folder):
+                raise
+        except UsageError as error:
+            msg = f"commit {commit} of {source} cannot be checked out: {error}"
+            raise UsageError(msg) from error
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+_making: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
+"""A lock belongs to one event loop; two that make the same do no harm."""
+
+
+def _there(folder: Path) -> bool:
+    return folder.is_dir()
+
+
+def _source(kept: str) -> str | Path:
+    """A folder of this machine, or an address."""
+    if kept.startswith("file://"):
+        return Path(url2pathname(urlsplit(kept).path))
+    return kept if _ADDRESS.fullmatch(kept) else Path(kept)
+
+
+def _found(folder: Path, commit: str) -> tuple[str, str]:
+    """Where the repository of a folder is kept, the same for all of its worktrees, and the whole hash."""
+    repository = Repository.around(folder) if folder.is_dir() else None
+    if repository is None:
+        msg = f"{folder} is no git repository"
+        raise UsageError(msg)
+    done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    whole = done.stdout.decode().strip()
+    if not whole.startswith(commit):
+        msg = f"the repository {folder} has no commit {commit}"
+        raise UsageError(msg)
+    return str(repository.common), whole

@@ -1,0 +1,244 @@
+"""A scenario written from a run that happened: a first draft, to be looked through by a person."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, cast
+
+from kestrel_lab.checks.trajectory import MadeCall, made_calls
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import ModelCalled, Record, RunStarted
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.core.yaml.writer import entry_text
+from kestrel_lab.evals.suites.loader import repository_of
+from kestrel_lab.runtime.agent.macro_calls import tools_begun_with
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.tools.files.directory_walk import Entry
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.macros.macro import MACRO_RUN
+
+# The workspace of a finished run as a scenario can have it: files written out, or a folder of the repository.
+
+MAX_FILES: Final = 20
+"""Files that are written into a scenario."""
+MAX_BYTES: Final = 40_000
+"""Bytes of all of them."""
+MAX_LOOKED_AT: Final = 5_000
+"""Entries of a workspace that are looked at; one with more is no small one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlace:
+    """A scenario's `workspace`, `None` for an empty one, and what a reader must know of it."""
+
+    workspace: dict[str, Json] | None
+    notes: tuple[str, ...] = ()
+
+
+def place_of(workspace: str, began: float, beside: Path) -> RunPlace:
+    """What a scenario file in the folder `beside` can say of the workspace of a run that began at `began`.
+
+    Small text files are taken over as they are now; one that changed since is left out and noted, for what the
+    run found there is not known any more. Hidden files, in which secrets are kept, and links are never
+    taken. Otherwise the folder is named if it is in the repository that `beside` is in.
+    """
+    root = Path(workspace)
+    if not root.is_dir():
+        return RunPlace(workspace=None, notes=("EDIT: the run's workspace is gone; write the files it needs under workspace: {files: …}",))
+    small = _small_files(Workspace(root), began)
+    if small is not None:
+        return small
+    name = _name(root.resolve(), beside.resolve())
+    if name is None:
+        return RunPlace(workspace=None, notes=(
+            f"EDIT: the run worked in {one_line(str(root), 200)}, which is too large to be written here and outside this repository:",
+            "copy what the scenario needs into a folder beside the suite, and name it: workspace: {folder: …}",
+        ))  # fmt: skip
+    return RunPlace(
+        workspace={"folder": name}, notes=("EDIT: the whole folder is copied for each trial, as it then is; name a smaller one if you can",)
+    )
+
+
+def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
+    """The files, if they are few, small and text."""
+    found = list(islice(workspace.walk(), MAX_LOOKED_AT + 1))
+    files = [entry for entry in found if entry.kind == "file" and not _hidden(entry)]
+    if len(found) > MAX_LOOKED_AT or len(files) > MAX_FILES or sum(entry.size for entry in files) > MAX_BYTES:
+        return None
+    kept: dict[str, Json] = {}
+    changed: list[str] = []
+    for entry in files:
+        if workspace.stat(entry.path).st_mtime >= began:
+            changed.append(entry.path)
+            continue
+        try:
+            kept[entry.path] = workspace.read_bytes(entry.path, MAX_BYTES).decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    notes = []
+    if changed:
+        notes = [f"EDIT: left out, because they changed after the run began: {one_line(', '.join(changed), 300)}"]
+        notes.append("if the run found them there, write them as they were before it")
+    return RunPlace(workspace={"files": kept} if kept else None, notes=tuple(notes))
+
+
+def _hidden(entry: Entry) -> bool:
+    return any(part.startswith(".") for part in entry.path.split("/"))
+
+
+def _name(root: Path, beside: Path) -> str | None:
+    """How a suite beside or above the file calls the folder: from the top of its repository."""
+    top = repository_of(beside) or beside
+    return root.relative_to(top).as_posix() if root.is_relative_to(top) else None
+
+
+MAX_PHRASES: Final = 3
+MAX_EXPECTED: Final = 4_000
+"""Characters of the answer that are kept as what is expected."""
+_PHRASES: Final = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{2,60})\"|(?<![\w.])(\d[\d,.]*\d|\d)(?![\w])")
+"""What an answer seldom says by chance: code, quotations, numbers."""
+_LIMITS: Final = ("cycles", "cost_usd", "seconds", "tokens")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScenarioDraft:
+    """A scenario file made from a run; printed, it is the file."""
+
+    id: str
+    text: str
+    """YAML, as suites take it in by `scenarios_from`."""
+
+    def write(self, path: str | Path) -> Path:
+        """Write the file; raises `UsageError` if there is one already, which somebody may have edited."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with target.open("x", encoding="utf-8", newline="") as file:
+                file.write(self.text)
+        except FileExistsError as error:
+            msg = f"{target} is there already: give another name, or remove it first"
+            raise UsageError(msg) from error
+        return target
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """The file, in a notebook as well."""
+        printer.text(self.text.rstrip("\n"))
+
+
+def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
+    """A draft of a scenario that asks for what `run` did: its goal, tools, limits, workspace, and checks of what happened.
+
+    `beside` is the folder that the file is to be in; the current one by default. What only a person can decide is
+    marked EDIT. Raises `UsageError` for a run that has not ended.
+    """
+    records = run.records()
+    began = next((record for record in records if isinstance(record.event, RunStarted)), None)
+    if began is None or not isinstance(began.event, RunStarted) or not run.status.terminal:
+        msg = f"run {run.id} is {run.status}: a scenario is made from a run that has ended"
+        raise UsageError(msg)
+    calls = made_calls(records)
+    name = _slug(run.goal)
+    lines = [
+        f"# Drafted from run {run.id} ({run.status}, model {one_line(run.model)}).",
+        "# Look through what is marked EDIT, then name this file in a suite under scenarios_from, or run it: kestrel eval run FILE",
+        "scenarios:",
+        _item(_entry("id", name)),
+        *_entry("goal", run.goal),
+    ]
+    if began.event.plan:
+        lines += _notes("EDIT: the run followed a plan; name it in the suite's configuration: {name: …, model: …, plan: …}")
+    place = place_of(began.event.workspace, began.at, beside or Path.cwd())
+    lines += _notes(*place.notes)
+    if place.workspace is not None:
+        lines += _entry("workspace", place.workspace)
+    lines += _tools(began.event, calls)
+    lines += _entry("limits", {key: began.event.limits[key] for key in _LIMITS if key in began.event.limits})
+    if began.event.policy == "deny":
+        lines += _entry("approve", "deny")
+    if run.answer.strip():
+        lines += _notes("EDIT: what the run answered; put it right where it is wrong")
+        lines += _entry("expected", head_tail(run.answer, MAX_EXPECTED)[0])
+    lines += _notes("EDIT: proposed from what happened; keep what any good run would do, and add what a bad one would not")
+    lines.append("    checks:")
+    for check in _checks(run, records, calls, began.event.workspace):
+        lines.append(_item(entry_text(*next(iter(check.items())), 8).rstrip("\n").split("\n")))
+    return ScenarioDraft(id=name, text="\n".join(lines) + "\n")
+
+
+def _tools(began: RunStarted, calls: Sequence[MadeCall]) -> list[str]:
+    used = [tool for tool in dict.fromkeys(call.tool for call in calls) if tool != MACRO_RUN]
+    others = [name for name in tools_begun_with(began) if name not in used]
+    note = f"EDIT: those that the run used; it was also offered {one_line(', '.join(others), 120)}"
+    return [*(_notes(note) if others else []), *_entry("tools", cast("list[Json]", used))]
+
+
+def _checks(run: Run, records: Sequence[Record], calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
+    """What held of the run itself: its tools in order, phrases of its answer, the files it wrote; at least one."""
+    found: list[dict[str, Json]] = []
+    order = [tool for tool, _ in groupby(call.tool for call in calls if call.ok and call.tool != MACRO_RUN)]
+    if order:
+        found.append({"tools_in_order": cast("list[Json]", order[:10])})
+    phrases = _phrases(run.answer)
+    if phrases:
+        found.append({"answer_contains": {"texts": cast("list[Json]", phrases), "mode": "all"}})
+    found += _written(calls, workspace)
+    if not found:
+        turns = sum(isinstance(record.event, ModelCalled) for record in records)
+        found.append({"turns_at_most": max(1, turns)})
+    return found
+
+
+def _phrases(answer: str) -> list[str]:
+    """Phrases that tell the answer from others; of one without any, its first line."""
+    found = [next(filter(None, match.groups())).strip() for match in _PHRASES.finditer(answer)]
+    kept = list(dict.fromkeys(phrase for phrase in found if phrase))[:MAX_PHRASES]
+    if kept or not answer.strip():
+        return kept
+    first = answer.strip().splitlines()[0].strip()
+    return [first if len(first) <= 60 else first[:60].rpartition(" ")[0] or first[:60]]
+
+
+def _written(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
+    """The first line of each file that the run wrote as a whole, as it was written last."""
+    files: dict[str, str] = {}
+    for call in calls:
+        path, content = call.args.get("path"), call.args.get("content")
+        if call.ok and call.tool == "write_file" and isinstance(path, str) and isinstance(content, str):
+            name = Path(path).relative_to(workspace).as_posix() if Path(path).is_relative_to(workspace) else path
+            files[name] = next((line.strip() for line in content.splitlines() if line.strip()), "")[:80]
+    inside = {name: line for name, line in files.items() if line and not PurePosixPath(name).is_absolute() and ".." not in name.split("/")}
+    return [{"file_contains": {"path": name, "text": line}} for name, line in list(inside.items())[:3]]
+
+
+def _slug(goal: str) -> str:
+    """The beginning of the goal as a name."""
+    words = re.findall(r"[a-z0-9]+", unicodedata.normalize("NFKD", goal).encode("ascii", "ignore").decode().lower())
+    name = ""
+    for word in words:
+        if len(name) + len(word) > 40:
+            break
+        name += f"-{word}" if name else word
+    return name or "from-run"
+
+
+def _entry(key: str, value: Json) -> list[str]:
+    return entry_text(key, value, 4).rstrip("\n").split("\n")
+
+
+def _item(lines: list[str]) -> str:
+    """The lines as one item of a list."""
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    return "\n".join([f"{lines[0][: indent - 2]}- {lines[0][indent:]}", *lines[1:]])
+
+
+def _notes(*notes: str) -> list[str]:
+    return [f"    # {note}" for note in notes]

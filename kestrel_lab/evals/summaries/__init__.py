@@ -1,0 +1,1 @@
+"""Summaries of trials: tables, breakdowns, Pareto front, calibration."""

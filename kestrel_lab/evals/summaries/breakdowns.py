@@ -1,0 +1,117 @@
+"""How each family of scenarios went, one column per configuration, and what bounds are set for: what a mean over all of them hides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
+
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.gate import measured
+from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import CountErrors
+from kestrel_lab.evals.summaries.result_table import labelled, rate_text
+from kestrel_lab.evals.summaries.streaming_summary import reduced
+
+_PASSED = "success_rate"
+_ALL = "all"
+
+
+def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Headings, and for each family a row with its success rate, one for each `recall@k` and each of `metrics`, with 95 % intervals.
+
+    No rows for one family. Where there are `metrics` the first rows are those of all families together.
+    """
+    reducer = reduced(rows, count_errors)
+    metrics = list(dict.fromkeys(name for name in metrics if name in METRICS))
+    records = [record | {"family": _ALL} for record in reducer.grouped("config")] if metrics else []
+    several = reducer.grouped("family")
+    records += several if len({record["family"] for record in several}) > 1 else []
+    families = list(dict.fromkeys(record["family"] for record in records))
+    if not records:
+        return [], []
+    configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    cells = {(record["family"], record["config"]): record for record in records}
+    recalls = sorted(
+        (name for name in records[0] if name.startswith("recall@") and not name.endswith(("_low", "_high"))),
+        key=lambda name: -int(name.removeprefix("recall@")),
+    )
+    table = []
+    for family in families:
+        for metric in (_PASSED, *recalls, *metrics):
+            first = family or "no family" if metric == _PASSED else ""
+            what = "passed" if metric == _PASSED else metric
+            table.append([first, what, *(_told(cells.get((family, config)), metric) for config in configs)])
+    return ["family", "(95 %)", *configs.values()], table
+
+
+def _told(record: dict[str, Any] | None, metric: str) -> str:
+    if record is None:
+        return "–"
+    if metric in METRICS:
+        return measured(record, metric, "–")
+    return rate_text({_PASSED: record[metric], "low": record[f"{metric}_low"], "high": record[f"{metric}_high"]})
+
+
+# How often each check passed, where the scenarios of a suite have the same ones: success and safety apart, say.
+
+CHECK_HEADINGS: Final = ("configuration", "check", "passed (95 %)", "trials")
+
+
+def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
+    """One record per configuration and check: its rate over the trials that were judged, with an interval clustered by scenario."""
+    found: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}
+    for row in rows:
+        result = cast("dict[str, Any]", row.result)
+        for score in result["scores"]:
+            key = (row.config, result["model_kind"], score["check"])
+            found.setdefault(key, []).append((float(score["passed"]), row.scenario, result["weight"]))
+    records = []
+    for (config, kind, check), judged in found.items():
+        passed, scenarios, weights = (list(column) for column in zip(*judged, strict=True))
+        rate = proportion_interval(cast("list[float]", passed), scenarios, cast("list[float]", weights))
+        records.append(
+            {"config": config, "model_kind": kind, "check": check, "success_rate": rate.mean, "low": rate.low, "high": rate.high}
+        )
+        records[-1]["trials"] = len(judged)
+    return records
+
+
+def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
+    """`check_rates` as cells under `CHECK_HEADINGS`, if every trial that was judged has the same checks and there are several; else nothing."""
+    rows = list(rows)
+    judged = [tuple(score["check"] for score in cast("dict[str, Any]", row.result)["scores"]) for row in rows]
+    kinds = {labels for labels in judged if labels}
+    if len(kinds) != 1 or len(next(iter(kinds))) < 2:
+        return []
+    return [[labelled(one["config"], one["model_kind"]), one["check"], rate_text(one), str(one["trials"])] for one in check_rates(rows)]
+
+
+# Which scenarios were failed, by whom and why: the first thing to know after a rate below one.
+
+FAILED_HEADINGS: Final = ("did not pass", "with", "why")
+_MOST: Final = 8
+_REASON: Final = 100
+"""Characters of a reason; the frame, `--csv` and the report have all of it."""
+
+
+def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
+    """Cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best configurations failed first.
+
+    The reason is that of the best configuration that failed it. Trials that broke are not among them. Of many the last
+    row says how many more there are.
+    """
+    rows = list(rows)
+    passed = Counter(row.config for row in rows if row.result["outcome"] == "pass")
+    found: dict[str, list[EvalRow]] = {}
+    for row in sorted(rows, key=lambda row: -passed[row.config]):
+        if row.result["outcome"] == "fail":
+            found.setdefault(row.scenario, []).append(row)
+    first = sorted(found.items(), key=lambda item: -passed[item[1][0].config])
+    cells = [
+        [scenario, ", ".join(dict.fromkeys(row.config for row in failed)), one_line(str(failed[0].result["reason"]), _REASON)]
+        for scenario, failed in first[:_MOST]
+    ]
+    return cells + ([[f"and {len(first) - _MOST:,} more", "", "all of them: --csv FILE, --report FILE.html"]] if len(first) > _MOST else [])

@@ -1,0 +1,110 @@
+"""One metric of a trial as histories and searches see it: its value, its unit, which way it is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.evals.metrics import METRICS, Better
+from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import CountErrors
+from kestrel_lab.evals.summaries.result_table import trial_record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    """A metric by its name."""
+
+    name: str
+    unit: str
+    better: Better
+
+    @property
+    def share(self) -> bool:
+        """Whether it is between 0 and 1; differences are then absolute, otherwise relative."""
+        return self.unit == "share"
+
+    @property
+    def title(self) -> str:
+        """The name with its unit, for an axis."""
+        return self.name.replace("_", " ") + ("" if self.share else f", {self.unit}")
+
+    def units(self, *columns: str) -> dict[str, str]:
+        """The metric's unit for each of these columns of a frame."""
+        return dict.fromkeys(columns, self.unit)
+
+    def value(self, row: EvalRow, count_errors: CountErrors) -> float:
+        """The metric of one trial; NaN where the trial says nothing of it."""
+        if self.name == "error_rate":
+            return float(row.result["outcome"] == "error")
+        record = trial_record(row, count_errors)
+        if self.name == "success_rate":
+            return float(record["success"])
+        unknown = self.name == "cost_estimate" and record["unpriced_calls"] > 0
+        return math.nan if record["outcome"] == "error" or unknown else float(record[self.name])
+
+    def interval(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> Interval:
+        """The mean over trials with its 95 % interval, clustered by scenario and within what the metric can be."""
+        values = [(self.value(row, count_errors), row.scenario, weight_of(row)) for row in rows]
+        kept = [each for each in values if not math.isnan(each[0])]
+        estimate = proportion_interval if self.name in ("success_rate", "error_rate") else mean_interval
+        found = estimate([value for value, _, _ in kept], [scenario for _, scenario, _ in kept], [weight for _, _, weight in kept])
+        # NaN, where nothing can be said, stays NaN.
+        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0) if self.share else found.high)
+
+    def text(self, value: float) -> str:
+        """A value as a person reads it; a dash for what is not known."""
+        if math.isnan(value):
+            return "unknown" if self.name == "cost_estimate" else "–"
+        return f"{100 * value:.0f} %" if self.share else f"{value:.4g}"
+
+    def worsening(self, margin: float) -> tuple[float, float, float]:
+        """`margin` as `Bisection` takes it, what it takes for even, and the factor by which values must differ; see `worsened`.
+
+        Where pairs are counted they are even if those that are worse outnumber those that are better by less than
+        20 in 100.
+        """
+        return (margin, margin, 0.0) if self.share else (0.0, 0.2, margin)
+
+    def worsened(self, before: float, after: float, factor: float) -> float:
+        """How much worse `after` is than `before`, between -1 and 1.
+
+        For shares it is the difference. Other values have no bound, and a few large ones would decide a mean: it
+        is 1 where `after` is worse by more than `factor` times the better of the two, -1 where it is as much
+        better, else 0.
+        """
+        sign = 1.0 if self.better == "lower" else -1.0
+        difference = sign * (after - before)
+        if self.share:
+            return min(1.0, max(-1.0, difference))
+        return math.copysign(1.0, difference) if abs(difference) > factor * min(abs(before), abs(after)) else 0.0
+
+
+_RATES: Final = {
+    "success_rate": Observed(name="success_rate", unit="share", better="higher"),
+    "error_rate": Observed(name="error_rate", unit="share", better="lower"),
+    "score": Observed(name="score", unit="share", better="higher"),
+}
+
+
+def weight_of(row: EvalRow) -> float:
+    """How much the trial's scenario counts in means over scenarios."""
+    weight = row.result["weight"]
+    return float(weight) if isinstance(weight, int | float) else 1.0
+
+
+def observed(name: str) -> Observed:
+    """The metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of checks), or one of `METRICS`.
+
+    Raises `UsageError` for any other name.
+    """
+    if name in _RATES:
+        return _RATES[name]
+    if name in METRICS:
+        return Observed(name=name, unit=METRICS[name].unit, better=METRICS[name].better)
+    msg = f"there is no metric {name!r}; {nearest(name, [*_RATES, *METRICS])}"
+    raise UsageError(msg)

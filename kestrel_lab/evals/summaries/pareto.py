@@ -1,0 +1,160 @@
+"""Quality against cost or time: which configurations no other beats in both, with what is and is not certain of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.run_page import paragraph_html, table_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_UNITS: Final = {"cost_estimate": "USD", "wall_time": "s", "working_time": "s", "token_usage": "tokens"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A configuration's quality and price, both per trial."""
+
+    name: str
+    quality: Interval
+    price: Interval
+    trials: int
+    front: bool = False
+    """No other configuration is at least as good and as cheap, and better in one of both."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """Configurations by quality and price. `frame` has the numbers, `plot()` draws them."""
+
+    points: tuple[Point, ...]
+    quality: str
+    price: str
+    left_out: tuple[str, ...] = ()
+    """Configurations without a price or a quality."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per configuration, cheapest first: quality and price with their 95 % intervals, `trials`, and whether it is on the front."""
+        return shown_frame(
+            {
+                "config": point.name,
+                self.quality: point.quality.mean,
+                f"{self.quality}_low": point.quality.low,
+                f"{self.quality}_high": point.quality.high,
+                self.price: point.price.mean,
+                f"{self.price}_low": point.price.low,
+                f"{self.price}_high": point.price.high,
+                "trials": point.trials,
+                "front": point.front,
+            }
+            for point in self.points
+        )
+
+    def plot(self) -> Figure:
+        """Every configuration with its intervals; the front is filled and joined by a line."""
+        figure = shown_figure()(figsize=(7.5, 4.8), layout="constrained")
+        axes = figure.subplots()
+        for point in self.points:
+            axes.errorbar(
+                [point.price.mean],
+                [point.quality.mean],
+                xerr=_reach(point.price),
+                yerr=_reach(point.quality),
+                fmt="o",
+                color="C0",
+                alpha=1.0 if point.front else 0.5,
+                markerfacecolor="C0" if point.front else "none",
+                capsize=3,
+                elinewidth=0.8,
+            )
+            axes.annotate(
+                literal(point.name), (point.price.mean, point.quality.mean), textcoords="offset points", xytext=(6, 5), fontsize=8
+            )
+        front = [point for point in self.points if point.front]
+        axes.plot([p.price.mean for p in front], [p.quality.mean for p in front], color="C0", alpha=0.4, drawstyle="steps-post", zorder=0)
+        axes.set_title("Pareto front (filled) with 95 % intervals")
+        axes.set_xlabel(f"{_worded(self.price)} per trial" + (f", {_UNITS[self.price]}" if self.price in _UNITS else ""))
+        axes.set_ylabel(_worded(self.quality))
+        axes.grid(alpha=0.3)
+        return figure
+
+    def __repr__(self) -> str:
+        """The front in one line."""
+        names = ", ".join(point.name for point in self.points if point.front)
+        return f"<front of {_worded(self.quality)} against {_worded(self.price)}: {names} of {len(self.points)} configurations>"
+
+    def _repr_html_(self) -> str:
+        heads = (
+            "configuration",
+            _worded(self.quality),
+            f"{_worded(self.price)} ({_UNITS.get(self.price, 'per trial')})",
+            "trials",
+            "front",
+        )
+        more = paragraph_html(f"left out, price not known: {', '.join(self.left_out)}") if self.left_out else ""
+        return f"{table_html(heads, map(_cells, self.points))}{more}"
+
+
+def frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cost_estimate", by: str = "config") -> Frontier:
+    """The frontier of a tidy frame with one row per trial, such as `EvalResult.frame` or `read_routing(FILE)` with a column of prices.
+
+    Trials of one `scenario` are one cluster where the frame has that column. Raises `UsageError` for a column that is not there.
+    """
+    for column in (quality, price, by):
+        if column not in frame.columns:
+            msg = f"the frame has no column {column!r}; {nearest(column, list(map(str, frame.columns)))}"
+            raise UsageError(msg)
+    points, left_out = [], []
+    for name, part in frame.groupby(by, sort=False):
+        part = part[part[quality].notna()]  # noqa: PLW2901  # what does not count is not looked at
+        if (
+            not len(part)
+            or part[price].isna().any()
+            or ("unpriced_calls" in part and price == "cost_estimate" and part["unpriced_calls"].any())
+        ):
+            left_out.append(str(name))
+            continue
+        marks, prices = part[quality].astype(float).tolist(), part[price].astype(float).tolist()
+        clusters = part["scenario"].tolist() if "scenario" in part else None
+        all_or_nothing = set(marks) <= {0.0, 1.0}
+        rate = proportion_interval(marks, clusters) if all_or_nothing and clusters is not None else mean_interval(marks, clusters)
+        points.append(Point(name=str(name), quality=rate, price=mean_interval(prices, clusters), trials=len(part)))
+    marked = [_marked(point, points) for point in points]
+    ordered = sorted(marked, key=lambda point: (point.price.mean, -point.quality.mean))
+    return Frontier(points=tuple(ordered), quality=quality, price=price, left_out=tuple(left_out))
+
+
+def _marked(point: Point, others: Sequence[Point]) -> Point:
+    mine = (-point.quality.mean, point.price.mean)
+    beaten = any(
+        all(a <= b for a, b in zip(theirs, mine, strict=True)) and theirs != mine
+        for theirs in ((-o.quality.mean, o.price.mean) for o in others)
+    )
+    return Point(name=point.name, quality=point.quality, price=point.price, trials=point.trials, front=not beaten)
+
+
+def _reach(interval: Interval) -> Any:
+    if math.isnan(interval.low):
+        return None
+    return [[max(0.0, interval.mean - interval.low)], [max(0.0, interval.high - interval.mean)]]
+
+
+def _worded(column: str) -> str:
+    return {"success": "success rate", "cost_estimate": "cost"}.get(column, column.replace("_", " "))
+
+
+def _cells(point: Point) -> list[str]:
+    def shown(interval: Interval) -> str:
+        return f"{interval.mean:.4g}" + ("" if math.isnan(interval.low) else f" ({interval.low:.4g} to {interval.high:.4g})")
+
+    return [point.name, shown(point.quality), shown(point.price), str(point.trials), "yes" if point.front else ""]

@@ -1,0 +1,121 @@
+"""What the checks `recall_at` of a suite wanted to be found, trial by trial: where each item was, or at which step it was lost and why.
+
+Everything is read from the logs of the trials; their workspaces are gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, cast
+
+from kestrel_lab.checks.retrieval import RecallAt, results
+from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.result_table import labelled
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.retrieval.hits import Retrieval
+from kestrel_lab.retrieval.trace_events import retrievals
+
+RECALL_COLUMNS: Final = ("scenario", "family", "config", "epoch", "item", "k", "found", "place", "state", "step", "why", "run")
+MISSED_HEADINGS: Final = ("scenario", "configuration", "not found", "in trials", "lost at step", "why")
+
+
+def recall_rows(suite: Suite, rows: Iterable[EvalRow], store: SessionStore, *, missed: bool = False) -> Iterator[dict[str, Any]]:
+    """A record per trial and wanted item, with the keys `RECALL_COLUMNS`; with `missed` only of items that were not found."""
+    wanted = {scenario.id: [check for check in scenario.checks if isinstance(check, RecallAt)] for scenario in suite.scenarios}
+    for row in rows:
+        checks = wanted.get(row.scenario, [])
+        if not checks or (missed and not _lacks(row)):
+            continue
+        records = store.records(str(row.result["run"]))
+        head = {"scenario": row.scenario, "family": row.result["family"], "config": row.config, "epoch": row.epoch}
+        for check in checks:
+            for item in check.items:
+                told = _told(check, item, records)
+                if not (missed and told["found"]):
+                    yield {**head, "item": item, "k": check.k, **told, "run": row.result["run"]}
+
+
+class Lacking:
+    """Of trials that come by, those that did not find all that checks of recall want, and how many there are of each."""
+
+    def __init__(self) -> None:
+        self.rows: list[EvalRow] = []
+        self.trials: Counter[tuple[str, str]] = Counter()
+
+    def noting(self, rows: Iterable[EvalRow]) -> Iterator[EvalRow]:
+        """The rows as they are; none is kept but those that lack something."""
+        for row in rows:
+            self.trials[row.scenario, row.config] += 1
+            self.rows += [row] if _lacks(row) else []
+            yield row
+
+
+def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[list[str]]:
+    """Cells under `MISSED_HEADINGS`: what was not found, once for each scenario and configuration, with the reason of the last epoch."""
+    rows = sorted(lacking.rows, key=lambda row: (row.scenario, row.config, row.epoch))
+    kinds = {row.config: str(row.result["model_kind"]) for row in rows}
+    found: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
+    for one in recall_rows(suite, rows, store, missed=True):
+        found.setdefault((one["scenario"], one["config"], one["item"], one["k"]), []).append(one)
+    return [
+        [
+            scenario,
+            labelled(config, kinds[config]),
+            f"{item} (first {k})",
+            f"{len({one['epoch'] for one in told})} of {lacking.trials[scenario, config]}",
+            told[-1]["step"],
+            told[-1]["why"],
+        ]
+        for (scenario, config, item, k), told in found.items()
+    ]
+
+
+def _lacks(row: EvalRow) -> bool:
+    """Whether a check of recall found less than all in a trial."""
+    scores = cast("list[dict[str, Any]]", row.result["scores"])
+    return any(score["check"].startswith("recall@") and score["value"] < 1 for score in scores)
+
+
+def _told(check: RecallAt, item: str, records: Sequence[Record]) -> dict[str, Any]:
+    """What became of an item: `found`, `place` among the results, `state`, `step` and `why`."""
+    shown = list(dict.fromkeys(results(records, check.tool)))
+    place = next((number for number, text in enumerate(shown, 1) if check.names(text, item)), None)
+    if place is not None and place <= check.k:
+        return {"found": True, "place": place, "state": "found", "step": "", "why": ""}
+    asked = retrievals(record.event for record in records if isinstance(record.event, RetrievalStep))
+    if place is not None:
+        why = f"result {place} of {len(shown)}, and the first {check.k} count"
+        return {"found": False, "place": place, "state": "behind", "step": "", "why": why}
+    state, step, why = next(filter(None, (_lost(check, item, one) for one in reversed(asked))), None) or _never(
+        check, asked, records, shown
+    )
+    return {"found": False, "place": None, "state": state, "step": step, "why": why}
+
+
+def _lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str, str] | None:
+    """The last step of a search that names the item, and what it says; `None` where none does."""
+    for number, step in reversed(list(enumerate(asked.steps, 1))):
+        name = f"{number} {step.retriever}"
+        for path, why in step.dropped.items():
+            if check.names(path, item):
+                return ("behind" if why.startswith("ranked ") else "dropped"), name, why
+        if any(check.names(path, item) for path in step.chosen):
+            return "chosen", name, "this step chose it, and no result that the agent was shown names it"
+    return None
+
+
+def _never(check: RecallAt, asked: Sequence[Retrieval], records: Sequence[Record], shown: Sequence[object]) -> tuple[str, str, str]:
+    """Why nothing names an item, as far as the log can tell."""
+    if asked:
+        steps = [step for one in asked for step in one.steps]
+        untold = any(step.found > len(step.chosen) + len(step.dropped) for step in steps)
+        why = f"no search names it; {max((step.found for step in steps), default=0)} files matched at most"
+        return ("behind" if untold else "unmatched"), "", f"{why}, and the log has the first of them" if untold else why
+    tools = sorted({record.event.tool for record in records if isinstance(record.event, ToolAnswered)})
+    if not shown:
+        lacking = f"the agent never called {check.tool}" if check.tool else "the agent was shown no results"
+        return "not looked for", "", f"{lacking}; it called {', '.join(tools) or 'no tool'}"
+    return "unmatched", "", f"none of {len(shown)} results of {check.tool or ', '.join(tools)} names it"

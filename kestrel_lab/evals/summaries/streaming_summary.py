@@ -1,0 +1,180 @@
+"""Summaries of any number of trials in the memory of a few: each trial is added and forgotten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+
+from kestrel_lab.evals.gate import AT_LEAST, is_share
+from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.pass_at_k import counted_chances
+from kestrel_lab.evals.stats.welford import Moments, mean_of, proportion_of, share_of
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import CountErrors
+
+Group = Literal["config", "family", "scenario"]
+MEANS: Final = ("wall_time", "working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate", "unpriced_calls", "cache_hits")
+"""Metrics whose means a summary shows."""
+
+
+MOST_TRIES: Final = 10
+"""The most tries that a summary gives the chances of."""
+
+
+@dataclass(slots=True)
+class Cell:
+    """What is known of the trials of one scenario with one configuration."""
+
+    family: str
+    weight: float
+    model: str
+    model_kind: str
+    trials: int = 0
+    errors: int = 0
+    success: Moments = field(default_factory=Moments)
+    """Of the trials that count: 1 for a pass."""
+    measured: dict[str, Moments] = field(default_factory=dict)
+    """By metric: of the trials that it is known of, broken ones among them."""
+
+    def merge(self, other: Cell) -> None:
+        """The trials of `other`, too."""
+        self.trials += other.trials
+        self.errors += other.errors
+        self.success.merge(other.success)
+        for name, moments in other.measured.items():
+            self.measured.setdefault(name, Moments()).merge(moments)
+
+
+class Reducer:
+    """Adds up trials by configuration and scenario; its memory does not grow with the number of repeats."""
+
+    def __init__(self, count_errors: CountErrors) -> None:
+        self._count_errors = count_errors
+        self._cells: dict[tuple[str, str], Cell] = {}
+
+    def add(self, row: EvalRow) -> None:
+        """One more trial."""
+        result = cast("dict[str, Any]", row.result)
+        counts = result["outcome"] != "error" or self._count_errors == "fail"
+        success = float(result["outcome"] == "pass") if counts else math.nan
+        self._add(row.config, row.scenario, result, success, cast("dict[str, float]", row.metrics) | score_metrics(result["scores"]))
+
+    def add_record(self, record: dict[str, Any]) -> None:
+        """One more trial, as a row of a frame tells of it; one without `success` is in no rate."""
+        numbers = {name: record[name] for name in (*MEANS, "grading_cost")}
+        self._add(record["config"], record["scenario"], record, record["success"], numbers)
+
+    def _add(self, config: str, scenario: str, told: dict[str, Any], success: float, numbers: dict[str, float]) -> None:
+        cell = self._cells.get((config, scenario))
+        if cell is None:
+            cell = self._cells[config, scenario] = Cell(told["family"], told["weight"], told["model"], told["model_kind"])
+        cell.trials += 1
+        cell.errors += told["outcome"] == "error"
+        if success == success:  # not a number is the one thing that differs from itself
+            cell.success.add(success)
+        measured = cell.measured
+        for name, value in numbers.items():
+            if name not in measured:
+                measured[name] = Moments()
+            if value == value:
+                measured[name].add(value)
+
+    def merge(self, other: Reducer) -> None:
+        """The trials of `other`, of another process or shard, too."""
+        for key, cell in other._cells.items():
+            mine = self._cells.setdefault(key, Cell(cell.family, cell.weight, cell.model, cell.model_kind))
+            mine.merge(cell)
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """One record per configuration: rate with interval, counts, means of `MEANS`, chances of several tries, Pareto front."""
+        found = [self._summary(config, [cell for (name, _), cell in self._cells.items() if name == config]) for config in self._configs()]
+        for summary in found:
+            summary["pareto"] = not any(dominates(other, summary) for other in found)
+        return found
+
+    def grouped(self, by: Group) -> list[dict[str, Any]]:
+        """One record per configuration and family (or scenario): rate and every metric with its interval, as `…_low`, `…_high`."""
+        groups: dict[tuple[str, str], list[Cell]] = {}
+        for (config, scenario), cell in self._cells.items():
+            name = {"config": "", "family": cell.family, "scenario": scenario}[by]
+            groups.setdefault((config, name), []).append(cell)
+        metrics = [*METRICS, *sorted({name for cell in self._cells.values() for name in cell.measured if name not in METRICS})]
+        return [_detail(config, by, name, cells, metrics) for (config, name), cells in groups.items()]
+
+    def _configs(self) -> list[str]:
+        return list(dict.fromkeys(config for config, _ in self._cells))
+
+    def _summary(self, config: str, cells: Sequence[Cell]) -> dict[str, Any]:
+        rate = proportion_of([(cell.success, cell.weight) for cell in cells])
+        means = {name: _plain_mean(name, cells) for name in (*MEANS, "grading_cost")}
+        k = min(MOST_TRIES, *(cell.success.n for cell in cells))
+        return {
+            "config": config,
+            "model": cells[0].model,
+            "model_kind": cells[0].model_kind,
+            "success_rate": rate.mean,
+            "low": rate.low,
+            "high": rate.high,
+            **counted_chances([(cell.success.n, round(cell.success.n * cell.success.mean), cell.weight) for cell in cells], k),
+            "trials": sum(cell.trials for cell in cells),
+            "scenarios": len(cells),
+            "errors": sum(cell.errors for cell in cells),
+            **means,
+            "cost_known": means["unpriced_calls"] == 0,
+        }
+
+
+def reduced(rows: Iterable[EvalRow], count_errors: CountErrors) -> Reducer:
+    """All of `rows`, which are read once and not kept."""
+    found = Reducer(count_errors)
+    for row in rows:
+        found.add(row)
+    return found
+
+
+def score_metrics(scores: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Numbers that checks give beside their verdict: `grading_cost`, and `recall@k` (the mean, where several checks ask)."""
+    cost, recalls = 0.0, dict[str, list[float]]()
+    for score in scores:
+        if usage := score.get("usage"):
+            cost = math.nan if usage["unpriced"] else cost + usage["cost_usd"]
+        if score["check"].startswith("recall@"):
+            recalls.setdefault(score["check"].partition(":")[0].split()[0], []).append(score["value"])
+    return {"grading_cost": float(cost), **{name: sum(values) / len(values) for name, values in recalls.items()}}
+
+
+def _plain_mean(name: str, cells: Sequence[Cell]) -> float:
+    """The mean over trials, scenarios weighing by their trials; not a number where it is not known of every trial."""
+    moments, trials = Moments(), 0
+    for cell in cells:
+        trials += cell.trials
+        moments.merge(cell.measured.get(name, Moments()))
+    return moments.mean if moments.n == trials else math.nan
+
+
+def _detail(config: str, by: Group, name: str, cells: Sequence[Cell], metrics: Sequence[str]) -> dict[str, Any]:
+    rate = proportion_of([(cell.success, cell.weight) for cell in cells])
+    found: dict[str, Any] = {"config": config, **({by: name} if by != "config" else {}), "model_kind": cells[0].model_kind}
+    found |= {"trials": sum(cell.trials for cell in cells), "scenarios": len(cells), "errors": sum(cell.errors for cell in cells)}
+    found |= {"success_rate": rate.mean, "success_rate_low": rate.low, "success_rate_high": rate.high}
+    for metric in metrics:
+        interval = (share_of if is_share(metric) else mean_of)([(cell.measured.get(metric, Moments()), cell.weight) for cell in cells])
+        found |= {metric: interval.mean, f"{metric}_low": interval.low, f"{metric}_high": interval.high}
+    if found.get("unpriced_calls", 0) > 0:
+        found[AT_LEAST] = found["cost_estimate"]
+        found |= dict.fromkeys(("cost_estimate", "cost_estimate_low", "cost_estimate_high"), math.nan)
+    return found
+
+
+def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether `one` is at least as good as `other` in success, cost and working time, and better in one of them."""
+    mine, others = _loss(one), _loss(other)
+    return all(a <= b for a, b in zip(mine, others, strict=True)) and mine != others
+
+
+def _loss(summary: dict[str, Any]) -> tuple[float, float, float]:
+    """What is better when smaller; an unknown cost is worse than any known one."""
+    rate = 0.0 if math.isnan(summary["success_rate"]) else summary["success_rate"]
+    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, summary["working_time"]

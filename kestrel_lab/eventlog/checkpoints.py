@@ -1,0 +1,259 @@
+"""A run's state as bytes and back: JSON of its fields, found by their types, compressed; reading it executes nothing.
+
+What a snapshot means depends on the code that wrote it. Its form is therefore part of its name: a field more or
+less, or one of another type, anywhere in the state makes another `FORM`, and snapshots of other forms are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from operator import attrgetter
+from typing import Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
+
+from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.json_types import Json, content_key, dumps
+from kestrel_lab.core.version import __version__
+from kestrel_lab.eventlog.run_state import RunState
+
+MEANING = 2
+"""To be raised when `RunState.apply` makes another state of the same events than before."""
+_LEVEL = 3
+_MOST_BYTES = 1 << 30
+"""Of a state as JSON: a larger one was not written here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """How values of one type are written and read."""
+
+    write: Callable[[Any], Json]
+    read: Callable[[Any], Any]
+    shape: str
+    """Equal for types that are written alike."""
+
+
+class DamagedSnapshot(StoreError):
+    """Bytes that are no snapshot of this form: the log has to be read instead."""
+
+
+def form() -> str:
+    """The name of the form that snapshots have now."""
+    return f"{__version__}/{MEANING}/{content_key(_codec(RunState).shape)[:12]}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """A state as JSON, and the event that it is the state behind."""
+
+    seq: int
+    eid: str
+    body: Json
+
+
+def written(state: RunState) -> Json:
+    """`state` as JSON that shares nothing which changes with it."""
+    return _codec(RunState).write(state)
+
+
+def packed(body: Json, **about: Json) -> bytes:
+    """A snapshot of what `written` gave, with what it is about."""
+    import zstandard
+
+    text = dumps({**about, "form": form(), "state": body})
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(text.encode("ascii"))
+
+
+def snapshot(state: RunState, **about: Json) -> bytes:
+    """`state` as bytes, with what they are about."""
+    return packed(written(state), **about)
+
+
+def restore(content: bytes, **about: Json) -> RunState:
+    """The state that `snapshot` was given; raises `DamagedSnapshot` when it is of another form or about something else."""
+    import zstandard
+
+    try:
+        if zstandard.frame_content_size(content) > _MOST_BYTES:
+            raise DamagedSnapshot("it is too large")  # noqa: EM101  # never shown alone
+        body = json.loads(zstandard.ZstdDecompressor().decompress(content))
+        if {key: body[key] for key in body if key != "state"} != {**about, "form": form()}:
+            raise DamagedSnapshot("it is another run's, or of another form")  # noqa: EM101
+        state: RunState = _codec(RunState).read(body["state"])
+    except (zstandard.ZstdError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
+        raise DamagedSnapshot(str(error)) from error
+    return state
+
+
+@cache
+def _codec(kind: Any) -> _Codec:
+    """How values of type `kind` are written; raises `TypeError` for a type that JSON cannot carry."""
+    if _plain(kind):
+        copied = {list: list, dict: dict}.get(get_origin(kind), _same)  # the state goes on while the snapshot is packed
+        return _Codec(copied, _same, str(kind))
+    if is_dataclass(kind):
+        return _of_fields(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _Codec(lambda value: value.value, kind, f"{kind.__name__}{[member.value for member in kind]}")
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType) and type(None) in args and len(args) == 2:
+        inner = _codec(next(arg for arg in args if arg is not type(None)))
+        return _Codec(_unless_none(inner.write), _unless_none(inner.read), f"{inner.shape}?")
+    if origin is dict and args[0] is str:
+        inner = _codec(args[1])
+        return _Codec(_each_value(inner.write), _each_value(inner.read), f"dict[{inner.shape}]")
+    if origin in (list, set, frozenset) or (origin is tuple and args[1:] == (...,)):
+        return _sequence(origin, _codec(args[0]))
+    msg = f"a run's state has a field of type {kind}, which a snapshot cannot carry: teach it to kestrel_lab.eventlog.checkpoints"
+    raise TypeError(msg)
+
+
+def _plain(kind: Any) -> bool:
+    """Whether values of `kind` are JSON as they are."""
+    if kind in (None, type(None), bool, int, float, str, ForwardRef("Json"), "Json"):
+        return True
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return all(isinstance(arg, bool | int | str) for arg in args)
+    if origin in (Union, types.UnionType, list):
+        return all(map(_plain, args))
+    return origin is dict and args[0] is str and _plain(args[1])
+
+
+def _of_fields(cls: Any) -> _Codec:
+    hints = get_type_hints(cls)
+    codecs = {field.name: _codec(hints[field.name]) for field in fields(cls)}
+    values = attrgetter(*codecs) if len(codecs) > 1 else lambda value: (getattr(value, name) for name in codecs)
+    converted = [(name, codec.write) for name, codec in codecs.items() if codec.write is not _same]
+
+    def write(value: Any) -> Json:
+        # Most fields are JSON as they are. One call gets them all: a snapshot writes every message of a run.
+        body = dict(zip(codecs, values(value), strict=True))
+        for name, convert in converted:
+            body[name] = convert(body[name])
+        return body
+
+    def read(body: Any) -> Any:
+        if body.keys() != codecs.keys():
+            msg = f"not the fields of {cls.__name__}"
+            raise ValueError(msg)
+        return cls(**{name: codec.read(body[name]) for name, codec in codecs.items()})
+
+    return _Codec(write, read, f"{cls.__name__}({', '.join(f'{name}: {codec.shape}' for name, codec in codecs.items())})")
+
+
+def _sequence(origin: Any, inner: _Codec) -> _Codec:
+    unordered = origin in (set, frozenset)
+
+    def write(values: Any) -> Json:
+        ordered = sorted(values) if unordered else values
+        return list(ordered) if inner.write is _same else [inner.write(value) for value in ordered]
+
+    def read(values: Any) -> Any:
+        return origin([inner.read(value) for value in values])
+
+    return _Codec(write, read, f"{origin.__name__}[{inner.shape}]")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if convert is _same:
+        return _same
+    return lambda value: None if value is None else convert(value)
+
+
+def _each_value(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if convert is _same:
+        return dict
+    return lambda values: {key: convert(value) for key, value in values.items()}
+
+
+# Snapshots kept beside the events, so that a long run is taken up quickly. The log is the truth: without them it is only slower.
+
+Read = Callable[[str, Iterable[object]], list[tuple[Any, ...]]]
+"""Runs a query."""
+
+KEPT = 3
+"""How many snapshots of a run are kept: the newest, so the last one before an end too."""
+
+# The event must be there, and be the one that the snapshot was made behind: it may have been refused, or another process's
+# decision may stand in its place.
+SAVE = """
+INSERT OR IGNORE INTO checkpoints(run_id, seq, reason, form, state, created_at)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM events WHERE run_id = ?1 AND seq = ?2 AND eid = ?7);
+DELETE FROM checkpoints WHERE run_id = ?1 AND seq NOT IN (SELECT seq FROM checkpoints WHERE run_id = ?1 ORDER BY seq DESC LIMIT ?2)
+"""
+
+_SELECT = """
+SELECT run_id, seq, reason, form, state, checkpoints.created_at, eid FROM checkpoints JOIN events USING (run_id, seq)
+WHERE run_id = ? AND seq <= ? ORDER BY seq DESC
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A stored snapshot."""
+
+    run_id: str
+    """The run that made it: of a fork it may be the parent."""
+    seq: int
+    """The last event in it; `Session.fork` goes on from there."""
+    reason: str
+    """`cycles`, `interrupt` or `error`."""
+    form: str
+    state: bytes
+    created_at: float
+    eid: str
+    """Of that event."""
+
+    @property
+    def current(self) -> bool:
+        """Whether this version can read it."""
+        return self.form == form()
+
+    def restored(self) -> RunState:
+        """The state; raises `DamagedSnapshot` when the bytes are not those that were written for that event."""
+        return restore(self.state, run=self.run_id, seq=self.seq, eid=self.eid)
+
+    @property
+    def usable(self) -> str:
+        """`yes`, `older form` or `damaged`."""
+        if not self.current:
+            return "older form"
+        try:
+            self.restored()
+        except DamagedSnapshot:
+            return "damaged"
+        return "yes"
+
+
+def stored(read: Read, lineage: Iterable[tuple[str, int]]) -> Iterable[Checkpoint]:
+    """The snapshots of a run, the newest first, then those that it shares with the runs it was forked from."""
+    for run_id, last in reversed(list(lineage)):
+        for row in read(_SELECT, (run_id, last)):
+            owner, seq, reason, named, state, created_at, eid = row
+            yield Checkpoint(run_id=owner, seq=seq, reason=reason, form=named, state=state, created_at=created_at, eid=eid)
+
+
+def newest_state(checkpoints: Iterable[Checkpoint]) -> RunState:
+    """The state in the first snapshot that can be used, or that of a run without events.
+
+    One of another version is passed over; a damaged one too, with a warning that names it.
+    """
+    for checkpoint in checkpoints:
+        if not checkpoint.current:
+            continue
+        try:
+            return checkpoint.restored()
+        except DamagedSnapshot as error:
+            text = f"the checkpoint of run {checkpoint.run_id} at event {checkpoint.seq} is damaged ({error}) and not used: the log is read"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return RunState()

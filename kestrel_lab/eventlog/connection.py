@@ -1,0 +1,187 @@
+"""Opening the database: settings, migrations, and what our own connections may not do."""
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import apsw
+
+from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError
+from kestrel_lab.eventlog.schema import MIGRATIONS
+from kestrel_lab.host.filesystem import private_file, private_folder
+
+_NOTES = logging.getLogger(__name__)
+_FORBIDDEN = frozenset(
+    {
+        apsw.SQLITE_ATTACH,
+        apsw.SQLITE_DETACH,
+        apsw.SQLITE_ALTER_TABLE,
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_CREATE_TEMP_INDEX,
+        apsw.SQLITE_CREATE_TEMP_TABLE,
+        apsw.SQLITE_CREATE_TEMP_TRIGGER,
+        apsw.SQLITE_CREATE_TEMP_VIEW,
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_CREATE_VIEW,
+        apsw.SQLITE_CREATE_VTABLE,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_DROP_TABLE,
+        apsw.SQLITE_DROP_TEMP_INDEX,
+        apsw.SQLITE_DROP_TEMP_TABLE,
+        apsw.SQLITE_DROP_TEMP_TRIGGER,
+        apsw.SQLITE_DROP_TEMP_VIEW,
+        apsw.SQLITE_DROP_TRIGGER,
+        apsw.SQLITE_DROP_VIEW,
+        apsw.SQLITE_DROP_VTABLE,
+        apsw.SQLITE_PRAGMA,
+        apsw.SQLITE_REINDEX,
+    }
+)
+
+_SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "recursive_triggers = ON", "foreign_keys = ON", "secure_delete = ON")
+
+SCRUB_WAIT_MS = 10_000
+"""How long the cleaning of the files waits for others to finish what they are reading or writing."""
+
+_NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
+"""What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
+
+
+def connect(path: Path, sqlite: str | None = None) -> apsw.Connection:
+    """A guarded connection to the log at `path`, which is created and migrated as needed.
+
+    Raises `StoreError` when the file is no database of ours, was written by a newer version, or cannot be opened, or when
+    SQLite is of a version (`sqlite`, by default the one that runs here) that may damage it.
+    """
+    if may_damage(sqlite := sqlite or apsw.sqlite_lib_version()):
+        msg = f"SQLite {sqlite} has a fault that can damage a log which several connections write: pip install --upgrade apsw"
+        raise StoreError(msg)
+    try:
+        if private_folder(path.parent):
+            _NOTES.warning("kestrel: others could read %s; it is for its owner only now (mode 0700)", path.parent)
+        ignore = path.parent / ".gitignore"
+        if not ignore.exists():
+            private_file(ignore)
+            ignore.write_text("*\n", encoding="utf-8")
+        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):  # SQLite gives the latter the mode of the first
+            if name == path.name or path.with_name(name).exists():
+                private_file(path.with_name(name))
+        connection = apsw.Connection(os.fspath(path))
+    except (OSError, apsw.Error) as error:
+        raise _unusable(path, error) from error
+    try:
+        connection.set_busy_timeout(30_000)
+        for setting in _SETTINGS:  # one by one: a statement that gives a row keeps those behind it in the same text from being run
+            connection.execute(f"PRAGMA {setting}").fetchall()
+        _migrate(connection, path)
+    except apsw.Error as error:
+        connection.close()
+        raise _unusable(path, error) from error
+    except StoreError:
+        connection.close()
+        raise
+    connection.authorizer = _authorize
+    return connection
+
+
+def may_damage(sqlite: str) -> bool:
+    """Whether this version of SQLite may lose pages when the write-ahead log is begun anew (sqlite.org/wal.html, "the WAL-reset bug")."""
+    version = tuple(int(part) for part in sqlite.split(".")[:3])
+    return version < (3, 51, 3) and not (version[:2] in {(3, 50), (3, 44)} and version >= {50: (3, 50, 7), 44: (3, 44, 6)}[version[1]])
+
+
+def _unusable(path: Path, error: Exception) -> StoreError:
+    if isinstance(error, apsw.FullError):
+        return StorageFull(f"no room on the disk for the log {path}: free some space")
+    closed = isinstance(error, OSError | apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError)
+    first = f"nothing can be written in {path.parent}:" if closed else "move it away, or"
+    return StoreError(
+        f"{path} cannot be used as the log: {error}; {first} choose another home folder, with KESTREL_HOME=FOLDER or Lab(home=FOLDER)"
+    )
+
+
+def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
+    """Deny whatever could take the rules away; the schema changes in `connect` only."""
+    if action == apsw.SQLITE_PRAGMA and first == "data_version":  # full-text search asks whether another connection has written
+        return apsw.SQLITE_OK
+    if action in _FORBIDDEN or (
+        (first or "").startswith("sqlite_") and action in (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+    ):
+        return apsw.SQLITE_DENY
+    return apsw.SQLITE_OK
+
+
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    if _version(connection) == len(MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)
+        if version > len(MIGRATIONS):
+            msg = f"{path} was written by a newer kestrel_lab (schema {version}, this one knows {len(MIGRATIONS)}): upgrade kestrel_lab"
+            raise StoreError(msg)
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            msg = f"{path} is a database of another program: move it away, or choose another home folder"
+            raise StoreError(msg)
+        for number, script in enumerate(MIGRATIONS[version:], version + 1):
+            connection.execute(script)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _version(connection: apsw.Connection) -> int:
+    return int(connection.pragma("user_version") or 0)
+
+
+def scrub(path: Path) -> None:
+    """Write the database anew, so that nothing which was deleted from it is left in its files.
+
+    Takes as long as copying it, and as much room while it lasts. Raises `StoreError` when another process is in the
+    middle of something: what was deleted is gone from every table all the same.
+    """
+    connection = apsw.Connection(os.fspath(path))
+    until = time.monotonic() + SCRUB_WAIT_MS / 1000
+    try:
+        connection.set_busy_timeout(SCRUB_WAIT_MS)
+        while True:
+            try:
+                connection.execute("VACUUM")
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                break
+            except apsw.BusyError:  # also at once, without the wait that was asked for, where two clean at a time
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.02)
+    except apsw.Error as error:
+        raise translate(error, "the cleaning of its files") from error
+    finally:
+        connection.close()
+
+
+def translate(error: Exception, what: str) -> StoreError:
+    """The error of this package that says what SQLite refused."""
+    text = str(error)
+    if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NOT_WRITTEN:
+        return StorageFull(f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost")
+    if "E_DECIDED" in text:
+        return AlreadyDecided("this question was answered before; the first answer stands")
+    if "E_FENCED" in text:
+        return Fenced(f"{what} was not written: the run belongs to another session now, and nothing more of this one will be")
+    if "E_NOT_ASKED" in text:
+        return StoreError("this question was never asked: nothing to decide")
+    if "E_ILLEGAL_TRANSITION" in text or "E_RUN_TERMINAL" in text:
+        return IllegalTransition(f"the log refused {what}: {text}")
+    if isinstance(error, apsw.BusyError):
+        return StoreError(f"the log refused {what}: another process is in the middle of writing to it; if that one is stopped, end it")
+    return StoreError(f"the log refused {what}: {text}")
+
+
+def process_name() -> str:
+    """This process, as `host:pid`: who owns a live run."""
+    return f"{os.uname().nodename if sys.platform != 'win32' else 'localhost'}:{os.getpid()}"

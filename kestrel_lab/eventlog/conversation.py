@@ -1,0 +1,68 @@
+"""What was said in a step of a run, and the macros that are open in it: parts of a run's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kestrel_lab.core.events.union import MacroStarted, ToolAnswered
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import Message, ToolRequest
+
+
+@dataclass(kw_only=True, slots=True)
+class Conversation:
+    """What was said in one step."""
+
+    messages: list[Message] = field(default_factory=list)
+    """Complete turns only: an assistant's calls and all their answers, in the order asked."""
+    cycles: int = 0
+    """Model turns begun."""
+    asked: bool = False
+    """Whether the model owes an answer."""
+    requests: tuple[ToolRequest, ...] = ()
+    """Tool calls of the last turn, until the last of them is answered."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """Texts of those already answered, by call."""
+    text: str = ""
+    """What the assistant said last."""
+    error: str = ""
+    """Why the call failed, when the step is a call of a tool."""
+    value: Json = None
+    """What it answered, as JSON, when the step is a call of a tool."""
+    prompts: int = 0
+    """How often the step has asked its model for an answer, its goal being the first."""
+    replies: list[str] = field(default_factory=list)
+    """The answers to these, in order."""
+    folder: str = "."
+    """Where its commands begin, as seen from the workspace."""
+    attempt: int = 1
+    """Which attempt of the step this is."""
+    earlier: int = 0
+    """How many of the attempts belong to an earlier try, which ended in failure before the run was resumed."""
+    waited_s: float = 0.0
+    """Seconds this try has been made to wait between its attempts."""
+    problem: str = ""
+    """The kind of that failure, when the step is a call of a tool; see `Problem.kind`."""
+    passing: bool = False
+    """Whether it is one that may pass."""
+    began: float = 0.0
+    """When the step began first."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Versions of files, by path, that it knows: see `tools.versions`."""
+    read: dict[str, str] = field(default_factory=dict)
+    """Those that it has read and its model has not been shown yet."""
+
+    @property
+    def open_requests(self) -> tuple[ToolRequest, ...]:
+        """Tool calls that still need an answer."""
+        return tuple(request for request in self.requests if request.id not in self.answers)
+
+
+@dataclass(kw_only=True, slots=True)
+class OpenMacro:
+    """A macro that was begun and whose call has no answer yet."""
+
+    started: MacroStarted
+    answers: dict[str, ToolAnswered] = field(default_factory=dict)
+    """Of its calls, by call."""
+    finished: bool = False

@@ -1,0 +1,408 @@
+"""From events to the state they describe: the one definition of what a log means.
+
+`RunState` is mutated by `apply` for speed: a frozen copy per event would make long runs quadratic. It is
+never written anywhere and can always be rebuilt by `fold`; resuming a run is `fold` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    FolderChanged,
+    MacroFinished,
+    MacroStarted,
+    McpCandidateFound,
+    McpInstalled,
+    MemoryRecalled,
+    MemoryStored,
+    ModelAnswered,
+    ModelCalled,
+    PlanExtended,
+    PlanProposed,
+    Prompted,
+    Record,
+    RunFinished,
+    RunForked,
+    RunInterrupted,
+    RunResumed,
+    RunStarted,
+    StageFinished,
+    StageStarted,
+    StateTransition,
+    StepFinished,
+    StepRetried,
+    StepStarted,
+    TaskChanged,
+    ToolAnswered,
+    ToolCalled,
+    ToolsAdded,
+    ToolsShown,
+)
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import Message, ToolRequest
+from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.timing import idle_before
+from kestrel_lab.eventlog.conversation import Conversation, OpenMacro
+from kestrel_lab.eventlog.large_results import Whole
+
+_TAKEN_UP = (RunResumed, RunForked)
+"""Events before which nobody had the run open."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RunState:
+    """Everything a session must know to go on with a run."""
+
+    status: RunStatus = RunStatus.PLANNING
+    started: RunStarted | None = None
+    """With the model, tools and policy of the fork, in a forked run."""
+    model_kind: str = "real"
+    """`real` only if every model that worked on the run so far is."""
+    plan: dict[str, Json] = field(default_factory=dict)
+    conversations: dict[str, Conversation] = field(default_factory=dict)
+    finished_steps: dict[str, bool] = field(default_factory=dict)
+    skipped_steps: set[str] = field(default_factory=set)
+    """Those of them that were not carried out."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why steps failed or were skipped."""
+    outputs: dict[str, Json] = field(default_factory=dict)
+    """What finished operations gave, by step."""
+    stages: dict[str, int] = field(default_factory=dict)
+    """Stages that began, with the number of their attempt."""
+    checkpoints: dict[str, StageFinished] = field(default_factory=dict)
+    """The last checkpoint of each step of a stage."""
+    begun: dict[str, ToolCalled] = field(default_factory=dict)
+    """Calls that were started and have no answer: after a crash their outcome is unknown."""
+    macros: dict[str, OpenMacro] = field(default_factory=dict)
+    """Macros under way, by the call that runs them."""
+    questions: dict[str, ApprovalAsked] = field(default_factory=dict)
+    """Questions nobody has answered."""
+    decisions: dict[str, ApprovalGiven] = field(default_factory=dict)
+    """Answers by question."""
+    always: set[str] = field(default_factory=set)
+    """Tools that need no further approval in this run."""
+    same: set[str] = field(default_factory=set)
+    """Keys of calls that need none."""
+    like: dict[str, list[str]] = field(default_factory=dict)
+    """Patterns of commands that need none, by tool."""
+    shows: dict[str, str] = field(default_factory=dict)
+    """By call, the key of the preview that a person said yes to; empty where they changed the arguments."""
+    writers: dict[str, list[str]] = field(default_factory=dict)
+    """By path, the steps that changed a file, in order."""
+    bound: dict[str, str] = field(default_factory=dict)
+    """The key that each decision is bound to, by question."""
+    recalled: set[str] = field(default_factory=set)
+    """Ids of the notes that were given to it."""
+    kept: set[str] = field(default_factory=set)
+    """Ids of the notes it left for later runs."""
+    tasks: dict[str, TaskChanged] = field(default_factory=dict)
+    """The task list, by number."""
+    shown: dict[str, list[str]] = field(default_factory=dict)
+    """Of more tools than are shown at once, those that the model of a step is told of, in order; under the empty name those of all."""
+    questions_shown: dict[str, int] = field(default_factory=dict)
+    """How many questions of a step they were chosen for."""
+    candidates: dict[str, McpCandidateFound] = field(default_factory=dict)
+    """Servers that could be had, by their names in the catalogue or registry."""
+    servers: dict[str, McpInstalled] = field(default_factory=dict)
+    """Those that were installed in the run, by name."""
+    usage: Usage = Usage()
+    waiting_s: float = 0.0
+    """Seconds spent waiting for a person."""
+    idle_s: float = 0.0
+    """Seconds in which calls waited for their turn or between attempts."""
+    idle_until: float = 0.0
+    """The time up to which that is counted; in the future while a step waits for its next attempt."""
+    working_s: float = 0.0
+    """Seconds spent on anything else, the time between sessions left out."""
+    wholes: dict[str, Whole] = field(default_factory=dict)
+    """Answers that were too long to show, by the names under which they are kept whole."""
+    answer: str = ""
+    finished: RunFinished | None = None
+    interrupted: bool = False
+    """Whether work on it was broken off and nobody has taken it up since."""
+    last_at: float | None = None
+    events: int = 0
+
+    @property
+    def open_s(self) -> float:
+        """Seconds in which a session had the run open."""
+        return self.working_s + self.waiting_s + self.idle_s
+
+    @property
+    def planned(self) -> Plan:
+        """The plan the run follows; raises `UsageError` if the log holds one that is not valid."""
+        if self.started is None:
+            msg = "the run has no beginning in the log, so it has no plan"
+            raise StoreError(msg)
+        stored = self.plan or self.started.plan
+        return Plan.from_json(stored) if stored else Plan.single(self.started.goal)
+
+    @property
+    def left(self) -> tuple[Step, ...]:
+        """The steps of its plan that are not done."""
+        return tuple(step for step in self.planned.steps if not self.finished_steps.get(step.id))
+
+    def conversation(self, step: str) -> Conversation:
+        """The conversation of `step`, begun if need be."""
+        return self.conversations.setdefault(step, Conversation())
+
+    def macro_of(self, call: str) -> OpenMacro | None:
+        """The macro under way that `call` is one of the calls of, if it is."""
+        return self.macros.get(call.rpartition("/")[0])
+
+    def apply(self, event: Event, at: float) -> None:  # noqa: C901, PLR0915  # one case per event
+        """Take one event in."""
+        self.events += 1
+        self._clock(event, at)
+        match event:
+            case ModelCalled():
+                conversation = self.conversation(event.step)
+                conversation.cycles += 1
+                conversation.asked = True
+                conversation.files |= conversation.read
+                conversation.read.clear()
+            case ModelAnswered():
+                self._idled(event, at)
+                self._model_answered(event)
+            case ToolCalled():
+                self.begun[event.call] = event
+            case ToolAnswered():
+                self._tool_answered(event)
+            case FolderChanged():
+                self.conversation(event.step).folder = event.folder
+            case MacroStarted():
+                self.macros[event.call] = OpenMacro(started=event)
+            case MacroFinished() if event.call in self.macros:
+                self.macros[event.call].finished = True
+            case ApprovalAsked():
+                self.questions[event.question or event.call] = event
+            case ApprovalGiven():
+                self._decided(event)
+            case StateTransition():
+                self.status = RunStatus(event.target)
+            case RunStarted():
+                self.started, self.model_kind = event, event.model_kind
+            case RunResumed():
+                self._resumed(event)
+            case RunInterrupted():
+                self.interrupted = True
+            case RunForked():
+                self._forked(event)
+            case PlanProposed():
+                self.plan = event.plan
+            case PlanExtended():
+                steps = cast("list[Json]", (self.plan or {}).get("steps", []))
+                self.plan = {**self.plan, "steps": [*steps, *event.steps]}
+            case StageStarted():
+                self.stages[event.stage] = event.attempt
+            case StageFinished():
+                self.checkpoints[event.task] = event
+            case StepStarted():
+                self.conversation(event.step).began = self.conversation(event.step).began or at
+                self._step_started(event)
+            case Prompted():
+                self._prompted(event)
+            case StepRetried():
+                self._retried(event)
+                self.idle_until = max(self.idle_until, at + event.wait_s)
+            case StepFinished():
+                self._step_finished(event)
+            case MemoryRecalled():
+                self.recalled.update(str(note["id"]) for note in event.notes if "id" in note)
+            case MemoryStored() if "id" in event.note:
+                self.kept.add(str(event.note["id"]))
+            case TaskChanged():
+                self.tasks[event.task] = event
+            case ToolsAdded() if self.started is not None:
+                self.started = replace(self.started, tools=[*self.started.tools, *event.tools])
+            case ToolsShown():
+                self._tools_shown(event)
+            case McpCandidateFound():
+                self.candidates[event.server] = event
+            case McpInstalled():
+                self.servers[event.server] = event
+            case RunFinished():
+                self.finished, self.answer = event, event.answer
+            case _:
+                pass
+
+    def _clock(self, event: Event, at: float) -> None:
+        taken_up = type(event) in _TAKEN_UP
+        since = at if self.last_at is None or taken_up else self.last_at
+        until = max(since, at)  # a decision is taken in once it is on disk, maybe after later events
+        self.last_at = until
+        if taken_up:
+            self.idle_until = until
+        if self.status is RunStatus.WAITING_APPROVAL:
+            self.waiting_s += until - since
+            return
+        paused = min(until, self.idle_until) - since if self.idle_until > since else 0.0
+        self.idle_s += paused
+        self.working_s += until - since - paused
+
+    def _idled(self, event: ModelAnswered, at: float) -> None:
+        """Take what a call waited out of the working time; calls that waited together did so once."""
+        idle = min(idle_before(event, at, self.idle_until), self.working_s)
+        if idle > 0:
+            self.working_s -= idle
+            self.idle_s += idle
+            self.idle_until = max(self.idle_until, at)
+
+    def _joined_by(self, model_kind: str) -> None:
+        self.model_kind = self.model_kind if model_kind == "real" else model_kind
+
+    def _resumed(self, event: RunResumed) -> None:
+        self.interrupted = False
+        self._joined_by(event.model_kind)
+        if event.limits and self.started is not None:
+            self.started = replace(self.started, limits=event.limits)
+
+    def _forked(self, event: RunForked) -> None:
+        """Go on without what was asked in the parent and not answered there: the fork asks for itself."""
+        self.interrupted = False
+        self._joined_by(event.model_kind)
+        if self.started is not None:
+            limits = event.limits or self.started.limits
+            self.started = replace(
+                self.started, model=event.model, model_kind=event.model_kind, tools=event.tools, policy=event.policy, limits=limits
+            )
+        self.questions.clear()
+        for conversation in self.conversations.values():
+            conversation.cycles -= conversation.asked
+            conversation.asked = False
+
+    def _step_started(self, event: StepStarted) -> None:
+        self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
+        self.skipped_steps.discard(event.step)
+        if event.model:
+            self._joined_by(event.model_kind)
+        if not self.conversation(event.step).messages and event.goal:
+            self._say(event.step, f"{event.goal}\n\n{event.context}" if event.context else event.goal, event.system)
+
+    def _say(self, step: str, text: str, system: str | None) -> None:
+        conversation = self.conversation(step)
+        if not conversation.messages:
+            said = system if system is not None else self.started.system if self.started is not None else ""
+            if said:
+                conversation.messages.append(Message(role="system", text=said))
+        conversation.messages.append(Message(role="user", text=text))
+        conversation.prompts += 1
+
+    def _prompted(self, event: Prompted) -> None:
+        self._say(event.step, event.text, event.system)
+
+    def _retried(self, event: StepRetried) -> None:
+        conversation = self.conversation(event.step)
+        if (last := self.checkpoints.get(event.step)) is not None and last.status == "failed":  # a new try
+            conversation.earlier, conversation.waited_s = event.attempt - 1, 0.0
+        conversation.attempt, conversation.error = event.attempt, ""
+        conversation.waited_s += event.wait_s
+        conversation.asked = False
+
+    def _step_finished(self, event: StepFinished) -> None:
+        self.finished_steps[event.step] = event.ok
+        if event.skipped:
+            self.skipped_steps.add(event.step)
+        if event.reason:
+            self.reasons[event.step] = event.reason
+        if event.output is not None:
+            self.outputs[event.step] = event.output
+
+    def _tools_shown(self, event: ToolsShown) -> None:
+        shown = self.shown.setdefault(event.step, [])
+        shown += [name for name in event.tools if name not in shown]
+        if event.messages:
+            self.questions_shown[event.step] = event.messages
+
+    def _model_answered(self, event: ModelAnswered) -> None:
+        self.usage += Usage(
+            tokens_in=event.tokens_in,
+            tokens_out=event.tokens_out,
+            cost_usd=event.cost_usd or 0.0,
+            unpriced=int(event.cost_usd is None and event.error is None),
+            model_calls=int(not event.given),
+        )
+        if event.replayed:
+            self._joined_by("replay")
+        conversation = self.conversation(event.step)
+        conversation.asked = False
+        if event.error is not None:
+            return
+        conversation.text = event.text or conversation.text
+        conversation.requests = tuple(_request(call) for call in event.calls)
+        conversation.answers = {}
+        conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests))
+        if not conversation.requests:
+            conversation.replies.append(event.text)
+
+    def _tool_answered(self, event: ToolAnswered) -> None:
+        self.begun.pop(event.call, None)
+        self.usage += Usage(tool_calls=1)
+        if event.whole:
+            self.wholes[event.whole] = Whole(call=event.call, tool=event.tool, chars=event.chars)
+        conversation = self.conversation(event.step)
+        for path, version in event.knows.items():
+            (conversation.files if path in event.changed else conversation.read)[path] = str(version)
+        for path in event.changed:
+            conversation.read.pop(path, None)
+            self.writers.setdefault(path, []).append(event.step)
+        if (macro := self.macro_of(event.call)) is not None:
+            macro.answers[event.call] = event
+            return
+        self.macros.pop(event.call, None)
+        conversation.answers[event.call] = event.text
+        if not conversation.requests:
+            conversation.value = event.value
+            if event.error is not None:
+                conversation.error = str(event.error.get("message", event.text))
+                conversation.problem = str(event.error.get("kind", ""))
+                conversation.passing = bool(event.error.get("transient"))
+        if conversation.requests and not conversation.open_requests:
+            conversation.messages.extend(
+                Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)
+                for request in conversation.requests
+            )
+            conversation.requests = ()
+            conversation.answers = {}
+
+    def _decided(self, event: ApprovalGiven) -> None:
+        question = event.question or event.call
+        asked = self.questions.pop(question, None)
+        self.decisions[question] = event
+        if asked is None:
+            return
+        self.bound[question] = asked.key
+        if event.granted and asked.shows:
+            self.shows[asked.call] = asked.shows if event.args is None else ""
+        if event.granted and event.args is None and event.scope in ("same", "like"):
+            self.same.add(asked.key)
+            if event.scope == "like" and asked.offer:
+                self.like.setdefault(asked.tool, []).append(asked.offer)
+        if event.granted and event.scope == "run":
+            self.always.add(asked.tool)
+
+
+def _request(call: dict[str, Json]) -> ToolRequest:
+    return ToolRequest(
+        id=str(call.get("id", "")),
+        name=str(call.get("name", "")),
+        args=cast("dict[str, Json]", call.get("args") or {}),
+        problem=str(call.get("problem") or ""),
+    )
+
+
+def fold(records: Iterable[Record]) -> RunState:
+    """The state that a log describes; equal logs give equal states, and a prefix gives the state back then."""
+    state = RunState()
+    for record in records:
+        state.apply(record.event, record.at)
+    return state

@@ -1,0 +1,95 @@
+"""Whether somebody is at work on a run, and what becomes of one that nobody here works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import RunFinished
+from kestrel_lab.core.run_types import INTERRUPTED, RunStatus
+from kestrel_lab.eventlog.owner import Owner
+from kestrel_lab.eventlog.store import SessionStore
+
+STOPPED = "stopped on request"
+"""Why a run is CANCELLED."""
+
+_AT_WORK: set[tuple[str, str]] = set()
+"""Runs that sessions of this process work on: session and run. Another process can only be seen to be there."""
+
+
+def began(session: str, run_id: str) -> None:
+    """Note that a session of this process works on the run."""
+    _AT_WORK.add((session, run_id))
+
+
+def ended(session: str, run_id: str) -> None:
+    """Note that it no longer does."""
+    _AT_WORK.discard((session, run_id))
+
+
+def at_work(owner: str, run_id: str) -> bool:
+    """Whether the session that `owner` names works on the run; if it is another process's, whether that is alive."""
+    named = Owner.parse(owner)
+    return (named.session, run_id) in _AT_WORK if named.same_process else named.alive
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands, as it is shown. It is computed each time: the log cannot know that a process has ended."""
+
+    word: str
+    """The run's status, or `INTERRUPTED` or `UNKNOWN` for a run that its log takes for one that goes on."""
+    note: str = ""
+    """Why it is not the status, and what to do."""
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.note})" if self.note else self.word
+
+
+def standing(run_id: str, status: str, owner: str) -> Standing:
+    """How a run with this status in the log stands, as far as its owner can be seen.
+
+    Without an owner that is at work a run is `INTERRUPTED`, and `UNKNOWN` if the owner is a process of another machine.
+    A run that has ended, or waits for a person, does so whether or not a process is there.
+    """
+    if status not in (RunStatus.PLANNING, RunStatus.EXECUTING) or at_work(owner, run_id):
+        return Standing(status)
+    resume, named = f"kestrel run --resume {run_id}", Owner.parse(owner)
+    if named.host:
+        return Standing("UNKNOWN", f"process {named.process} works or worked on it; if that has ended: {resume}")
+    ended = "its process ended" if owner and not named.alive else "nobody works on it"
+    return Standing(INTERRUPTED, f"{ended}; {resume}")
+
+
+def alive_elsewhere(owner: str) -> bool:
+    """Whether `owner` is another live process of this machine; of other machines nothing is known."""
+    named = Owner.parse(owner)
+    return named.alive and not named.same_process
+
+
+def cancel_in_log(store: SessionStore, run_id: str, by: str = "") -> bool:
+    """End a run CANCELLED that no session here works on; whoever else works on it writes nothing more.
+
+    Returns false where somebody else took the run in this moment. A run that has ended stays as it is.
+    """
+    row = store.run(run_id)
+    if row.status.terminal:
+        return True
+    if not store.claim(row):
+        return False
+    source = store.run(run_id).status
+    if not source.terminal:
+        reason = f"{STOPPED} by {by}" if by else STOPPED
+        store.append(run_id, RunFinished(outcome="cancelled", answer="", reason=reason))
+        store.transition(run_id, RunStatus.CANCELLED, reason=reason, source=source).result()
+    return True
+
+
+def taken(run_id: str, by: str) -> UsageError:
+    """What is said to whoever wants a run that `by` works on."""
+    named = Owner.parse(by)
+    who = "another session of this process" if named.same_process else f"process {named.process}"
+    return UsageError(
+        f"run {run_id} is being worked on by {who}; stop that one first, approve with: kestrel approve {run_id}, "
+        f"or take the run from it: kestrel resume {run_id} --take-over (lab.resume({run_id!r}, take_over=True))"
+    )

@@ -1,0 +1,403 @@
+"""The log as the rest of the program sees it: append, read back, list."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CheckpointSaved,
+    Event,
+    Record,
+    RunForked,
+    RunStarted,
+    StateTransition,
+    from_json,
+    to_json,
+)
+from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.eventlog.checkpoints import KEPT, SAVE, Checkpoint, Image, form, newest_state, packed, stored, written
+from kestrel_lab.eventlog.connection import connect, translate
+from kestrel_lab.eventlog.hash_chain import Damage, damage_of, tip
+from kestrel_lab.eventlog.large_results import ResultStore
+from kestrel_lab.eventlog.owner import Owner
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.writer import Append, Execute, Line, Writer
+from kestrel_lab.host.filesystem import check_local, kind_of_filesystem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRow:
+    """What the list of runs says of one."""
+
+    id: str
+    goal: str
+    workspace: str
+    model: str
+    model_kind: str
+    config: str
+    scenario: str
+    status: RunStatus
+    parent: str | None
+    forked_at: int | None
+    """Up to which number the events of `parent` are this run's too."""
+    created_at: float
+    owner: str
+    """The session that works on it, or did last; empty when it was given back."""
+    epoch: int
+    """How often it was claimed anew."""
+
+
+_LAST = 2**63 - 1
+"""No event has a greater number."""
+_EVENT_COLUMNS = "seq, eid, at, type, body"
+_RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch"
+
+
+class SessionStore:
+    """One SQLite file. Appends from any thread; an append's future resolves once it is on disk.
+
+    A run belongs to the store that created or forked it until another one claims it: then every append of the
+    first is refused with `Fenced`, decisions by `decide` excepted, which anybody may record.
+    """
+
+    def __init__(self, path: str | Path, *, network: bool = False, filesystem: Callable[[Path], str] = kind_of_filesystem) -> None:
+        """Open the file, which is made if need be.
+
+        Args:
+            path: Where it is.
+            network: Whether it may lie on a network file system.
+            filesystem: Says on which kind a path lies.
+
+        Raises:
+            UsageError: It lies on a network file system.
+            StoreError: It is no log, was written by a newer version, or cannot be opened.
+        """
+        self.path = Path(path)
+        if not network:
+            check_local(self.path, filesystem(self.path))
+        self._reader = connect(self.path)
+        self._lock = threading.Lock()
+        self._writer = Writer(lambda: connect(self.path))
+        self.session = secrets.token_hex(6)
+        """Names this store in the log: unique for ever."""
+        self._epochs: dict[str, int] = {}
+        """Of the runs that belong to this store, or did."""
+        self._tails: dict[str, str] = {}
+        """The id of the last event that this store appended to a run."""
+        self.results = ResultStore(self.path.parent / "results")
+        """Whole texts of answers that were too long to show."""
+        self._numbers = itertools.count(1)  # not a generator: those may not be entered by two threads
+
+    def create_run(self, run_id: str, started: RunStarted, *, at: float | None = None) -> float:
+        """Queue a run in state PLANNING with `started` as its first event, in one transaction.
+
+        Returns the event's time: `at`, if it was begun elsewhere.
+        """
+        now = time.time() if at is None else at
+        columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
+        row = (run_id, *map(_encodable, columns), self._owner, now)
+        sql = "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?)"
+        self._epochs[run_id] = 0
+        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._line(run_id, started, 0, now),)), urgent=False)
+        return now
+
+    def fork_run(self, run_id: str, forked: RunForked, status: RunStatus, given: Event | None = None) -> float:
+        """Queue a run that shares the events of `forked.parent` up to `forked.at`, where that was in `status`.
+
+        `forked`, and `given` if there is one, become its first own events, in the same transaction. The
+        event must be the parent's own: see `origin`. Returns the events' time.
+        """
+        now = time.time()
+        model = _encodable(forked.model)
+        row = (run_id, model, forked.model_kind, status, status, forked.at, forked.at, self._owner, now, forked.parent)
+        sql = (
+            "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, owner, created_at)"
+            " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?"
+        )
+        lines = tuple(self._line(run_id, event, 0, now) for event in (forked, given) if event is not None)
+        self._epochs[run_id] = 0
+        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), lines), urgent=False)
+        return now
+
+    def origin(self, run_id: str, seq: int) -> str:
+        """Which run an event of `run_id` was recorded by: itself, or the one that it shares the event with."""
+        return next(ancestor for ancestor, last in self._lineage(run_id) if seq <= last)
+
+    def append(self, run_id: str, event: Event, *, at: float | None = None, urgent: bool = False) -> Future[int]:
+        """Queue `event`; the future gives its number once it is on disk, or raises what refused it.
+
+        With `urgent` the commit is not delayed to find company: say so when you are going to wait. Refused with
+        `Fenced` when the run belongs to another store. After one that could not be kept, for want of room for
+        example, all that follow are refused for the same reason, until the run is claimed anew.
+        """
+        done: Future[int] = Future()
+        self._append(run_id, event, self._epochs.get(run_id), time.time() if at is None else at, urgent=urgent, done=done)
+        return done
+
+    def record(self, run_id: str, event: Event, at: float, refused: Callable[[Exception], object], *, urgent: bool = False) -> None:
+        """Queue `event` like `append`, for a caller that needs no number and waits with `on_disk`; cheaper, because no future is made.
+
+        `refused` is called in the writer's thread with the error of an event that could not be kept.
+        """
+        self._append(run_id, event, self._epochs.get(run_id), at, urgent=urgent, refused=refused)
+
+    def _append(
+        self,
+        run_id: str,
+        event: Event,
+        epoch: int | None,
+        at: float,
+        *,
+        urgent: bool,
+        done: Future[int] | None = None,
+        refused: Callable[[Exception], object] | None = None,
+    ) -> None:
+        line = self._line(run_id, event, epoch, at)
+        self._writer.put(Append(line, done, refused), urgent=urgent)
+        self._tails[run_id] = line.eid
+
+    def _line(self, run_id: str, event: Event, epoch: int | None, at: float) -> Line:
+        ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
+        return Line(run_id, self._new_eid(), at, event.type, ref, dumps(to_json(event)), epoch)
+
+    def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
+        """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""
+        start = source if source is not None else self.run(run_id).status
+        return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
+
+    def decide(self, run_id: str, given: ApprovalGiven) -> None:
+        """Record a decision and wait until it is on disk.
+
+        Whoever works on the run, and whether anybody does. Raises `AlreadyDecided` if somebody was faster and
+        `StoreError` if nothing was asked.
+        """
+        done: Future[int] = Future()
+        self._append(run_id, replace(given, question=given.question or given.call), None, time.time(), urgent=True, done=done)
+        done.result()
+
+    def claim(self, seen: RunRow) -> bool:
+        """Make the run this store's, unless somebody has claimed it since it was `seen`; returns whether it is now.
+
+        Whatever its owner appends from here on is refused. What was committed before can be read at once.
+        """
+        sql = "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ? AND owner = ? AND epoch = ?"
+        self._execute(sql, (self._owner, seen.id, seen.owner, seen.epoch), f"claim of run {seen.id}").result()
+        now = self.run(seen.id)
+        if now.epoch != seen.epoch + 1 or Owner.parse(now.owner).session != self.session:
+            return False
+        self._epochs[seen.id] = now.epoch
+        return True
+
+    def release(self, run_id: str) -> Future[None]:
+        """Queue the note that nobody works on the run, unless another store has claimed it."""
+        return self._execute("UPDATE runs SET owner = '' WHERE id = ? AND epoch = ?", (run_id, self._epochs.get(run_id)), f"run {run_id}")
+
+    def _execute(self, sql: str, bindings: tuple[object, ...], what: str) -> Future[None]:
+        done: Future[None] = Future()
+        self._writer.put(Execute(sql, bindings, what, done), urgent=True)
+        return done
+
+    @property
+    def _owner(self) -> str:
+        return str(Owner.here(self.session))
+
+    def decision(self, run_id: str, question: str) -> Record | None:
+        """How a question was answered, by whichever process, or `None` while it is open."""
+        rows = self._read(
+            f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_given'", (run_id, question)
+        )
+        return _record(run_id, rows[0]) if rows else None
+
+    def records(self, run_id: str, *, after: int = 0, until: int = _LAST) -> list[Record]:
+        """The events of a run in order, those behind number `after` up to `until`; what is still queued is not among them.
+
+        Those that a forked run shares with its parent come first, as records of this run: with its id, and
+        with the `eid` they have in the parent.
+        """
+        sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        lineage = self._lineage(run_id)
+        rows = (row for ancestor, last in lineage for row in self._read(sql, (ancestor, after, min(last, until))))
+        return [
+            _record(run_id, row) for row in rows if isinstance(row[0], int) and after < row[0] <= until
+        ]  # a damaged file may give rows that were not asked for
+
+    def state(self, run_id: str) -> RunState:
+        """What the run's events make it: the newest usable snapshot, and the events behind it.
+
+        The same as `fold(records(run_id))`, sooner. A damaged snapshot is passed over with a warning.
+        """
+        state = newest_state(stored(self._read, self._lineage(run_id)))
+        for record in self.records(run_id, after=state.events):
+            state.apply(record.event, record.at)
+        return state
+
+    def image(self, run_id: str, state: RunState) -> Image | None:
+        """What a snapshot of `state` is made of, for `checkpoint`, which may then run in another thread while the state goes on.
+
+        `state` is that behind the last event that this store appended to the run, made of its events in the order of the log.
+        `None` when this store has appended none.
+        """
+        eid = self._tails.get(run_id)
+        return None if eid is None else Image(seq=state.events, eid=eid, body=written(state))
+
+    def checkpoint(self, run_id: str, reason: str, image: Image | None = None) -> CheckpointSaved | None:
+        """Queue a snapshot of the run; the oldest beyond `KEPT` go.
+
+        Without an `image` the run is folded as it is on disk now, which costs as much as reading it.
+        Returns the event that tells of the snapshot, for the caller to append; `None` when no event of the run's own is on disk.
+        """
+        if image is None:
+            state = self.state(run_id)
+            found = self._read("SELECT eid FROM events WHERE run_id = ? AND seq = ?", (run_id, state.events))
+            if not found:
+                return None
+            image = Image(seq=state.events, eid=found[0][0], body=written(state))
+        content = packed(image.body, run=run_id, seq=image.seq, eid=image.eid)
+        row = (run_id, image.seq, reason, form(), content, time.time(), image.eid)
+        self._writer.put(Execute(SAVE, (*row, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False)
+        return CheckpointSaved(seq=image.seq, reason=reason, bytes=len(content))
+
+    def damage(self, run_id: str) -> Damage | None:
+        """Where the events on disk that make the run stop being those that were written; `None` when they do not.
+
+        Reads and hashes them all, about a hundred thousand a second.
+        """
+        return damage_of(self._read, self._lineage(run_id))
+
+    def head(self, run_id: str) -> str:
+        """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken from the end."""
+        return tip(self._read, run_id)[1].hex()
+
+    def checkpoints(self, run_id: str) -> list[Checkpoint]:
+        """The snapshots that the run can be taken up from, newest first."""
+        return list(stored(self._read, self._lineage(run_id)))
+
+    def _lineage(self, run_id: str) -> list[tuple[str, int]]:
+        """The runs that a run's events are taken from, eldest first, each with the last number that counts."""
+        sql = f"""
+            WITH RECURSIVE line(id, parent, forked_at, last) AS (
+                SELECT id, parent, forked_at, {_LAST} FROM runs WHERE id = ?
+                UNION ALL SELECT runs.id, runs.parent, runs.forked_at, line.forked_at FROM line JOIN runs ON runs.id = line.parent)
+            SELECT id, last FROM line ORDER BY last
+        """
+        return [(str(ancestor), int(last)) for ancestor, last in self._read(sql, (run_id,))]
+
+    def run(self, run_id: str) -> RunRow:
+        """The row of one run; raises `UsageError` with the nearest id when there is none."""
+        rows = self._read(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
+        if not rows:
+            known = [row.id for row in self.runs(limit=200)]
+            msg = f"no run {run_id!r} in {self.path}: {nearest(run_id, known) if known else 'it has no runs yet'}"
+            raise UsageError(msg)
+        return _run_row(rows[0])
+
+    def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:
+        """The newest runs first; without those that a suite started unless `trials`."""
+        where = "" if trials else "WHERE scenario = ''"
+        found = []
+        for row in self._read(f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created_at DESC LIMIT ?", (limit,)):
+            try:
+                found.append(_run_row(row))
+            except StoreError as error:
+                warnings.warn(f"{error}; it is left out", stacklevel=2)
+        return found
+
+    def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
+        """Rows of what is on disk; for the tables beside the log."""
+        return self._read(sql, bindings)
+
+    def execute(self, sql: str, bindings: tuple[object, ...], what: str, *, urgent: bool = True) -> Future[None]:
+        """Queue one statement about `what`; the future resolves once it is on disk. For the tables beside the log."""
+        done: Future[None] = Future()
+        self._writer.put(Execute(sql, bindings, what, done), urgent=urgent)
+        return done
+
+    def on_disk(self) -> Future[None]:
+        """A future that resolves once everything queued so far is on disk, or was refused; the commit is not delayed."""
+        done: Future[None] = Future()
+        self._writer.put(Execute("", (), "a flush", done), urgent=True)
+        return done
+
+    @property
+    def backlog(self) -> int:
+        """How much is queued that is not on disk yet."""
+        return self._writer.backlog
+
+    def flush(self) -> None:
+        """Wait until everything queued so far is on disk."""
+        self.on_disk().result()
+
+    def close(self) -> None:
+        """Write what is queued and close the file."""
+        self._writer.close()
+        with self._lock:
+            self._reader.close()
+
+    def _new_eid(self) -> str:
+        return f"{self.session}-{next(self._numbers)}"
+
+    def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            try:
+                return self._reader.execute(sql, tuple(bindings)).fetchall()
+            except apsw.ConnectionClosedError as error:
+                msg = f"the log {self.path} is closed"
+                raise StoreError(msg) from error
+            except (apsw.Error, UnicodeDecodeError) as error:
+                raise translate(error, "a query") from error
+
+
+_STATES = frozenset(RunStatus)
+
+
+def _encodable(text: str) -> str:
+    """`text` for a column: what is no Unicode, as in an odd path, replaced; the event keeps it as it is."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _record(run_id: str, row: tuple[Any, ...]) -> Record:
+    seq, eid, at, kind, body = row
+    try:
+        return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, json.loads(body)))
+    except ValueError as error:
+        msg = f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor"
+        raise StoreError(msg) from error
+
+
+def _run_row(row: tuple[Any, ...]) -> RunRow:
+    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch) = row
+    texts, numbers = (run_id, goal, workspace, model, model_kind, config, scenario, status, owner), (created_at, epoch)
+    if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int | float) for one in numbers) or status not in _STATES:
+        msg = f"the row of run {run_id!r} in the log is damaged. See: kestrel doctor"
+        raise StoreError(msg)
+    return RunRow(
+        id=run_id,
+        goal=goal,
+        workspace=workspace,
+        model=model,
+        model_kind=model_kind,
+        config=config,
+        scenario=scenario,
+        status=RunStatus(status),
+        parent=parent,
+        forked_at=forked_at,
+        created_at=created_at,
+        owner=owner,
+        epoch=epoch,
+    )

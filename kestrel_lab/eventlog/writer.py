@@ -1,0 +1,217 @@
+"""One thread that writes for all: many appends share a commit, and none is acknowledged before it.
+
+A commit to disk costs a millisecond, an insert a hundredth of that. So appends queue up and the
+writer commits what it finds; an append that nobody waits for lingers a few milliseconds to find
+company. When one statement of a batch is refused the batch is rolled back and its parts are tried one
+by one, so a bad append harms nobody else; when the disk is full or the database cannot be reached, all of
+them are refused. An event that could not be kept for such a reason closes its run for the session that wrote it, as
+if it had ended there: else a later event, written when there is room again, would follow one that is missing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from kestrel_lab.core.errors import StoreError
+from kestrel_lab.eventlog.connection import translate
+from kestrel_lab.eventlog.hash_chain import link, tip
+
+_EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.CorruptError, apsw.ReadOnlyError)
+"""What is wrong with the database rather than with one statement."""
+BATCH = 256
+LINGER_S = 0.004
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event on its way into the log; its number and its hash are known when it gets there."""
+
+    run_id: str
+    eid: str
+    at: float
+    type: str
+    ref: str | None
+    body: str
+    epoch: int | None
+    """Of the run, when its session claimed it; `None` for a decision of another session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """An event to write."""
+
+    line: Line
+    done: Future[int] | None = None
+    """Resolves to the event's number after the commit; `None` where nobody asks for it, because a future costs more than the rest."""
+    refused: Callable[[Exception], object] | None = None
+    """Told, in the writer's thread, why the event could not be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """One other statement on its way, with the events that go in together with it."""
+
+    sql: str
+    """Empty for a job that only waits for those before it."""
+    bindings: tuple[Any, ...]
+    what: str
+    done: Future[None]
+    lines: tuple[Line, ...] = ()
+
+
+class Writer:
+    """Takes jobs from any thread; resolves their futures after COMMIT, in order."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._jobs: deque[Append | Execute] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._urgent = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._missing: dict[tuple[str, int | None], Exception] = {}
+        """Why the run in that epoch lacks an event."""
+
+    def put(self, job: Append | Execute, *, urgent: bool) -> None:
+        """Queue `job`; with `urgent` somebody waits for it. Raises `StoreError` once closed.
+
+        What is queued cannot be taken back: whoever stops waiting for the future does not stop the job.
+        """
+        with self._lock:
+            if self._closed:
+                msg = "the log is closed"
+                raise StoreError(msg)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, args=(self._connect(),), name="kestrel-log-writer", daemon=True)
+                self._thread.start()
+            if job.done is not None:
+                job.done.set_running_or_notify_cancel()
+            self._jobs.append(job)
+            queued = len(self._jobs)
+            if (urgent and not self._urgent) or queued in (1, BATCH):
+                self._urgent = self._urgent or urgent
+                self._wake.notify()
+
+    @property
+    def backlog(self) -> int:
+        """How many jobs are queued."""
+        return len(self._jobs)
+
+    def close(self) -> None:
+        """Write what is queued, then stop."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self, connection: apsw.Connection) -> None:
+        try:
+            while batch := self._next_batch():
+                self._commit(connection, batch)
+        finally:
+            connection.close()
+
+    def _next_batch(self) -> list[Append | Execute]:
+        with self._wake:
+            self._wake.wait_for(lambda: self._jobs or self._closed)
+            if not self._urgent and not self._closed:
+                self._wake.wait_for(lambda: self._urgent or self._closed or len(self._jobs) >= BATCH, timeout=LINGER_S)
+            batch = [self._jobs.popleft() for _ in range(min(BATCH, len(self._jobs)))]
+            if not self._jobs:
+                self._urgent = False
+            return batch
+
+    def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
+        batch = [job for job in batch if not self._follows_missing(job)]
+        if not batch:
+            return
+        try:
+            numbers = _transact(connection, batch)
+        except Exception as error:  # noqa: BLE001  # a writer that dies would leave everybody waiting: each waiter is told
+            if len(batch) > 1 and not isinstance(error, _EVERYBODYS):
+                for job in batch:
+                    self._commit(connection, [job])
+                return
+            for job in batch:
+                self._refuse(job, error)
+            return
+        for job, number in zip(batch, numbers, strict=True):
+            if job.done is not None:
+                job.done.set_result(number)  # type: ignore[arg-type]  # an Append gets its number, an Execute None
+
+    def _follows_missing(self, job: Append | Execute) -> bool:
+        error = self._missing.get((job.line.run_id, job.line.epoch)) if isinstance(job, Append) and job.line.epoch is not None else None
+        if error is not None:
+            self._refuse(job, error)
+        return error is not None
+
+    def _refuse(self, job: Append | Execute, error: Exception) -> None:
+        if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
+            self._missing[job.line.run_id, job.line.epoch] = error
+        what = f"event {job.line.type!r} of run {job.line.run_id}" if isinstance(job, Append) else job.what
+        told = translate(error, what)
+        if job.done is not None:
+            job.done.set_exception(told)
+        if isinstance(job, Append) and job.refused is not None:
+            job.refused(told)
+
+
+def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> list[int | None]:
+    numbers: list[int | None] = []
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        pages = _Pages(connection)
+        for job in batch:
+            if isinstance(job, Append):
+                numbers.append(pages.add(job.line))
+                continue
+            numbers.append(None)
+            if not job.sql:
+                continue
+            pages.insert()
+            connection.execute(job.sql, job.bindings)
+            for line in job.lines:
+                pages.add(line)
+        pages.insert()
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    return numbers
+
+
+class _Pages:
+    """The events of one transaction, numbered and chained: nobody else writes meanwhile."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._rows: list[tuple[Any, ...]] = []
+        self._tips: dict[str, tuple[int, bytes]] = {}
+
+    def add(self, line: Line) -> int:
+        """Put `line` behind the last event of its run; returns its number."""
+        run_id = line.run_id
+        if run_id not in self._tips:
+            self._tips[run_id] = tip(lambda sql, bindings: self._connection.execute(sql, tuple(bindings)).fetchall(), run_id)
+        last, before = self._tips[run_id]
+        columns = (run_id, last + 1, line.eid, line.at, line.type, line.ref, line.body, line.epoch)
+        digest = link(before, *columns)
+        self._tips[run_id] = (last + 1, digest)
+        self._rows.append((*columns, digest))
+        return last + 1
+
+    def insert(self) -> None:
+        """Hand what was added to the database."""
+        if self._rows:
+            sql = "INSERT INTO events(run_id, seq, eid, at, type, ref, body, epoch, hash) VALUES (?,?,?,?,?,?,?,?,?)"
+            self._connection.executemany(sql, self._rows)
+            self._rows = []

@@ -1,0 +1,116 @@
+"""Where the log lies: on which kind of file system, since some do not keep its promises, and who may look into its folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "davfs", "sshfs", "ncpfs"})
+_LOCAL_FUSE = frozenset(
+    {f"fuse.{name}" for name in ("fuse-overlayfs", "overlayfs", "bindfs", "gocryptfs", "encfs", "cryfs", "ntfs-3g", "mergerfs")}
+    | {"fuseblk"}
+)
+"""File systems in user space whose files lie on a disk of this machine: containers without root, encrypted folders, other disks."""
+_DOUBTFUL = frozenset({"9p", "virtiofs", "vboxsf", "prl_fs"}) | _LOCAL_FUSE
+"""Of the host of a virtual machine, or local and in user space: whether locks and memory are shared as they should depends on the set-up."""
+
+
+def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
+    """The type that the kernel names, `ext4` for example; empty where it cannot be told."""
+    try:
+        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ""
+    real, best = path.resolve(), ("", "")
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        words, kinds = before.split(" "), after.split(" ")
+        if len(words) < 5 or not kinds[0]:
+            continue
+        place = _OCTAL.sub(lambda found: chr(int(found[1], 8)), words[4])
+        if (real == Path(place) or Path(place) in real.parents) and len(place) >= len(best[0]):
+            best = (place, kinds[0])
+    return best[1]
+
+
+def is_network(kind: str) -> bool:
+    """Whether files of it are kept elsewhere: locks and shared memory, which a log relies on, are not what they are on a disk."""
+    return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
+
+
+def is_shared(kind: str) -> bool:
+    """Whether files of it may be kept elsewhere, where locks and syncing may not mean what they say."""
+    return is_network(kind) or kind in _DOUBTFUL
+
+
+def check_local(path: Path, kind: str) -> None:
+    """Raise `UsageError` for a log at `path` when that lies on `kind`, a network file system."""
+    if is_network(kind):
+        msg = (
+            f"{path} lies on a network file system ({kind}), where a log may be damaged: set KESTREL_HOME to a folder on this machine's own "
+            "disk, for example ~/.local/state/kestrel. To take the risk, with one process at a time: KESTREL_NETWORK_HOME=true"
+        )
+        raise UsageError(msg)
+
+
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+
+
+def private_folder(path: Path) -> bool:
+    """Make a folder of ours for its owner only, whatever the umask; a folder that was there is tightened, with what lies in it.
+
+    Returns whether others could look into it before. A folder that is not ours alone is left as it is: one of another
+    user, one that everybody may write to, and one that holds the person's home or the folder they work in.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=PRIVATE_FOLDER)
+        path.chmod(PRIVATE_FOLDER)
+        return False
+    found = path.stat()
+    shared = found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX or _holds_more(path)
+    if shared or not found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
+        return False
+    path.chmod(PRIVATE_FOLDER)
+    for one in _within(path):
+        with suppress(OSError):  # it is gone, or another's; nobody gets to it through the folder
+            Path(one.path).chmod(one.stat(follow_symlinks=False).st_mode & 0o700)
+    return True
+
+
+def private_file(path: Path) -> None:
+    """Make an empty file for its owner only if there is none, whatever the umask; one that was there is tightened."""
+    with suppress(FileExistsError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+        os.fchmod(fd, PRIVATE_FILE)
+        os.close(fd)
+        return
+    found = path.stat()
+    if found.st_mode & 0o077 and found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode):
+        path.chmod(PRIVATE_FILE)
+
+
+def _holds_more(path: Path) -> bool:
+    real = path.resolve()
+    with suppress(OSError, RuntimeError):
+        return real in (Path.home().resolve(), Path.cwd(), *Path.home().resolve().parents, *Path.cwd().parents)
+    return False
+
+
+def _within(path: Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder of ours and in its folders; below those nobody else gets to anything."""
+    with suppress(OSError), os.scandir(path) as entries:
+        for one in entries:
+            if not one.is_symlink():
+                yield one
+                if one.is_dir(follow_symlinks=False):
+                    with os.scandir(one) as inner:
+                        yield from (file for file in inner if file.is_file(follow_symlinks=False))

@@ -1,0 +1,83 @@
+"""Modules that this package and its libraries import for our own ends never come from the folder an agent works in.
+
+Kernels and `python -m` put the current folder first on `sys.path`, so a `pandas.py` that an agent writes there would be
+imported, and run, when something here needs pandas for the first time. Imports that the user's own code makes are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from kestrel_lab.host.programs import in_workspace
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
+
+_PACKAGE: Final = __name__.partition(".")[0]
+_STDLIB: Final = os.path.dirname(os.__file__) + os.sep
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+class Guard:
+    """A finder around the usual one, which it is in all but what it finds for top-level modules that are imported on our behalf."""
+
+    def __init__(self, usual: Any) -> None:
+        """`usual` is the finder that goes through `sys.path`."""
+        self._usual = usual
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module, for us only from outside; `ModuleNotFoundError` tells why one that an import finds elsewhere is not taken."""
+        caller = sys._getframe(1)
+        kept, refused = _divided() if path is None and _is_ours(caller) else (path, [])
+        spec: ModuleSpec | None = self._usual.find_spec(name, kept, target)
+        asks = caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"  # whether it is there
+        if spec is not None or not refused or asks or (other := self._usual.find_spec(name, refused, target)) is None:
+            return spec
+        msg = f"{_PACKAGE} does not import {name!r} from {other.origin or 'a folder'} where agents work: install it, or start elsewhere"
+        raise ModuleNotFoundError(msg, name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usual, name)
+
+
+def guard() -> None:
+    """Put the guard around the usual finder, once."""
+    for place, finder in enumerate(sys.meta_path):
+        if isinstance(finder, type) and finder.__name__ == "PathFinder":
+            sys.meta_path[place] = Guard(finder)
+
+
+def _divided() -> tuple[list[str], list[str]]:
+    """`sys.path` without the current folder and what is inside of workspaces, and these; installed packages are kept wherever they are."""
+    kept: list[str] = []
+    refused: list[str] = []
+    try:
+        here = os.path.realpath(os.getcwd())
+    except OSError:  # it is gone
+        here = ""
+    for entry in sys.path:
+        real = os.path.realpath(entry) if os.path.isabs(entry) else ""
+        inside = not real or real == here or in_workspace(real)
+        (refused if inside and not _is_installed(f"{real}{os.sep}") else kept).append(entry)
+    return kept, refused
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """Whether code of this package asked for the import, directly or through libraries; the user's own code did not."""
+    while frame is not None:
+        names = frame.f_globals
+        name = names.get("__name__") or ""
+        if name.partition(".")[0] == _PACKAGE:
+            return name != __name__
+        if name.partition(".")[0] not in ("importlib", "_frozen_importlib") and not _is_installed(names.get("__file__") or ""):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_STDLIB) or any(part in file for part in _INSTALLED)

@@ -1,0 +1,1 @@
+"""Text as tokens: words, stems and names, in prose and in code."""

@@ -1,0 +1,1 @@
+"""MCP servers: configuration, approval, transport and connection."""

@@ -1,0 +1,282 @@
+"""One MCP server as a user configures it: how to start or reach it, and how far its tools are trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from kestrel_lab.core.calls import Danger, Effect
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.permissions.policy import danger_named
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
+from kestrel_lab.tools.shell.environment import looks_secret
+
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]|_(?!_)){0,31}", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_OF_OTHERS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type", "sandbox", "at_least", "network", "read", "write"})
+"""Keys of a server that programs agree on, and those of the sandbox, which others leave alone and a person sees before approving."""
+_EFFECTS: tuple[Effect, ...] = get_args(Effect)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trust:
+    """What calling a tool counts as. What a server says of itself is not taken for it."""
+
+    danger: Danger = Danger.MEDIUM
+    effect: Effect = "opaque"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seal:
+    """A folder that must be as it was left: see `tools.mcp.installed`."""
+
+    folder: str
+    tree: str
+    """Hash of everything in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerConfig:
+    """How a server is had, with variables of the environment not yet put in."""
+
+    name: str
+    command: str = ""
+    """The program; empty for a server that is reached by `url`."""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables it is given beside a few harmless ones; `${NAME}` stands for one of ours."""
+    cwd: str = ""
+    url: str = ""
+    """Where a server that speaks streamable HTTP is."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    trust: Trust = Trust()
+    tools: Mapping[str, Trust] = field(default_factory=dict)
+    """Tools that are trusted otherwise."""
+    only: tuple[str, ...] | None = None
+    """The tools to offer; `None` for all."""
+    enabled: bool = True
+    sandbox: Sandbox | None = None
+    """The level it is held in at; `None` for that of the lab. Only the level counts."""
+    at_least: Level = Level.S0
+    """It is not started at a lower level."""
+    network: bool = False
+    """Whether it may use the network, this machine's own services included."""
+    read: tuple[str, ...] = ()
+    """Places it may read beside its program, its folder, and what its arguments and variables name."""
+    write: tuple[str, ...] = ()
+    """Places it may write."""
+    timeout_s: float = 60.0
+    """Seconds a call may take."""
+    start_timeout_s: float = 20.0
+    problem: str = ""
+    """Why it cannot be used as it is written; such a server is not `enabled`."""
+    source: str = ""
+    """The file that says so; empty for one that code gives."""
+    seal: Seal | None = None
+    """What it was installed as; `None` for a server that is not installed here."""
+
+    @property
+    def shown(self) -> str:
+        """What is started or reached, whole, as it is configured; only what is likely to be a secret is not shown."""
+        if self.url:
+            return self.url
+        given = [f"{name}={'…' if looks_secret(name) and not _VARIABLE.search(value) else value}" for name, value in self.env.items()]
+        words = " ".join(_quoted(word) for word in (*given, self.command, *self.args))
+        notes = [*([f"in {self.cwd}"] if self.cwd else []), *self._freedoms]
+        return f"{words}  ({'; '.join(notes)})" if notes else words
+
+    @property
+    def _freedoms(self) -> list[str]:
+        """What it may beyond what every server may, in words."""
+        words = ["without a sandbox"] if self.sandbox is not None and self.sandbox.level is Level.S0 else []
+        words += ["with network"] if self.network else []
+        return words + [f"{verb} {', '.join(places)}" for verb, places in (("reads", self.read), ("writes", self.write)) if places]
+
+    @property
+    def key(self) -> str:
+        """Equal for servers that are the same program or address in every respect; a command with a path is bound to its folder."""
+        bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
+        place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
+        freedoms = self._freedoms  # none for what is approved since before there were any
+        sealed = () if self.seal is None else (self.seal.tree,)
+        more = (*sealed, *([freedoms] if freedoms else []))
+        return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *more)
+
+    def trust_in(self, tool: str) -> Trust:
+        """What calling `tool` counts as."""
+        return self.tools.get(tool, self.trust)
+
+    def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """`env` with our variables put in; raises `UsageError` for one that is not set."""
+        return {name: self._filled(value, ours) for name, value in self.env.items()}
+
+    def filled_headers(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """`headers` with our variables put in; raises `UsageError` for one that is not set."""
+        return {name: self._filled(value, ours) for name, value in self.headers.items()}
+
+    def _filled(self, text: str, ours: Mapping[str, str]) -> str:
+        def put(found: re.Match[str]) -> str:
+            value = ours.get(found[1], found[2])
+            if value is None:
+                msg = f"MCP server {self.name!r} needs the environment variable {found[1]}, which is not set"
+                raise UsageError(msg)
+            return value
+
+        return _VARIABLE.sub(put, text)
+
+
+def _quoted(word: str) -> str:
+    return word if re.fullmatch(r"[\w@%+=:,./-]+", word) else json.dumps(word, ensure_ascii=False)
+
+
+def read_server(name: str, table: object, source: str = "") -> ServerConfig:
+    """The server that a table describes; raises `UsageError` that names file, server and key."""
+    where = f"{source}: MCP server {name!r}" if source else f"MCP server {name!r}"
+    if not _NAME.fullmatch(name):
+        msg = f"{where}: a name has up to 32 letters, digits, - and _, no two _ in a row"
+        raise UsageError(msg)
+    if not isinstance(table, Mapping):
+        msg = f"{where}: must be a table with a command or a url"
+        raise UsageError(msg)
+    kind = table.get("type", "")
+    if kind not in ("", "stdio", "http", "streamable-http"):
+        msg = f"{where}: unknown type {kind!r}: stdio or http; the older sse is not spoken"
+        raise UsageError(msg)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in ("danger", "effect", "type"):
+            continue
+        if key not in _READ:
+            msg = f"{where}: unknown key {key!r}: {nearest(key, [*_READ, 'danger', 'effect', 'type'])}"
+            raise UsageError(msg)
+        try:
+            values[key] = _READ[key](value)
+        except ValueError as error:
+            msg = f"{where}: {key}: {error} (found {value!r})"
+            raise UsageError(msg) from error
+    if bool(values.get("command")) == bool(values.get("url")):
+        msg = f"{where}: give a command to start, or the url of a running server: one of them"
+        raise UsageError(msg)
+    trust = _trust(table, Trust(), where)
+    tools = {tool: _trust(own, trust, f"{where}: tool {tool!r}") for tool, own in values.pop("tools", {}).items()}
+    return ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
+
+
+def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
+    """The servers of a `.mcp.json`, as other programs write it too; none if there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    try:
+        content = json.loads(text)
+        servers = content["mcpServers"]
+        return {name: _of_others(name, table, str(path)) for name, table in servers.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        msg = f'{path} is not of the form {{"mcpServers": {{"NAME": {{"command": …}}}}}}: {type(error).__name__}: {error}'
+        raise UsageError(msg) from error
+
+
+def _of_others(name: str, table: Mapping[str, Json], source: str) -> ServerConfig:
+    """A server as another program's file has it: keys of that program are left out, what cannot be used stands there as such."""
+    known = {key: value for key, value in table.items() if key in _OF_OTHERS}
+    try:
+        return read_server(name, known | ({"enabled": False} if table.get("disabled") is True else {}), source)
+    except UsageError as error:
+        return ServerConfig(name=name, source=source, enabled=False, problem=str(error))
+
+
+def _trust(table: object, otherwise: Trust, where: str) -> Trust:
+    if not isinstance(table, Mapping):
+        msg = f"{where}: must be a table with danger or effect"
+        raise UsageError(msg)
+    danger, effect = table.get("danger"), table.get("effect", otherwise.effect)
+    if effect not in _EFFECTS:
+        msg = f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}"
+        raise UsageError(msg)
+    return Trust(danger=otherwise.danger if danger is None else danger_named(str(danger)), effect=cast("Effect", effect))
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        msg = "must be a text"
+        raise ValueError(msg)
+    return value
+
+
+def _texts(value: Json) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        msg = "must be a list of texts"
+        raise ValueError(msg)
+    return tuple(map(_text, value))
+
+
+def _pairs(value: Json) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        msg = "must be a table of texts"
+        raise ValueError(msg)
+    return {_text(key): _text(item) for key, item in value.items()}
+
+
+def _address(value: Json) -> str:
+    if not (text := _text(value)).startswith(("http://", "https://")):
+        msg = "must begin with http:// or https://"
+        raise ValueError(msg)
+    return text
+
+
+def _seconds(value: Json) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        msg = "must be a positive number"
+        raise ValueError(msg)
+    return float(value)
+
+
+def _yes_or_no(value: Json) -> bool:
+    if not isinstance(value, bool):
+        msg = "must be true or false"
+        raise ValueError(msg)
+    return value
+
+
+def _sandbox(value: Json) -> Sandbox:
+    return Sandbox.parse(_text(value))
+
+
+def _least(value: Json) -> Level:
+    return parse_level(_text(value)) or Level.S1
+
+
+def _tables(value: Json) -> dict[str, Json]:
+    if not isinstance(value, Mapping):
+        msg = "must be a table with a table for each tool"
+        raise ValueError(msg)
+    return dict(value)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "command": _text,
+    "args": _texts,
+    "env": _pairs,
+    "cwd": _text,
+    "url": _address,
+    "headers": _pairs,
+    "tools": _tables,
+    "only": _texts,
+    "enabled": _yes_or_no,
+    "sandbox": _sandbox,
+    "at_least": _least,
+    "network": _yes_or_no,
+    "read": _texts,
+    "write": _texts,
+    "timeout_s": _seconds,
+    "start_timeout_s": _seconds,
+}

@@ -1,0 +1,1 @@
+"""MCP servers that can be had: the catalogue, registries, scoring and installation."""

@@ -1,0 +1,300 @@
+"""Servers that could be had: what a catalogue or registry says of them, read with suspicion.
+
+The form is that of the official registry's `server.json`. Whatever an entry says is somebody's claim: names, versions and
+arguments are taken only in forms that cannot mean anything else, and texts are shown, never followed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal, cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.tools.tool_search import Described
+
+Kind = Literal["pypi", "npm"]
+
+OURS = "io.github.kestrel-lab/catalogue"
+"""Under which key of `_meta` the shipped catalogue says more: `licence`, `command` and `tools`."""
+_MOST_CHARS, _MOST_ENTRIES = 64_000, 20_000
+"""Characters of one entry, and entries of a catalogue."""
+_MOST_WORDS = 20
+"""Arguments of a server, and variables."""
+_SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,127}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAMES = {
+    "pypi": re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"),
+    "npm": re.compile(r"(?:@[a-z0-9][a-z0-9._-]{0,63}/)?[a-z0-9][a-z0-9._-]{0,98}"),
+}
+_VERSIONS = {
+    "pypi": re.compile(r"(?:\d+!)?\d+(?:\.\d+)*(?:[-_.]?(?:a|b|rc|alpha|beta|post|dev)[-_.]?\d*)*(?:\+[A-Za-z0-9.]+)?", re.IGNORECASE),
+    "npm": re.compile(r"\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?"),
+}
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_RULING = re.compile(
+    r"(?:LD|DYLD|PYTHON|NODE|NPM|PIP|UV|GIT|BASH|KESTREL|XDG|SSL)(?:_.*|[A-Z]*)|PATH|HOME|SHELL|ENV|IFS|PS4|TMPDIR|PERL5\w*|RUBY\w*|JAVA\w*"
+)
+"""Variables that decide what programs run, and how."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+WORKSPACE = "{workspace}"
+"""Stands for the folder of the run among a server's arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Package:
+    """A package of exactly one version, with how its program is started."""
+
+    kind: Kind
+    name: str
+    version: str
+    sha256: str = ""
+    """Of its file, where the entry says so."""
+    command: str = ""
+    """The program in it; empty for the one that is called like the package."""
+    args: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    """Variables of our environment that it must be given."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Variables with the values that the entry gives them."""
+
+    @property
+    def pin(self) -> str:
+        """As people write it: `mcp-server-time==2026.10.19`, `npm:@scope/name==1.2.3`."""
+        return f"{'' if self.kind == 'pypi' else self.kind + ':'}{self.name}=={self.version}"
+
+    @property
+    def program(self) -> str:
+        """The name of the command that starts it."""
+        return self.command or self.name.rpartition("/")[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A server as a catalogue or registry describes it."""
+
+    name: str
+    """In the registry's form, `io.github.somebody/server`."""
+    description: str = ""
+    version: str = ""
+    package: Package | None = None
+    """`None` where there is none that could be installed; `problem` says why."""
+    problem: str = ""
+    repository: str = ""
+    licence: str = ""
+    tools: tuple[str, ...] = ()
+    """What the catalogue says its tools are: `name: description`."""
+    source: str = ""
+    """Where the entry is from: `catalogue`, a file, or the address of a registry."""
+    status: str = "active"
+    hidden: bool = False
+    """Whether its texts had characters that show as something else, or not at all."""
+
+    def described(self) -> Described:
+        """The entry as something to be found."""
+        called = self.package.name if self.package is not None else ""
+        return Described(name=self.name, description=self.description, parameters=" ".join(self.tools), server=f"{self.name} {called}")
+
+
+def read_entry(value: Json, source: str) -> Entry:
+    """The entry that a `server.json`, or a registry's answer around one, describes.
+
+    Raises `ValueError` for what is none. An entry whose package must not be installed is read, and says why.
+    """
+    if not isinstance(value, dict):
+        msg = "it is no object"
+        raise ValueError(msg)
+    around = value.get("_meta")
+    server = value["server"] if isinstance(value.get("server"), dict) else value
+    assert isinstance(server, dict)
+    name = server.get("name")
+    if not isinstance(name, str) or not _SERVER.fullmatch(name):
+        msg = f"its name is none of the form namespace/server: {one_line(str(name), 60)!r}"
+        raise ValueError(msg)
+    meta = server.get("_meta")
+    ours = meta.get(OURS) if isinstance(meta, dict) else None
+    ours = ours if isinstance(ours, dict) else {}
+    description = _text(server.get("description"))
+    tools = tuple(_text(tool) for tool in _list(ours.get("tools")))[:100]
+    package, problem = _package(server, _text(ours.get("command")))
+    repository = server.get("repository")
+    return Entry(
+        name=name,
+        description=one_line(description, 400),
+        version=one_line(_text(server.get("version")), 40),
+        package=package,
+        problem=problem,
+        repository=one_line(_text(repository.get("url")) if isinstance(repository, dict) else "", 200),
+        licence=one_line(_text(ours.get("licence")), 40),
+        tools=tuple(one_line(tool, 200) for tool in tools),
+        source=source,
+        status=_status(server, around),
+        hidden=any(plain(text) != text.replace("\r\n", "\n") for text in (description, *tools)),
+    )
+
+
+def read_catalogue(path: Path | None = None) -> list[Entry]:
+    """The entries of a file with one JSON object per line, or of the one that is shipped; raises `UsageError` naming the line."""
+    where = "catalogue" if path is None else str(path)
+    try:
+        text = (files("kestrel_lab.mcp.registry") / "catalogue.jsonl").read_text("utf-8") if path is None else path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"the catalogue of MCP servers {where} cannot be read: {error}"
+        raise UsageError(msg) from error
+    entries: dict[str, Entry] = {}
+    for number, line in enumerate(text.splitlines()[:_MOST_ENTRIES], 1):
+        if not line.strip():
+            continue
+        try:
+            if len(line) > _MOST_CHARS:
+                msg = f"it has more than {_MOST_CHARS:,} characters"
+                raise ValueError(msg)
+            entry = read_entry(loads(line), where)
+        except ValueError as error:
+            msg = f"{where}, line {number}: this is no entry of an MCP server: {error}"
+            raise UsageError(msg) from error
+        entries.setdefault(entry.name, entry)
+    return list(entries.values())
+
+
+def read_entries(values: Iterable[Json], source: str) -> list[Entry]:
+    """The entries among `values`; what is none is left out, a registry may hold anything."""
+    found: dict[str, Entry] = {}
+    for value in values:
+        try:
+            if len(json.dumps(value)) > _MOST_CHARS:
+                continue
+            entry = read_entry(value, source)
+        except (ValueError, RecursionError):
+            continue
+        found.setdefault(entry.name, entry)
+    return list(found.values())
+
+
+def named_package(text: str) -> Package:
+    """The package that `NAME==VERSION` names, `npm:` before it for one of npm; raises `UsageError` for anything else."""
+    kind = "npm" if text.startswith("npm:") else "pypi"
+    name, pinned, version = text.removeprefix("npm:").partition("==")
+    problem = _odd(kind, name, version) if pinned else f"it has no version: write {one_line(text, 60)}==VERSION"
+    if problem:
+        msg = f"{one_line(text, 80)!r} is not installed: {problem}"
+        raise UsageError(msg)
+    return Package(kind=cast("Kind", kind), name=name, version=version)
+
+
+def _package(server: Mapping[str, Json], command: str) -> tuple[Package | None, str]:
+    """The first package that can be installed, and else why none can."""
+    problems: list[str] = []
+    for given in _list(server.get("packages")):
+        if not isinstance(given, dict):
+            continue
+        try:
+            return _read_package(given, command), ""
+        except ValueError as error:
+            problems.append(str(error))
+    remote = " it is offered as a remote service only" if server.get("remotes") else " it names no package"
+    return None, "; ".join(problems) or remote.strip()
+
+
+def _read_package(given: Mapping[str, Json], command: str) -> Package:
+    kind, name, version = _text(given.get("registryType")), _text(given.get("identifier")), _text(given.get("version"))
+    if kind not in _NAMES:
+        raise ValueError(f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm")  # noqa: EM102
+    if problem := _odd(kind, name, version):
+        raise ValueError(problem)
+    transport = given.get("transport")
+    if isinstance(transport, dict) and transport.get("type", "stdio") != "stdio":
+        raise ValueError("it does not speak on standard input and output")  # noqa: EM101
+    if command and not _NAMES["pypi"].fullmatch(command):
+        raise ValueError("its command is no plain name")  # noqa: EM101
+    sha256 = _text(given.get("fileSha256"))
+    if sha256 and not _SHA256.fullmatch(sha256):
+        raise ValueError("its hash is none")  # noqa: EM101
+    variables, settings = _variables(given)
+    return Package(
+        kind=cast("Kind", kind),
+        name=name,
+        version=version,
+        sha256=sha256,
+        command=command,
+        args=_arguments(given),
+        variables=variables,
+        settings=settings,
+    )
+
+
+def _odd(kind: str, name: str, version: str) -> str:
+    """What is wrong with a name or version; empty when both can only be what they look like."""
+    if not _NAMES[kind].fullmatch(name) or ".." in name:
+        return f"{one_line(name, 60)!r} is no name of a package of {kind}"
+    if not version:
+        return f"{name} has no version: only one exact version is installed"
+    if len(version) > 64 or not _VERSIONS[kind].fullmatch(version):
+        return f"{one_line(version, 40)!r} is not one exact version of {name}"
+    return ""
+
+
+def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
+    """The words behind the command: values that are fixed; where a path has to be given, the run's folder."""
+    words: list[str] = []
+    for one in _list(given.get("packageArguments"))[:_MOST_WORDS]:
+        if not isinstance(one, dict):
+            continue
+        value = next((text for key in ("value", "default") if (text := _text(one.get(key)))), "")
+        if not value and one.get("isRequired") is True:
+            if one.get("format") != "filepath":
+                wanted = one_line(_text(one.get("valueHint") or one.get("name")), 40)
+                raise ValueError(f"it needs the argument {wanted}, which only you can give")  # noqa: EM102
+            value = WORKSPACE
+        if not value and not (one.get("type") == "named" and one.get("isRequired") is True):
+            continue
+        flag = _text(one.get("name")) if one.get("type") == "named" else ""
+        words += [word for word in (flag, value) if word]
+    if any(plain(word) != word or "\n" in word or len(word) > 500 for word in words):
+        raise ValueError("its arguments have hidden characters, or are too long")  # noqa: EM101
+    if any("{" in word and word != WORKSPACE for word in words):
+        raise ValueError("its arguments have places that only you can fill")  # noqa: EM101
+    return tuple(words)
+
+
+def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Variables it must be given, and those that the entry sets."""
+    wanted: list[str] = []
+    settings: list[tuple[str, str]] = []
+    for one in _list(given.get("environmentVariables"))[:_MOST_WORDS]:
+        if not isinstance(one, dict):
+            continue
+        name, value = _text(one.get("name")), next((text for key in ("value", "default") if (text := _text(one.get(key)))), "")
+        needed = one.get("isRequired") is True or one.get("isSecret") is True
+        if not needed and not value:
+            continue
+        if not _VARIABLE.fullmatch(name) or _RULING.fullmatch(name):
+            raise ValueError(f"it wants to set the variable {one_line(name, 40)!r}, which is not its own")  # noqa: EM102
+        if one.get("isRequired") is True and not value:
+            wanted.append(name)
+        elif value and plain(value) == value and "$" not in value and len(value) <= 500:
+            settings.append((name, value))
+    return tuple(wanted), tuple(settings)
+
+
+def _status(server: Mapping[str, Json], around: Json) -> str:
+    """`active`, or what the registry calls it otherwise."""
+    found: list[Json] = [server.get("status")]
+    for meta in (around, server.get("_meta")):
+        for key, said in meta.items() if isinstance(meta, dict) else ():
+            if key.endswith("/official") and isinstance(said, dict):
+                found.append(said.get("status"))
+    return next((one_line(word, 20) for word in found if isinstance(word, str) and word != "active"), "active")
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,81 @@
+"""Asking a registry of MCP servers, such as the official one, over its HTTP interface.
+
+A registry's own search looks at names only, so each telling word of a need is asked for by itself, and what comes back is
+ranked here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, replace
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.language.tokens import content_words
+from kestrel_lab.mcp.registry.catalogue import Entry, read_entries
+from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
+
+_WORDS, _PAGES, _PER_PAGE = 4, 2, 30
+_SECONDS, _MOST_BYTES = 10.0, 2_000_000
+"""For everything asked about one need by default; and of one answer."""
+_VERSIONED = re.compile(r"/v\d+(?:\.\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A registry at an address."""
+
+    service: Service
+    seconds: float = _SECONDS
+    """For everything asked about one need."""
+
+    @classmethod
+    def at(cls, address: str, reach: Reach) -> Registry:
+        """That at `address`, the version of the interface (`/v0.1`) added where it is not in it.
+
+        An address that was configured may be a private one. Raises `UsageError` for one that is none.
+        """
+        address = address.strip().rstrip("/")
+        if not _VERSIONED.search(address):
+            address += "/v0.1"
+        try:
+            bounded = replace(reach, seconds=_SECONDS, most_bytes=_MOST_BYTES)
+            return cls(service("the MCP registry", address, address, bounded, {"Accept": "application/json"}))
+        except ValueError as error:
+            msg = f"mcp_registry is no address of a registry: {error}"
+            raise UsageError(msg) from error
+
+    async def search(self, need: str) -> list[Entry]:
+        """Servers whose names have a word of `need`, in the order in which they were told of.
+
+        Raises `ConnectionError` with what went wrong where nothing could be found out; what came before is not lost
+        to a later failure.
+        """
+        found: dict[str, Entry] = {}
+        try:
+            async with asyncio.timeout(self.seconds):
+                for word in _asked(need):
+                    await self._pages(word, found)
+        except (ValueError, OSError, RecursionError) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
+            if not found:
+                why = one_line(str(error) or f"no answer within {self.seconds:g} s", 200)
+                msg = f"the registry at {self.service.base} could not be asked: {why}"
+                raise ConnectionError(msg) from error
+        return list(found.values())
+
+    async def _pages(self, word: str, found: dict[str, Entry]) -> None:
+        cursor = ""
+        for _ in range(_PAGES):
+            answer = await self.service.get("/servers", search=word, limit=_PER_PAGE, version="latest", cursor=cursor)
+            for entry in read_entries(entries(answer, "servers")[:_PER_PAGE], self.service.base):
+                found.setdefault(entry.name, entry)
+            cursor = text_at(answer, "metadata", "nextCursor")
+            if not cursor or len(cursor) > 1000:
+                return
+
+
+def _asked(need: str) -> list[str]:
+    """The words to ask for: the longest say most."""
+    return sorted(dict.fromkeys(content_words(need)), key=lambda word: (-len(word), word))[:_WORDS]

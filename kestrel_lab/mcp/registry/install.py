@@ -1,0 +1,355 @@
+"""Installing a server: everything it needs is found and pinned first, approved as that, and put into a folder of its own.
+
+Programs are started from lists of words, never through a shell, in the root folder, so that no project's settings decide where
+packages come from: that is what pip, uv and npm are set up with on this machine. Nothing of a package runs while it is
+installed: wheels only, and no scripts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.host.filesystem import private_folder
+from kestrel_lab.mcp.approvals import Approvals
+from kestrel_lab.mcp.registry.catalogue import Package
+from kestrel_lab.mcp.registry.installed_servers import (
+    Installed,
+    folder_of,
+    read_installed,
+    remove_folder,
+    start_of,
+    tree_of,
+    write_installed,
+)
+from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
+from kestrel_lab.tools.shell.process import run_launched, run_process
+
+Installer = Literal["uv", "pip", "npm"]
+
+_LOCK_S, _INSTALL_S = 180.0, 600.0
+_KEPT, _MOST_OUTPUT = 4_000, 50_000_000
+_LOOK_S = 0.05
+_LEFT_OUT = (
+    "PYTHON",
+    "VIRTUAL_ENV",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_USER",
+    "PIP_REQUIRE",
+    "PIP_NO_DEPS",
+    "CONDA_",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+)
+_REQUIREMENTS = "requirements.lock"
+_LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)")
+
+
+class InstallError(Exception):
+    """A package cannot be found, is not what it should be, or cannot be installed; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Locked:
+    """A package with everything it needs, each in one version and with its hash."""
+
+    package: Package
+    """With the hash of its file."""
+    installer: Installer
+    text: str
+    """What the installer is given."""
+    packages: int
+
+    @property
+    def hash(self) -> str:
+        """Equal for equal lists."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def commands(self, root: Path) -> tuple[tuple[str, ...], ...]:
+        """The exact words that install it."""
+        folder = folder_of(root, self.package)
+        python, file = str(folder / "bin" / "python"), str(folder / _REQUIREMENTS)
+        strict = ("--only-binary", ":all:", "--require-hashes", "--no-deps")
+        match self.installer:
+            case "uv":
+                made = ("uv", "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder))
+                return made, ("uv", "pip", "install", "--python", python, *strict, "--link-mode", "copy", "--compile-bytecode", "-r", file)
+            case "pip":
+                plain = (sys.executable, "-m", "venv", "--without-pip", str(folder))
+                return plain, (sys.executable, "-m", "pip", "--python", python, "install", *strict, "--compile", "-r", file)
+            case "npm":
+                return (("npm", "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund"),)
+
+    def start(self, root: Path, workspace: Path) -> tuple[str, ...]:
+        """The exact words that start it."""
+        return start_of(self.package, folder_of(root, self.package), workspace)
+
+
+def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
+    """What installs it: uv where it is found, pip otherwise; npm for a package of npm. Raises `InstallError` where there is none."""
+    path = env.get("PATH")
+    if package.kind == "npm":
+        if shutil.which("npm", path=path) is None:
+            raise InstallError(f"{package.pin} needs npm, which is not found: install Node.js")  # noqa: EM102
+        return "npm"
+    if shutil.which("uv", path=path) is not None:
+        return "uv"
+    if find_spec("pip") is None:
+        raise InstallError(f"{package.pin} needs uv or pip, and neither is found: install one of them")  # noqa: EM102
+    return "pip"
+
+
+async def lock(package: Package, env: Mapping[str, str]) -> Locked:
+    """Find `package` and everything it needs, in exact versions with hashes; nothing is installed and nothing of it is run.
+
+    Raises `InstallError` where it cannot be had, or is not the file that the entry names.
+    """
+    installer = installer_for(package, env)
+    with tempfile.TemporaryDirectory(prefix="kestrel-lock-") as scratch:
+        text = await {"uv": _lock_uv, "pip": _lock_pip, "npm": _lock_npm}[installer](package, Path(scratch), env)
+    hashes = _hashes(package, installer, text)
+    own = hashes.get(_normal(package.name), ())
+    if not own:
+        msg = f"{package.pin} was not found where {installer} looks for packages"
+        raise InstallError(msg)
+    if package.sha256 and package.kind == "pypi" and package.sha256 not in own:
+        msg = f"{package.pin} is another file than the catalogue names: it should have the hash {package.sha256[:16]}…, and has {own[0][:16]}…"
+        raise InstallError(msg)
+    pinned = package.sha256 or ",".join(own)
+    return Locked(package=_with_hash(package, pinned), installer=installer, text=text, packages=len(hashes))
+
+
+async def install(locked: Locked, root: Path, *, server: str, entry: str, env: Mapping[str, str]) -> Installed:
+    """Install into the package's folder under `root`, unless that was done before and nothing was changed since.
+
+    Of several processes that want the same one works, the others wait for it. One that is killed meanwhile leaves a
+    folder that counts as nothing. Raises `InstallError`.
+    """
+    folder = folder_of(root, locked.package)
+    async with _alone(root, folder.name):
+        known = made_here(folder, env)
+        if known is not None and known.lock == locked.hash and await asyncio.to_thread(tree_of, folder) == known.tree:
+            return known
+        await asyncio.to_thread(remove_folder, folder)
+        try:
+            await _fill(locked, root, folder, env)
+        except BaseException:
+            remove_folder(folder)
+            raise
+        found = Installed(
+            server=server,
+            entry=entry,
+            package=locked.package,
+            lock=locked.hash,
+            packages=locked.packages,
+            tree=await asyncio.to_thread(tree_of, folder),
+            folder=folder,
+        )
+        await asyncio.to_thread(_remember, found, env)
+        await asyncio.to_thread(write_installed, found)
+        return found
+
+
+def made_here(folder: Path, env: Mapping[str, str]) -> Installed | None:
+    """What is installed in `folder`, if this user installed it: a folder that came with a project is none, whatever it says of itself."""
+    known = read_installed(folder)
+    return known if known is not None and (_records(env) / known.tree).is_file() else None
+
+
+def _remember(found: Installed, env: Mapping[str, str]) -> None:
+    """Note outside every project that this is what was installed."""
+    _records(env).mkdir(parents=True, exist_ok=True)
+    (_records(env) / found.tree).touch()
+
+
+def _records(env: Mapping[str, str]) -> Path:
+    return Approvals.of(env).path.parent / "mcp-installed"
+
+
+async def _fill(locked: Locked, root: Path, folder: Path, env: Mapping[str, str]) -> None:
+    await asyncio.to_thread(_begin, locked, folder)
+    for argv in locked.commands(root):
+        await _done(argv, env, _INSTALL_S, f"installing {locked.package.pin}")
+    _check_program(locked, Path(locked.start(root, folder)[0]))
+
+
+def _check_program(locked: Locked, program: Path) -> None:
+    if not os.access(program, os.X_OK):
+        there = ", ".join(sorted(path.name for path in program.parent.iterdir())[:20]) if program.parent.is_dir() else "nothing"
+        msg = f"{locked.package.pin} has no program {program.name!r}; it has {there}"
+        raise InstallError(msg)
+
+
+def _begin(locked: Locked, folder: Path) -> None:
+    """A folder with what the installer is given."""
+    folder.mkdir(parents=True)
+    if locked.installer == "npm":
+        dependencies = {locked.package.name: locked.package.version}
+        (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": dependencies}), "utf-8")
+        (folder / "package-lock.json").write_text(locked.text, "utf-8")
+    else:
+        (folder / _REQUIREMENTS).write_text(locked.text, "utf-8")
+
+
+@asynccontextmanager
+async def _alone(root: Path, name: str) -> AsyncIterator[None]:
+    """Hold the lock of a folder, which ends with the process at the latest."""
+    await asyncio.to_thread(private_folder, root)
+    number = os.open(root / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_LOOK_S)
+        yield
+    finally:
+        os.close(number)
+
+
+async def _lock_uv(package: Package, scratch: Path, env: Mapping[str, str]) -> str:
+    wanted, found = scratch / "wanted.in", scratch / "found.txt"
+    wanted.write_text(f"{package.name}=={package.version}\n", "utf-8")
+    plain = ("--no-header", "--no-annotate", "--generate-hashes", "--only-binary", ":all:")
+    argv = ("uv", "pip", "compile", "--quiet", *plain, "--python", sys.executable, "--output-file", str(found), str(wanted))
+    await _done(argv, env, _LOCK_S, f"looking for {package.pin}")
+    return found.read_text("utf-8").replace("\\\n", "")
+
+
+async def _lock_pip(package: Package, scratch: Path, env: Mapping[str, str]) -> str:
+    report = scratch / "report.json"
+    how = ("--dry-run", "--ignore-installed", "--quiet", "--only-binary", ":all:", "--report", str(report))
+    argv = (sys.executable, "-m", "pip", "install", *how, f"{package.name}=={package.version}")
+    await _done(argv, env, _LOCK_S, f"looking for {package.pin}")
+    found: Any = json.loads(report.read_text("utf-8"))
+    lines = []
+    for one in found["install"]:
+        about, hashes = one["metadata"], one["download_info"].get("archive_info", {}).get("hashes", {})
+        if "sha256" not in hashes:
+            msg = f"{package.pin} needs {about['name']}, which has no hash where pip looks for packages"
+            raise InstallError(msg)
+        lines.append(f"{about['name']}=={about['version']} --hash=sha256:{hashes['sha256']}")
+    return "".join(f"{line}\n" for line in sorted(lines, key=str.lower))
+
+
+async def _lock_npm(package: Package, scratch: Path, env: Mapping[str, str]) -> str:
+    (scratch / "package.json").write_text(json.dumps({"private": True, "dependencies": {package.name: package.version}}), "utf-8")
+    argv = ("npm", "install", "--prefix", str(scratch), "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund")
+    await _done(argv, env, _LOCK_S, f"looking for {package.pin}")
+    found: Any = json.loads((scratch / "package-lock.json").read_text("utf-8"))
+    found.pop("name", None)  # that of the scratch folder
+    for path, one in found["packages"].items():
+        if path and not one.get("link") and not one.get("inBundle") and not str(one.get("integrity", "")).startswith("sha512-"):
+            msg = f"{package.pin} needs {one_line(path, 80)}, which has no hash where npm looks for packages"
+            raise InstallError(msg)
+    return json.dumps(found, indent=1, sort_keys=True)
+
+
+def _hashes(package: Package, installer: Installer, text: str) -> dict[str, list[str]]:
+    """The hashes of everything in a lock, by name."""
+    if installer == "npm":
+        packages: dict[str, Any] = json.loads(text)["packages"]
+        own = packages.get(f"node_modules/{package.name}", {})
+        known = {path: [str(one.get("integrity", ""))] for path, one in packages.items() if path.startswith("node_modules/")}
+        if own.get("version") == package.version:
+            known[_normal(package.name)] = known.pop(f"node_modules/{package.name}")
+        return known
+    found = {}
+    for line in text.splitlines():
+        if not (match := _LINE.fullmatch(line.strip())):
+            if line.strip():
+                msg = f"{package.pin} cannot be pinned: {one_line(line, 120)!r} has no exact version and hash"
+                raise InstallError(msg)
+            continue
+        if _normal(match[1]) != _normal(package.name) or match[2] == package.version:
+            found[_normal(match[1])] = re.findall(r"[0-9a-f]{64}", match[3])
+    return found
+
+
+async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, what: str) -> None:
+    """Run an installer's command; raises `InstallError` with the end of what it said."""
+    said, taken = bytearray(), 0
+
+    def keep(piece: bytes) -> bool:
+        nonlocal taken
+        taken += len(piece)
+        said.extend(piece)
+        del said[:-_KEPT]
+        return taken < _MOST_OUTPUT
+
+    ours = {name: value for name, value in env.items() if not name.startswith(_LEFT_OUT)}
+    ours |= {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "npm_config_update_notifier": "false"}
+    try:
+        program = shutil.which(argv[0], path=ours.get("PATH")) or argv[0]
+        if can_launch():  # what is killed with us must not go on writing
+            launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)
+            ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
+        else:
+            ended = await run_process((program, *argv[1:]), cwd="/", env=ours, stdout=keep, stderr=keep, timeout_s=seconds)
+    except OSError as error:
+        msg = f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}"
+        raise InstallError(msg) from error
+    if ended.exit_code != 0 or ended.stopped:
+        how = f"it took more than {seconds:g} s" if ended.stopped == "timeout" else f"exit code {ended.exit_code}"
+        msg = f"{what} failed ({how}): {one_line(said.decode('utf-8', 'replace')[-1500:], 1000) or 'it says nothing'}"
+        raise InstallError(msg)
+
+
+def _normal(name: str) -> str:
+    """The name of a package as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _with_hash(package: Package, sha256: str) -> Package:
+    return Package(**{**{field: getattr(package, field) for field in Package.__dataclass_fields__}, "sha256": sha256})
+
+
+def allowed_by(package: Package, patterns: Sequence[str]) -> str:
+    """Which of the patterns a setting allows beforehand names `package`; empty for none.
+
+    A package that is to be given variables of the environment is not: that is asked about each time.
+    """
+    if package.variables:
+        return ""
+    return next((pattern for pattern in patterns if _names(pattern, package)), "")
+
+
+def checked_pattern(pattern: str) -> str:
+    """`NAME==VERSION`, or `NAME==VERSION.*` for all versions that begin so; raises `ValueError` for anything else."""
+    fixed = pattern.removesuffix(".*")
+    name = fixed.removeprefix("npm:")
+    if name.count("==") != 1 or not re.fullmatch(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*==\d[\w.+!-]*", name):
+        msg = f"{one_line(pattern, 60)!r} is not NAME==VERSION or NAME==VERSION.*"
+        raise ValueError(msg)
+    return pattern
+
+
+def _names(pattern: str, package: Package) -> bool:
+    if pattern.endswith(".*"):
+        return package.pin.startswith(pattern.removesuffix("*"))
+    return package.pin == pattern
+
+
+def refuse_taken(server: str, taken: Sequence[str]) -> None:
+    """Raise `UsageError` where another server has the name."""
+    if server in taken:
+        msg = f"there is an MCP server {server!r} already: remove or rename it first (kestrel mcp)"
+        raise UsageError(msg)

@@ -1,0 +1,196 @@
+"""Servers that were installed, each in a folder of its own that is used only whole and only unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from kestrel_lab.core.json_types import Json, dumps, loads
+from kestrel_lab.mcp.config import Seal, ServerConfig
+from kestrel_lab.mcp.registry.catalogue import WORKSPACE, Package, named_package
+
+MARK = "kestrel.json"
+"""The file that is written last: a folder without it was left half-way and counts as nothing."""
+_PIECE = 1 << 20
+_START_S = 60.0
+"""A first start reads many files."""
+_BEFORE, _BEHIND = ("mcp-server-", "server-", "mcp-"), ("-mcp-server", "-server", "-mcp")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """A server in its folder."""
+
+    server: str
+    """What its tools are called by: `time` in `time:convert_time`."""
+    entry: str
+    """Its name in the catalogue or registry; empty when a person named the package."""
+    package: Package
+    lock: str
+    """Hash of the list of everything that was installed, each with version and hash."""
+    packages: int
+    """How many that are."""
+    tree: str
+    """Hash of every file in the folder as it was left."""
+    folder: Path
+
+    def config(self, workspace: Path) -> ServerConfig:
+        """How it is started: refused where its files are not what they were."""
+        package = self.package
+        env = {**dict(package.settings), **{name: f"${{{name}}}" for name in package.variables}}
+        if package.kind == "pypi":
+            env["PYTHONDONTWRITEBYTECODE"] = "1"  # it must leave its folder as it is
+        command, *args = start_of(package, self.folder, workspace)
+        return ServerConfig(
+            name=self.server,
+            command=command,
+            args=tuple(args),
+            env=env,
+            source=str(self.folder / MARK),
+            start_timeout_s=_START_S,
+            seal=Seal(folder=str(self.folder), tree=self.tree),
+        )
+
+
+def start_of(package: Package, folder: Path, workspace: Path) -> tuple[str, ...]:
+    """The exact words that start a package's program from its folder."""
+    where = folder / ("bin" if package.kind == "pypi" else "node_modules/.bin")
+    return (str(where / package.program), *(str(workspace) if word == WORKSPACE else word for word in package.args))
+
+
+def folder_of(root: Path, package: Package) -> Path:
+    """Where a package belongs."""
+    return root / f"{package.name.replace('/', '+')}-{package.version}"
+
+
+def short_name(package: Package) -> str:
+    """What the tools of a package's server are called by: `time` for `mcp-server-time`."""
+    name = package.name.rpartition("/")[2].lower().replace(".", "-")
+    for start in _BEFORE:
+        if name.startswith(start) and len(name) > len(start):
+            name = name.removeprefix(start)
+            break
+    for end in _BEHIND:
+        if name.endswith(end) and len(name) > len(end):
+            name = name.removesuffix(end)
+            break
+    while "__" in name:
+        name = name.replace("__", "_")
+    return name[:32].strip("-_") or "server"
+
+
+def installed(root: Path) -> list[Installed]:
+    """Everything that is installed whole under `root`, in order of names; what cannot be read is not."""
+    try:
+        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        return []
+    return [found for folder in folders if (found := read_installed(folder)) is not None]
+
+
+def read_installed(folder: Path) -> Installed | None:
+    """What is installed in `folder`; `None` where nothing is, or not to the end."""
+    try:
+        said = loads((folder / MARK).read_text("utf-8"))
+        return _read(cast("dict[str, Any]", said), folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_installed(found: Installed) -> None:
+    """Make the folder count, in one step."""
+    package = found.package
+    said: dict[str, Json] = {
+        "server": found.server,
+        "entry": found.entry,
+        "package": package.pin,
+        "sha256": package.sha256,
+        "command": package.command,
+        "args": list(package.args),
+        "variables": list(package.variables),
+        "settings": [list(pair) for pair in package.settings],
+        "lock": found.lock,
+        "packages": found.packages,
+        "tree": found.tree,
+    }
+    unfinished = found.folder / f"{MARK}.new"
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(dumps(said))
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(found.folder / MARK)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what is in a folder; its mark first, so that no half of it is ever used."""
+    (folder / MARK).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def tree_of(folder: Path) -> str:
+    """A hash of every file, link and folder below `folder`: names, contents and which may be run; the mark is left out."""
+    whole = hashlib.sha256()
+    for path, kind, content in _entries(folder):
+        whole.update(f"{kind}\0{path}\0{content}\0".encode("utf-8", "surrogateescape"))
+    return whole.hexdigest()
+
+
+def check_seal(seal: Seal) -> None:
+    """Raise `ConnectionError` where a folder is not as it was left."""
+    folder = Path(seal.folder)
+    if tree_of(folder) != seal.tree:
+        what = "are not what was installed and approved" if folder.is_dir() else "are gone"
+        msg = f"its files in {folder} {what}, so it is not started: kestrel mcp remove it and install it anew"
+        raise ConnectionError(msg)
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, str, str]]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted((*names, *(one for one in folders if os.path.islink(os.path.join(place, one))))):
+            path = os.path.join(place, name)
+            shown = os.path.relpath(path, folder)
+            if shown in {MARK, f"{MARK}.new"}:
+                continue
+            if os.path.islink(path):
+                yield shown, "link", os.readlink(path)
+            elif os.path.isfile(path):
+                yield shown, "program" if os.access(path, os.X_OK) else "file", _hash_of(path)
+            else:
+                yield shown, "other", ""
+
+
+def _hash_of(path: str) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def _read(said: dict[str, Any], folder: Path) -> Installed:
+    plain = named_package(str(said["package"]))
+    package = Package(
+        kind=plain.kind,
+        name=plain.name,
+        version=plain.version,
+        sha256=str(said["sha256"]),
+        command=str(said["command"]),
+        args=tuple(map(str, said["args"])),
+        variables=tuple(map(str, said["variables"])),
+        settings=tuple((str(name), str(value)) for name, value in said["settings"]),
+    )
+    return Installed(
+        server=str(said["server"]),
+        entry=str(said["entry"]),
+        package=package,
+        lock=str(said["lock"]),
+        packages=int(said["packages"]),
+        tree=str(said["tree"]),
+        folder=folder,
+    )

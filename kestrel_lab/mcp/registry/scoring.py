@@ -1,0 +1,189 @@
+"""What speaks for a server and what against it, in points: the written rubric by which candidates are judged.
+
+Points help a person to decide; they never install anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.mcp.registry.catalogue import Entry
+from kestrel_lab.tools.tool_search import covered
+from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.text import table_text
+
+OFFERED = 40
+"""Points from which on a model is told that it may ask for a server."""
+FITTING = 10
+"""Points for the match, of 30, from which on a server is named at all."""
+_OFFICIAL = ("io.github.modelcontextprotocol/", "io.modelcontextprotocol/")
+_OWNER = re.compile(r"https://github\.com/([A-Za-z0-9-]+)/")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One line of the rubric."""
+
+    criterion: str
+    points: int
+    most: int
+    """0 for what can only count against it."""
+    why: str
+
+    def as_json(self) -> dict[str, Json]:
+        """For an event."""
+        return {"criterion": self.criterion, "points": self.points, "most": self.most, "why": self.why}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Judged:
+    """An entry with its points."""
+
+    entry: Entry
+    points: tuple[Point, ...]
+
+    @property
+    def score(self) -> int:
+        """From 0 to 100."""
+        return max(0, min(100, sum(point.points for point in self.points)))
+
+    @property
+    def match(self) -> int:
+        """The points for the match alone."""
+        return self.points[0].points
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be asked for: it can be installed, and enough speaks for it."""
+        return self.entry.package is not None and self.score >= OFFERED
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What counts against it."""
+        return tuple(point.why for point in self.points if point.points < 0)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row of texts per criterion."""
+        rows = [(point.criterion, f"{point.points}{f' of {point.most}' if point.most else ''}", point.why) for point in self.points]
+        return ("criterion", "points", "why"), [*rows, ("in all", f"{self.score} of 100", "")]
+
+    def __repr__(self) -> str:
+        return table_text(*self.table())
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table())
+
+
+def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Judged:
+    """`entry` by the rubric.
+
+    Args:
+        entry: The server.
+        need: What is looked for.
+        known: Names of packages that a catalogue vouches for: a name that is nearly one of them is suspicious.
+        env: Our variables, to say which of those it needs are not set.
+    """
+    points = [_match(entry, need), _namespace(entry), _pinned(entry), _hash(entry), _repository(entry), _licence(entry), _kind(entry)]
+    return Judged(entry=entry, points=(*points, *_against(entry, tuple(known), env or {})))
+
+
+def _match(entry: Entry, need: str) -> Point:
+    hit, wanted = covered(need, " ".join((entry.name, entry.description, *entry.tools)))
+    share = hit / wanted if wanted else 0.0
+    why = f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for"
+    return Point(criterion="match", points=round(30 * share), most=30, why=why)
+
+
+def _namespace(entry: Entry) -> Point:
+    owner = _OWNER.match(entry.repository + "/")
+    space = entry.name.partition("/")[0].lower()
+    if entry.name.lower().startswith(_OFFICIAL):
+        points, why = 20, "the protocol's own namespace"
+    elif owner is not None and space == f"io.github.{owner[1].lower()}":
+        points, why = 10, "the namespace is that of the repository's owner"
+    else:
+        points, why = 0, "nothing ties the namespace to the repository"
+    if entry.source.startswith("http") and points == 20:
+        points, why = 15, "the protocol's own namespace, as a registry says"
+    return Point(criterion="namespace", points=points, most=20, why=why)
+
+
+def _pinned(entry: Entry) -> Point:
+    package = entry.package
+    if package is None:
+        return Point(criterion="version", points=0, most=15, why=entry.problem)
+    return Point(criterion="version", points=15, most=15, why=f"exactly {package.version}")
+
+
+def _hash(entry: Entry) -> Point:
+    known = entry.package is not None and bool(entry.package.sha256)
+    why = "the entry has the file's hash" if known else "the entry has no hash: it is taken from the package index, and held from then on"
+    return Point(criterion="hash", points=10 if known else 0, most=10, why=why)
+
+
+def _repository(entry: Entry) -> Point:
+    known = entry.repository.startswith("https://")
+    return Point(criterion="repository", points=10 if known else 0, most=10, why=entry.repository if known else "not known")
+
+
+def _licence(entry: Entry) -> Point:
+    return Point(criterion="licence", points=5 if entry.licence else 0, most=5, why=entry.licence or "not known")
+
+
+def _kind(entry: Entry) -> Point:
+    package = entry.package
+    if package is None:
+        return Point(criterion="package", points=0, most=10, why="there is none that could be installed")
+    how = "wheels only, so nothing of it runs while it is installed" if package.kind == "pypi" else "scripts of packages are not run"
+    return Point(criterion="package", points=10, most=10, why=f"{package.kind}: {how}")
+
+
+def _against(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> list[Point]:
+    package, found = entry.package, []
+    if package is not None and package.variables:
+        missing = [name for name in package.variables if not env.get(name)]
+        why = f"is given {', '.join(package.variables)} of your environment" + (f"; not set: {', '.join(missing)}" if missing else "")
+        found.append(Point(criterion="secrets", points=-10, most=0, why=why))
+    if package is not None and (near := lookalike(package.name, known)):
+        found.append(Point(criterion="name", points=-50, most=0, why=f"{package.name} looks like {near}, which the catalogue knows"))
+    if entry.hidden:
+        found.append(Point(criterion="text", points=-50, most=0, why="its description has characters that cannot be seen"))
+    if entry.status != "active":
+        found.append(Point(criterion="status", points=-40, most=0, why=f"the registry says that it is {entry.status}"))
+    return found
+
+
+def lookalike(name: str, known: Iterable[str]) -> str:
+    """The known name that `name` could be taken for without being it; empty for none."""
+    plain = _plain(name)
+    for other in known:
+        if name == other:
+            return ""
+    for other in known:
+        if _near(plain, _plain(other), 1 if len(other) < 12 else 2):
+            return other
+    return ""
+
+
+def _plain(name: str) -> str:
+    """`name` without what is easily overlooked."""
+    return re.sub(r"[-_.]", "", name.lower()).translate(str.maketrans("01358", "olesb"))
+
+
+def _near(one: str, other: str, most: int) -> bool:
+    """Whether at most so many letters were put in, left out, changed or swapped."""
+    if abs(len(one) - len(other)) > most:
+        return False
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+    return row[-1] <= most

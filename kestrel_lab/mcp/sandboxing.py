@@ -1,0 +1,161 @@
+"""How far a server that we start is held in: it sees its own program, what its table names, and nothing else of ours."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.mcp.config import ServerConfig
+from kestrel_lab.tools.sandbox.command_lines import launch_among
+from kestrel_lab.tools.sandbox.denials import NETWORK
+from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.mounts import PROGRAMS, home, private_places, within
+from kestrel_lab.tools.sandbox.select import Choice, choose
+
+_BINS = frozenset({"bin", "sbin"})
+_FETCHERS = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "uv", "docker"})
+"""Programs that fetch the server before they start it."""
+
+
+def held_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox) -> tuple[Launch, Choice]:
+    """How the server is started, and the level that it is held in at; tries levels the first time, and blocks for that.
+
+    Raises `UsageError` where its level, or any at all, cannot be had; `OSError` for a program that is not there or
+    places that cannot be shown.
+    """
+    level = lab.level if config.sandbox is None else config.sandbox.level
+    sandbox = Sandbox(level=level, network=config.network, hidden=lab.hidden, memory=lab.memory)
+    folder = Path(os.path.abspath(config.cwd or "."))
+    program = _program(config.command, folder, env)
+    read, write = _places(config, folder, program, env)
+    choice = choose(sandbox, folder if not _broad(folder) else program.parent, config.at_least)
+    if not choice.wanted:
+        msg = f'{choice}. It is not started: sandbox = "S0" in its table starts it without one'
+        raise UsageError(msg)
+    argv = [str(program), *config.args]
+    private = None if can_launch() else _private_folder()
+    launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox, private=private)
+    return launch, choice
+
+
+@cache
+def _private_folder() -> Path:
+    """For temporary files of servers where no launcher makes one for each; gone with this process."""
+    folder = tempfile.mkdtemp(prefix="kestrel-servers-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder).resolve()
+
+
+def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
+    """A clause on what to change, where a server that has no network says something that sounds like it."""
+    if config.network or not level:
+        return ""
+    if Path(config.command).name in _FETCHERS or NETWORK.search(said):
+        return f"; it has no network: if it needs one, set network = true for the MCP server {config.name!r}"
+    return ""
+
+
+def _program(command: str, folder: Path, env: Mapping[str, str]) -> Path:
+    found = shutil.which(str(folder / command) if os.sep in command else command, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command)
+    return Path(os.path.abspath(found))
+
+
+def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
+    """What the server reads, and what it writes; places that many things lie in are shown only where they are named."""
+    read = set(filter(None, map(installation, _programs(program, env))))
+    if not _broad(folder):
+        read.add(folder)
+    for word in config.args:
+        read.update(_named(word, folder))
+    for value in config.env.values():
+        for part in value.split(os.pathsep):
+            if part.startswith("/") and (place := Path(part)).exists() and place != Path("/"):
+                read.add(place)
+    read.update(_configured(config.read, folder))
+    write = set(_configured(config.write, folder))
+    return sorted(place for place in read - write if not _system(place)), sorted(write)
+
+
+def _configured(names: tuple[str, ...], folder: Path) -> Iterator[Path]:
+    for name in names:
+        place = Path(os.path.abspath(folder / Path(name).expanduser()))
+        if not place.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
+        yield place
+
+
+def _named(word: str, folder: Path) -> Iterator[Path]:
+    """The place that an argument names, and for a program's file what lies beside it."""
+    text = word.partition("=")[2] or word
+    with suppress(OSError, ValueError):
+        place = Path(os.path.abspath(folder / text))
+        if text and place != Path("/") and place.exists():
+            yield place
+            if place.is_file() and not _broad(place.parent):
+                yield place.parent
+
+
+def installation(file: Path) -> Path | None:
+    """The folder of everything that was installed together with a program; the file alone where that lies among others' things."""
+    if "node_modules" in file.parts:
+        place = Path(*file.parts[: file.parts.index("node_modules")])
+    else:
+        place = file.parent.parent if file.parent.name in _BINS else file.parent
+    if _system(place):
+        return None
+    return file if _broad(place) else place
+
+
+def _broad(place: Path) -> bool:
+    """Whether many things lie there that have nothing to do with each other."""
+    shared = [*private_places(), home() / ".local", home() / ".config", home() / ".cache", Path("/opt"), Path("/usr/local"), Path("/etc")]
+    return any(within(one, place) for one in shared)
+
+
+def _system(place: Path) -> bool:
+    """Whether every sandbox shows it anyway."""
+    return any(within(place, Path(name)) for name in PROGRAMS)
+
+
+def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
+    """A program under every name that links give it, the interpreters it names, and what these were made from."""
+    todo, seen = [program], set()
+    while todo:
+        file = todo.pop()
+        if file in seen or not file.exists():
+            continue
+        seen.add(file)
+        yield file
+        if file.is_symlink():
+            todo.append(Path(os.path.abspath(file.parent / file.readlink())))
+        todo.append(file.resolve())
+        todo += [found for word in _interpreter(file) if (found := _found(word, env)) is not None]
+        with suppress(OSError, UnicodeDecodeError):
+            settings = (file.parent.parent / "pyvenv.cfg").read_text("utf-8")
+            if told := re.search(r"(?m)^home\s*=\s*(\S.*)$", settings):
+                todo.append(Path(told[1].strip()) / "python3")
+
+
+def _interpreter(file: Path) -> list[str]:
+    with suppress(OSError), file.open("rb") as opened:
+        line = opened.readline(512)
+        if line.startswith(b"#!"):
+            return [word for word in line[2:].decode("utf-8", "replace").split()[:3] if not word.startswith("-")]
+    return []
+
+
+def _found(word: str, env: Mapping[str, str]) -> Path | None:
+    found = shutil.which(word, path=env.get("PATH", os.defpath))
+    return None if found is None else Path(os.path.abspath(found))

@@ -1,0 +1,348 @@
+"""The pipe to a server that we start: lines of JSON out and in, bounded, and no process left when it closes.
+
+The SDK's own pipe reads lines of any length, keeps quiet about what is no JSON, and outlives a killed kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import re
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from kestrel_lab.core.redaction import Redactor
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.host.filesystem import private_folder
+from kestrel_lab.tools.sandbox.launcher_client import Launch, Launched, can_launch, launched
+
+# A server's process: its three streams, and an end that takes along all that came of it.
+
+PIECE = 65_536
+_GRACE_S, _TERM_S = 1.0, 0.5
+"""How long a server may take to end when its input ends, and after it was asked to."""
+
+
+class Program(Protocol):
+    """A server at work."""
+
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    async def write(self, line: bytes) -> None:
+        """Give it a line; raises `OSError` when it takes no more."""
+        ...
+
+    async def code(self, within_s: float) -> int | None:
+        """Its exit code, negative for the signal that ended it; `None` while it works. Raises `OSError` if it never began."""
+        ...
+
+    async def stop(self) -> None:
+        """End its input, wait a little, then kill what is left of it and of all that came of it."""
+        ...
+
+
+async def start(launch: Launch) -> Program:
+    """Start a server; raises `OSError` for a program that is not there, at the latest in `Program.code`."""
+    return await _Held.begin(launch) if can_launch() else await _Child.begin(launch)
+
+
+class _Held:
+    """Started by the launcher: nothing of it outlives this process, wherever it went."""
+
+    def __init__(
+        self, running: Launched, stdin: asyncio.StreamWriter, outputs: list[tuple[asyncio.ReadTransport, asyncio.StreamReader]]
+    ) -> None:
+        self._running, self._stdin = running, stdin
+        self._transports = [transport for transport, _ in outputs]
+        self.stdout, self.stderr = (reader for _, reader in outputs)
+
+    @classmethod
+    async def begin(cls, launch: Launch) -> _Held:
+        theirs, ours = os.pipe()
+        ends, outputs = [theirs], []
+        try:
+            stdin = await _writer(ours)
+            for _ in range(2):
+                reading, writing = os.pipe()
+                ends.append(writing)
+                outputs.append(await _reader(reading))
+            running = await launched(launch, *ends)
+        finally:
+            for end in ends:
+                os.close(end)
+        return cls(running, stdin, outputs)
+
+    async def write(self, line: bytes) -> None:
+        self._stdin.write(line)
+        await self._stdin.drain()
+
+    async def code(self, within_s: float) -> int | None:
+        return await _within(self._running.wait(), within_s)
+
+    async def stop(self) -> None:
+        self._stdin.close()
+        with suppress(OSError):  # it never began
+            await self.code(_GRACE_S)
+        self._running.kill()
+        await self._running.gone()
+        for transport in self._transports:
+            transport.close()
+
+
+async def _reader(fd: int) -> tuple[asyncio.ReadTransport, asyncio.StreamReader]:
+    reader = asyncio.StreamReader(limit=PIECE)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb", 0))
+    return transport, reader
+
+
+async def _writer(fd: int) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(fd, "wb", 0))
+    return asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+class _Child:
+    """A child of this process, and its group: for systems that the launcher does not know."""
+
+    def __init__(self, process: Process) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self.stdout, self.stderr = process.stdout, process.stderr
+
+    @classmethod
+    async def begin(cls, launch: Launch) -> _Child:
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *launch.argv,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=dict(launch.env),
+                cwd=launch.cwd,
+                start_new_session=True,
+                limit=PIECE,
+            )
+        )
+
+    async def write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line)
+        await self._process.stdin.drain()
+
+    async def code(self, within_s: float) -> int | None:
+        async def ended() -> int:
+            while self._process.returncode is None:  # noqa: ASYNC110  # not `wait`: that waits for pipes which a grandchild may hold
+                await asyncio.sleep(0.01)
+            return self._process.returncode
+
+        return await _within(ended(), within_s)
+
+    async def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        for number, patience in ((0, _GRACE_S), (signal.SIGTERM, _TERM_S), (signal.SIGKILL, _TERM_S)):
+            if number:
+                self._signal(number)
+            if await self.code(patience) is not None:
+                break
+        self._signal(signal.SIGKILL)
+        self._process._transport.close()  # type: ignore[attr-defined]  # a grandchild may hold the pipes, nothing public lets go of them
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+async def _within(ending: Awaitable[int], seconds: float) -> int | None:
+    try:
+        async with asyncio.timeout(seconds):
+            return await ending
+    except TimeoutError:
+        return None
+
+
+LONGEST_LINE = 1_000_000
+"""Bytes of one message; a longer one is not read, and its request is answered with an error."""
+MOST_GARBAGE = 50
+"""Lines that are no JSON until the connection is given up; a banner is forgiven."""
+MOST_HELD = 65_536
+"""Characters of it that may wait because they could be the beginning of a secret."""
+MOST_LOGGED = 2_000_000
+"""Bytes of a server's log; then it begins anew."""
+_HEAD = 400
+_END_S = 0.5
+"""How long a server may take to end once its output has."""
+_ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
+
+
+class ServerLog:
+    """What a server writes to its standard error, and what on its standard output is no message; bounded."""
+
+    def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
+        """Append to `path`, made if need be and readable by its owner only; without the secrets that `redactor` knows."""
+        self._redactor, self._held = redactor or Redactor(), ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        private_folder(path.parent)
+        self.path, self.last = path, ""
+        fresh = not path.exists() or path.stat().st_size > MOST_LOGGED
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0)
+        self._file = os.open(path, flags, 0o600)
+        self._left = MOST_LOGGED
+
+    def write(self, piece: bytes) -> None:
+        """Keep `piece`, as far as there is room."""
+        text = self._held + self._decoder.decode(piece)
+        if lines := [line for line in self._redactor.text(text).splitlines() if line.strip()]:
+            self.last = one_line(lines[-1], 200)
+        cut = max(self._redactor.settled(text), len(text) - MOST_HELD)
+        self._held = text[cut:]
+        self._keep(text[:cut])
+
+    def close(self) -> None:
+        """Write what is left, and no more."""
+        self._keep(self._held)
+        os.close(self._file)
+
+    def _keep(self, text: str) -> None:
+        content = self._redactor.text(text).encode("utf-8", "replace")[: max(0, self._left)]
+        with suppress(OSError):  # a full disk must not end a server
+            os.write(self._file, content)
+        self._left -= len(content)
+
+
+@asynccontextmanager
+async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], None]) -> AsyncIterator[Any]:
+    """Start a server and give the SDK's two streams to it; on leaving, all that came of it is gone.
+
+    `ended` is told why, when the server stops talking by itself. Raises `OSError` for a program that cannot be started.
+    """
+    import anyio  # with the SDK
+
+    program = await start(launch)
+    to_session, from_server = anyio.create_memory_object_stream[Any](0)
+    to_server, from_session = anyio.create_memory_object_stream[Any](0)
+    incoming = _Incoming(program, log, to_session, ended)
+    tasks = [asyncio.create_task(work) for work in (incoming.read(), _write(program, from_session), _copy(program, log))]
+    try:
+        yield from_server, to_server
+    finally:
+        incoming.closing = True
+        stopping = asyncio.ensure_future(program.stop())
+        while not stopping.done():  # also when we are cancelled: the process must not stay
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(stopping)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in (to_session, from_server, to_server, from_session):
+            stream.close()
+
+
+class _Incoming:
+    """Lines of the server's standard output as messages for the session."""
+
+    def __init__(self, program: Program, log: ServerLog, session: Any, ended: Callable[[str], None]) -> None:
+        self.closing = False
+        self._program, self._log, self._session, self._ended = program, log, session, ended
+        self._garbage = 0
+
+    async def read(self) -> None:
+        """Until the server's output ends or makes no sense."""
+        try:
+            reason = await self._lines()
+        except (OSError, ValueError) as error:
+            reason = f"its output cannot be read: {error}"
+        if not self.closing:
+            try:
+                reason = reason or await self._how_it_ended()
+            except OSError as error:
+                reason = str(error)
+            self._ended(reason)
+        self._session.close()  # after the reason is known: whoever waits for an answer asks for it
+
+    async def _lines(self) -> str:
+        buffer, head, skipped = b"", b"", 0
+        while piece := await self._program.stdout.read(PIECE):
+            *lines, buffer = (buffer + piece).split(b"\n")
+            for line in lines:
+                if skipped:
+                    reason, skipped = await self._too_long(head, line[-_HEAD:], skipped + len(line)), 0
+                else:
+                    reason = await self._line(line)
+                if reason:
+                    return reason
+            if len(buffer) > LONGEST_LINE or skipped:
+                head = head if skipped else buffer[:_HEAD]
+                skipped += max(0, len(buffer) - _HEAD)
+                buffer = buffer[-_HEAD:]
+        return ""
+
+    async def _line(self, line: bytes) -> str:
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        if not line.strip():
+            return ""
+        if len(line) > LONGEST_LINE:
+            return await self._too_long(line[:_HEAD], line[-_HEAD:], len(line))
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            self._log.write(b"[not a message] " + line[:_HEAD] + b"\n")
+            self._garbage += 1
+            if self._garbage < MOST_GARBAGE:
+                return ""
+            return f"it writes what is no message to its standard output: {one_line(line.decode('utf-8', 'replace'), 80)}"
+        await self._send(SessionMessage(message))
+        return ""
+
+    async def _too_long(self, head: bytes, tail: bytes, size: int) -> str:
+        """Fail the request that a line too long to be read answers; when that cannot be told, the connection."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import ErrorData, JSONRPCError
+
+        found = _ID.search(head) or _ID.search(tail)
+        what = f"the server's answer is too long: {size:,} bytes, at most {LONGEST_LINE:,} are read"
+        if found is None:
+            return f"it sent a message of {size:,} bytes, at most {LONGEST_LINE:,} are read"
+        text = found[1].decode("utf-8", "replace")
+        number: int | str = int(text) if text.isdigit() else text[1:-1]
+        await self._send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=-32603, message=what))))
+        return ""
+
+    async def _send(self, message: Any) -> None:
+        import anyio
+
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the session is gone already
+            await self._session.send(message)
+
+    async def _how_it_ended(self) -> str:
+        code = await self._program.code(_END_S)  # raises where it never began
+        await asyncio.sleep(0.05)  # what it said last is on its way
+        if code is None:
+            how = "it closed its standard output"
+        else:
+            how = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+        return f"{how}; it said last: {self._log.last}" if self._log.last else how
+
+
+async def _write(program: Program, messages: Any) -> None:
+    with suppress(OSError):  # the reader notices that nobody is there, and says so
+        async for message in messages:
+            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+            await program.write(text.encode() + b"\n")
+
+
+async def _copy(program: Program, log: ServerLog) -> None:
+    while piece := await program.stderr.read(PIECE):
+        log.write(piece)

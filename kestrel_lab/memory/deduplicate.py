@@ -1,0 +1,146 @@
+"""Whether two notes say the same, contradict each other, or neither: by their words, so that it can be told why."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal
+
+from kestrel_lab.language.tokens import NEGATIONS, normal, stem, stems, words
+from kestrel_lab.memory.entities import entities
+
+Relation = Literal["same", "contradicts", "near", "other"]
+SAME = 0.8
+"""Share of words in common from which two notes say the same, if nothing that matters differs and one has all words of the other."""
+NEAR = 0.5
+_VALUES = frozenset({"path", "number", "version", "date", "url", "command", "symbol", "package", "error"})
+"""What may not differ between notes that say the same."""
+_IS = re.compile(
+    r"\b(?:is|are|was|were|equals?|means?|defaults? to|called|named|lives? (?:in|at)|run(?:s|ning)? (?:on|with|by)|=)\s", re.IGNORECASE
+)
+_CLASSES = tuple(
+    frozenset(line.split())
+    for line in """
+    red green blue yellow black white grey gray brown orange purple pink
+    monday tuesday wednesday thursday friday saturday sunday
+    on off enabled disabled
+    true false yes no
+    low medium high critical
+    slow fast
+    public private internal
+    required optional forbidden allowed
+    tabs spaces
+    short long
+    open closed
+    sync async synchronous asynchronous
+    always never sometimes
+    major minor patch
+    before after
+    """.strip().splitlines()
+)
+"""Words of which only one can be true of a thing."""
+_NAMES_OF_LANGUAGES = """
+english german french italian spanish portuguese dutch swedish danish norwegian finnish polish czech russian ukrainian greek turkish romansh
+hungarian arabic hebrew hindi bengali chinese japanese korean vietnamese indonesian
+"""
+_LANGUAGES = frozenset(_NAMES_OF_LANGUAGES.split())
+"""What one can be told to write in: not both of two, where it is said how it is to be; a manual may exist in both."""
+_BINDING = re.compile(r"(?i)\b(?:always|must|shall|should|only|prefers?|please|from now on|in future|all|every|each)\b")
+_OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each", "every"})
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How two notes relate, and how much of their words they share."""
+
+    relation: Relation
+    share: float
+
+
+def likeness(new: str, old: str) -> Likeness:
+    """How `new` relates to `old`.
+
+    They contradict each other when they say the same of the same thing but for one value: a number, a file, a version,
+    a word of which only one can be true, what something is called, the language that something is to be in, or whether it is
+    so at all. Two denials do not: neither Monday nor Friday may be a day of releases.
+    """
+    ours, theirs = stems(new) - NEGATIONS, stems(old) - NEGATIONS
+    union = ours | theirs
+    share = len(ours & theirs) / len(union) if union else float(normal(new) == normal(old))
+    if normal(new) == normal(old):
+        return Likeness("same", 1.0)
+    if _denied(new) != _denied(old):
+        return Likeness("contradicts" if share >= SAME else "near" if share >= NEAR else "other", share)
+    if _one_value_differs(new, old):
+        return Likeness("contradicts", share)
+    if share >= SAME and _values(new) == _values(old) and not (_classes(new) ^ _classes(old)) and (ours <= theirs or theirs <= ours):
+        return Likeness("same", share)
+    return Likeness("near" if share >= NEAR else "other", share)
+
+
+def _denied(text: str) -> bool:
+    return bool(NEGATIONS & {word.replace("'", "") for word in words(text)})
+
+
+def _values(text: str) -> frozenset[str]:
+    return frozenset(entity.name for entity in entities(text) if entity.kind in _VALUES)
+
+
+def _classes(text: str) -> frozenset[str]:
+    found = frozenset(words(text))
+    return frozenset(word for known in _CLASSES for word in known & found)
+
+
+_TOKEN = re.compile(r"`[^`]+`|\"[^\"]+\"|[\w./:@%+-]*\w|[^\w\s]")
+
+
+def _one_value_differs(new: str, old: str) -> bool:
+    """Whether both are the same sentence with another value in one place."""
+    ours, theirs = ([found.lower() for found in _TOKEN.findall(text) if found not in ".!,;"] for text in (new, old))
+    if min(len(ours), len(theirs)) < 3:
+        return False
+    changes = [
+        change
+        for change in SequenceMatcher(None, list(map(stem, ours)), list(map(stem, theirs)), autojunk=False).get_opcodes()
+        if change[0] != "equal"
+    ]
+    if len(changes) != 1 or changes[0][0] != "replace":
+        return False
+    _, a, b, c, d = changes[0]
+    left, right = ours[a:b], theirs[c:d]
+    if max(len(left), len(right)) > 4 or 2 * max(len(left), len(right)) > len(ours[:a]) + len(ours[b:]) + 1:
+        return False
+    if a < 2 and all(value.isdigit() for value in (*left, *right)):  # part of a name: "migration 12", "step 3"
+        return False
+    if (
+        a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} ")
+    ):  # too: "the fast tests", "our Monday meeting"
+        return False
+    if _denied(new) and ours[a - 1 : a] != ["than"]:
+        return False
+    if {*left, *right} <= _LANGUAGES:
+        return ours[a - 1 : a] == ["in"] and bool(_BINDING.search(new))
+    return _exclusive(" ".join(left), " ".join(right), " ".join(ours[:a]) + " ", last=b == len(ours) and d == len(theirs))
+
+
+def says_more(new: str, old: str) -> bool:
+    """Whether `new`, which says the same as `old`, has words of its own that `old` has not."""
+    return stems(new) > stems(old)
+
+
+def _exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
+    """Whether not both of two values can be true of what stands before them."""
+    if any(left in known and right in known for known in _CLASSES):
+        return True
+    if _measured(left) and _measured(right):
+        return True
+    if not last or not (found := list(_IS.finditer(before))) or found[-1].end() < len(before) - 12:
+        return False
+    subject = stems(before[: found[-1].start()])  # one word alone may be many things: "the API is slow", "the API is public"
+    return len(subject) >= 2 or not re.search(r"\b(?:is|are|was|were)\s$", found[-1][0], re.IGNORECASE)
+
+
+def _measured(text: str) -> bool:
+    """Whether it is a number, a version, a date, or a number with a unit."""
+    return bool(re.fullmatch(r"[`\"]?v?\d[\w.,:%-]*[`\"]?(?: ?[a-z%]+)?", text))

@@ -1,0 +1,198 @@
+"""Calls become events: a model call when asked and answered, a tool call when it begins and when it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kestrel_lab.core.calls import Call, Problem, Result
+from kestrel_lab.core.errors import DependencyError, ModelError
+from kestrel_lab.core.events.union import Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
+from kestrel_lab.core.messages import Tried
+from kestrel_lab.core.protocols import Handler
+from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.core.timing import Idle
+
+Emit = Callable[[Event], Any]
+
+
+def _never(_: Call) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAnswer:
+    """Outermost around a tool call: whatever happened to it becomes one `tool_answered`."""
+
+    emit: Emit
+    render: Callable[[Any], str]
+    max_chars: Callable[[Call], int]
+    begun: Callable[[Call], bool]
+    """Whether the tool was started."""
+    keeps: Callable[[Call], bool] = _never
+    """Whether something else in the run goes on with the answer as JSON."""
+    store: Callable[[str], tuple[str, int]] | None = None
+    """Keeps a text whole; returns its name, empty if it could not, and how many characters are kept."""
+    interrupted: Callable[[], bool] = bool
+    """Whether the run goes on later when the call is cancelled: whoever takes it up sees to the call."""
+    reader: str = ""
+    """The tool by which a model can read on in what is kept; empty where it is not offered one."""
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed and record the answer; a signal, an interrupt or an error of the log leaves the call open."""
+        try:
+            result = await proceed(call)
+        except asyncio.CancelledError:
+            if self.interrupted():
+                raise
+            how = "while it ran; it may have taken effect in part" if self.begun(call) else "before it began"
+            problem = Problem(kind="cancelled", message=f"{call.target} was cancelled {how}")
+            self._emit(call, Result(error=problem))
+            raise
+        self._emit(call, result)
+        return result
+
+    def _emit(self, call: Call, result: Result) -> None:
+        whole = self.render(result.value) if result.error is None else f"error: {result.error.message}"
+        most = self.max_chars(call)
+        text, cut = head_tail(whole, most)
+        name, chars = result.whole, result.chars
+        if cut and not name and self.store is not None and not self.keeps(call):
+            name, chars = self.store(whole)
+            text += self._told(name, chars, most * 2 // 3, len(whole)) if name else ""
+        elif name:
+            text += self._told(name, chars, 0, chars)
+        self.emit(
+            ToolAnswered(
+                call=call.id,
+                step=call.step,
+                tool=call.target,
+                text=text,
+                error=None if result.error is None else result.error.as_json(),
+                seconds=result.seconds,
+                queued=result.queued,
+                cached=result.cached,
+                cacheable=result.cacheable,
+                truncated=cut or result.truncated or bool(name),
+                whole=name,
+                chars=chars,
+                knows={**result.knows},
+                changed=result.changed,
+                value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
+            )
+        )
+
+    def _told(self, name: str, chars: int, offset: int, of: int) -> str:
+        """What a model is told of a text that is kept."""
+        if not self.reader:
+            return ""
+        kept = f"{chars:,} characters in all" if of == chars else f"{of:,} characters, of which the first {chars:,} are kept"
+        return f'\n[{kept}; read on with {self.reader}(id="{name}", offset={min(offset, max(chars - 1, 0))}), or find something in it with a pattern]'
+
+
+@dataclass(frozen=True, slots=True)
+class RecordIntent:
+    """Innermost around a tool call: `tool_called` is written before the tool begins.
+
+    A call that is not `pure` waits until that event is on disk, so that after a crash no effect is
+    without a trace.
+    """
+
+    emit: Emit
+    on_disk: Callable[[], Awaitable[None]]
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Record that the call begins, then proceed."""
+        self.emit(
+            ToolCalled(
+                call=call.id,
+                step=call.step,
+                tool=call.target,
+                args=call.args,
+                danger=call.danger.name,
+                effect=call.effect,
+                attempt=call.attempt,
+                sandbox=call.sandbox,
+                leave=call.leave,
+            )
+        )
+        if call.effect != "pure":
+            await self.on_disk()
+        began = time.perf_counter()
+        result = await proceed(call)
+        return replace(result, seconds=result.seconds or time.perf_counter() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordModel:
+    """Around a model call: `model_called`, then `model_answered` with what it consumed or why it failed.
+
+    Each model that was asked before the one that answered has a `model_answered` of its own, with its error and
+    what it consumed, and a `model_escalated`.
+    """
+
+    emit: Emit
+    cycle: int
+    idle: Idle = field(default_factory=Idle)
+    """What the call waited, as far as whoever makes it says so."""
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Record the question, proceed, record the answer."""
+        request = call.request
+        messages, tools = (len(request.messages), len(request.tools)) if request is not None else (0, 0)
+        self.emit(ModelCalled(call=call.id, step=call.step, model=call.target, cycle=self.cycle, messages=messages, tools=tools))
+        began = time.perf_counter()
+        try:
+            result = await proceed(call)
+        except (ModelError, DependencyError, asyncio.CancelledError) as error:
+            stopped = isinstance(error, asyncio.CancelledError)
+            kind, text = ("cancelled", "the call was cancelled") if stopped else ("failed", str(error))
+            self._tried(call, () if isinstance(error, asyncio.CancelledError) else error.tried)
+            problem = Problem(kind=kind, message=text).as_json()
+            seconds = time.perf_counter() - began
+            failed = ModelAnswered(call=call.id, step=call.step, model=call.target, error=problem, seconds=seconds)
+            self.emit(replace(failed, queued=self.idle.queued, backoff=self.idle.backoff))
+            raise
+        answer = result.answer
+        if answer is not None:
+            usage = answer.usage
+            self._tried(call, answer.tried)
+            self.emit(
+                ModelAnswered(
+                    call=call.id,
+                    step=call.step,
+                    model=answer.model or call.target,
+                    text=answer.text,
+                    calls=[{"id": ask.id, "name": ask.name, "args": ask.args, "problem": ask.problem} for ask in answer.calls],
+                    tokens_in=usage.tokens_in,
+                    tokens_out=usage.tokens_out,
+                    cost_usd=None if usage.unpriced else usage.cost_usd,
+                    seconds=time.perf_counter() - began,
+                    queued=self.idle.queued,
+                    backoff=self.idle.backoff,
+                    finish=answer.finish,
+                    cached=result.cached,
+                    routed=answer.routed,
+                    replayed=answer.replayed,
+                )
+            )
+        return result
+
+    def _tried(self, call: Call, tried: tuple[Tried, ...]) -> None:
+        for one in tried:
+            used = one.usage
+            self.emit(
+                ModelAnswered(
+                    call=call.id,
+                    step=call.step,
+                    model=one.model,
+                    error=Problem(kind="escalated", message=f"{one.model}: {one.reason}").as_json(),
+                    tokens_in=used.tokens_in,
+                    tokens_out=used.tokens_out,
+                    cost_usd=None if used.unpriced else used.cost_usd,
+                )
+            )
+            self.emit(ModelEscalated(step=call.step, source=one.model, target=one.then, reason=one.reason))

@@ -1,0 +1,1 @@
+"""Cassettes: recorded answers of models, replayed without keys or network."""

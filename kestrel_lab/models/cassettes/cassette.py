@@ -1,0 +1,325 @@
+"""A cassette: model calls written down in one file, to be answered from it later without a model.
+
+The file is JSON Lines, made to be read and kept in git. A line is a message, a list of tools, or a call, which
+names the messages and tools it sent by their hashes, so that a long conversation is written once. Lines are only
+appended while calls are recorded, each flushed to disk before the answer is handed on; when the last trial that
+records is over they are put in an order that depends on nothing but what they say. A line that a killed process
+left unfinished is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json, content_key, loads
+from kestrel_lab.models.cassettes.scrub import mapped
+
+Mode = Literal["off", "record", "replay", "refresh"]
+"""`record` asks a model only for what is missing, `replay` never, `refresh` for everything."""
+_HASH: Final = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Take:
+    """Which of several tries at the same work a recording is of: their answers are kept apart."""
+
+    config: str = ""
+    epoch: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """A call and its answer."""
+
+    take: Take
+    repeat: int
+    """1 for the first such request of its take."""
+    request: dict[str, Json]
+    """`model`, `messages`, `tools`, `settings`."""
+    answer: dict[str, Json]
+    spelled: str = ""
+    """How whoever asked had named the model, where that is not its name."""
+    unanswered: str = ""
+    """Why there was no answer. Such a call is kept to tell of it; it never stands for an answer."""
+
+    @property
+    def key(self) -> str:
+        """Equal for equal requests."""
+        return content_key(self.request)
+
+
+_Place = tuple[str, Take, int]
+
+
+class Cassette:
+    """The recordings in one file, which need not be there yet.
+
+    Any number of threads and processes may record into one file at once.
+    """
+
+    def __init__(self, path: Path, scrub: Callable[[str], str] = str) -> None:
+        """Read the file; `scrub` is applied to what it says, so that what is declared volatile later still matches.
+
+        Raises `UsageError` for a file that cannot be read or is none of these.
+        """
+        self.path = path
+        self.clocks: dict[Take, str] = {}
+        """The time that a take was told, in ISO format."""
+        self._scrub = scrub
+        self._calls: dict[_Place, Recorded] = {}
+        self._written: set[str] = set()
+        self._lock = threading.Lock()
+        self._inode = 0
+        self._open = 0
+        self._fresh: set[_Place] = set()
+        self._renewed: set[Take] = set()
+        self._read()
+
+    def __iter__(self) -> Iterator[Recorded]:
+        return iter(self._calls.values())
+
+    def find(self, key: str, take: Take, repeat: int) -> Recorded | None:
+        """The recording of exactly this request."""
+        return self._calls.get((key, take, repeat))
+
+    def alike(self, key: str, take: Take, repeat: int) -> Recorded | None:
+        """The same, or where that configuration has none, the one of another."""
+        if found := self.find(key, take, repeat):
+            return found
+        others = [one for (name, of, number), one in self._calls.items() if (name, of.epoch, number) == (key, take.epoch, repeat)]
+        return min(others, key=lambda one: one.take.config, default=None)
+
+    def clock(self, take: Take) -> str | None:
+        """The time that the take was told, else that of another one: of its epoch, if there is one."""
+        nearest = sorted(self.clocks, key=lambda of: (of != take, of.epoch != take.epoch, of.epoch, of.config))
+        return self.clocks[nearest[0]] if nearest else None
+
+    def name_of(self, spelled: str, take: Take) -> str:
+        """The model that was meant by `spelled` when the calls were recorded; itself where that is not known."""
+        found = [one for one in self if one.spelled == spelled]
+        found.sort(key=lambda one: (one.take != take, one.take.config, one.take.epoch))
+        return str(found[0].request["model"]) if found else spelled
+
+    def add(self, recorded: Recorded) -> None:
+        """Keep a recording; it is on disk when this returns."""
+        with self._lock:
+            self._append(_lines(recorded))
+            self._note(recorded)
+
+    def tell(self, take: Take, clock: str) -> None:
+        """Keep the time that a take is told."""
+        with self._lock:
+            self._append([_clock_line(take, clock)])
+            self.clocks[take] = clock
+
+    def begin(self) -> None:
+        """A trial begins to record."""
+        with self._lock:
+            self._open += 1
+
+    def end(self, take: Take | None = None) -> None:
+        """A trial is over; `take` is given when it recorded all of it anew, so that what it did not ask any more is removed."""
+        with self._lock:
+            if take is not None:
+                self._renewed.add(take)
+            self._open -= 1
+            if not self._open and (self._fresh or self._stale()):
+                self._settle()
+
+    def _stale(self) -> bool:
+        """Whether something is there that a trial that was recorded anew did not ask for."""
+        return any(place[1] in self._renewed and place not in self._fresh for place in self._calls)
+
+    def _note(self, recorded: Recorded) -> None:
+        place = (recorded.key, recorded.take, recorded.repeat)
+        self._calls[place] = recorded
+        self._fresh.add(place)
+
+    def _append(self, lines: list[dict[str, Json]]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(self.path.parent):
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            fd = os.open(self.path, flags, 0o644)
+            try:
+                status = os.fstat(fd)
+                if status.st_ino != self._inode:  # put in order by another process, which may have removed some of it
+                    self._inode, self._written = status.st_ino, set()
+                missing = [line for line in lines if line.get("hash") not in self._written]
+                # A line that was cut off must not take the next one with it.
+                begun = b"\n" if status.st_size and os.pread(fd, 1, status.st_size - 1) != b"\n" else b""
+                whole = begun + "".join(map(_text, missing)).encode()
+                while whole:
+                    whole = whole[os.write(fd, whole) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        self._written |= {str(line["hash"]) for line in lines if "hash" in line}
+
+    def _read(self) -> None:
+        try:
+            with self.path.open(encoding="utf-8", errors="replace") as file:
+                self._inode, content = os.fstat(file.fileno()).st_ino, file.read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            msg = f"the cassette {self.path} cannot be read: {error.strerror or error}"
+            raise UsageError(msg) from error
+        self._calls, self.clocks, self._written = {}, {}, set()
+        parts: dict[str, Json] = {}
+        for number, text in enumerate(content.split("\n"), 1):
+            if not text.strip():
+                continue
+            try:
+                self._take_in(cast("dict[str, Any]", loads(text)), parts)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if _cut_off(text):  # what a killed process left
+                    continue
+                msg = f"{self.path}:{number}: not a line of a cassette ({type(error).__name__}: {error}): restore the file, or remove it and record again"
+                raise UsageError(msg) from error
+
+    def _take_in(self, line: dict[str, Any], parts: dict[str, Json]) -> None:
+        if "clock" in line:
+            self.clocks[_take(line)] = str(line["clock"])
+        elif "call" in line:
+            call = line["call"]
+            request: dict[str, Json] = {
+                "model": str(call["model"]),
+                "messages": [parts[name] for name in call["messages"]],
+                "tools": parts[call["tools"]] if call.get("tools") else [],
+                "settings": dict(call.get("settings", {})),
+            }
+            recorded = Recorded(
+                take=_take(line), repeat=int(line["repeat"]), request=request, answer=dict(line.get("answer", {})),
+                spelled=str(call.get("spelled", call["model"])),
+                unanswered=str(line.get("unanswered", "")),
+            )  # fmt: skip
+            self._calls[recorded.key, recorded.take, recorded.repeat] = recorded
+        else:
+            name = line["hash"]
+            value = line["tools"] if "tools" in line else {key: item for key, item in line.items() if key != "hash"}
+            parts[name] = mapped(value, self._scrub)
+            self._written.add(str(name))
+
+    def _settle(self) -> None:
+        """Put the lines in order, those away that are not asked for any more, in one step."""
+        fresh, renewed = self._fresh, self._renewed
+        with _alone(self.path.parent):
+            self._read()  # other processes may have added to it
+            for place in [place for place in self._calls if place[1] in renewed and place not in fresh]:
+                del self._calls[place]
+            _replace(self.path, self._whole())
+        self._fresh, self._renewed = set(), set()
+
+    def _whole(self) -> str:
+        """The file, in the order of its calls, each after what it is the first to send."""
+        written: set[str] = set()
+        texts = [_text(_clock_line(take, self.clocks[take])) for take in sorted(self.clocks, key=lambda take: (take.config, take.epoch))]
+        for recorded in sorted(self, key=_order):
+            for line in _lines(recorded):
+                if "hash" not in line or line["hash"] not in written:
+                    texts.append(_text(line))
+                    written.add(str(line.get("hash")))
+        self._written = written
+        return "".join(texts)
+
+
+def file_for(folder: Path, name: str) -> Path:
+    """Where the cassette called `name` is kept; names that only differ in signs that files cannot have stay apart."""
+    plain = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "cassette"
+    return folder / (f"{plain}.jsonl" if plain == name else f"{plain}-{content_key(name)[:8]}.jsonl")
+
+
+def _order(recorded: Recorded) -> tuple[str, int, int, str, int]:
+    return recorded.take.config, recorded.take.epoch, len(cast("list[Json]", recorded.request["messages"])), recorded.key, recorded.repeat
+
+
+def _lines(recorded: Recorded) -> list[dict[str, Json]]:
+    """The messages and tools of a call, then the call."""
+    request = recorded.request
+    messages = cast("list[dict[str, Json]]", request["messages"])
+    tools = request["tools"]
+    call: dict[str, Json] = {"model": request["model"], "messages": [_hash(message) for message in messages]}
+    lines: list[dict[str, Json]] = [{"hash": _hash(message), **message} for message in messages]
+    if tools:
+        lines.append({"hash": _hash(tools), "tools": tools})
+        call["tools"] = _hash(tools)
+    if request["settings"]:
+        call["settings"] = request["settings"]
+    if recorded.spelled != request["model"]:
+        call["spelled"] = recorded.spelled
+    take = recorded.take
+    said: dict[str, Json] = {"unanswered": recorded.unanswered} if recorded.unanswered else {"answer": recorded.answer}
+    return [*lines, {"config": take.config, "epoch": take.epoch, "repeat": recorded.repeat, "call": call, **said}]
+
+
+def _clock_line(take: Take, clock: str) -> dict[str, Json]:
+    return {"config": take.config, "epoch": take.epoch, "clock": clock}
+
+
+def _take(line: dict[str, Any]) -> Take:
+    return Take(config=str(line["config"]), epoch=int(line["epoch"]))
+
+
+def _hash(value: Json) -> str:
+    return content_key(value)[:_HASH]
+
+
+def _text(line: dict[str, Json]) -> str:
+    import json  # not `dumps` of the package: that is ASCII, and these files are read by people
+
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+    # Not every text is one line to every program that reads lines; a lone surrogate is not UTF-8.
+    return (
+        text.replace("\x85", "\\u0085")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+        .encode("utf-8", "backslashreplace")
+        .decode()
+        + "\n"
+    )
+
+
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)')
+
+
+def _cut_off(text: str) -> bool:
+    """Whether `text` is the beginning of a line, and not one that somebody has edited."""
+    if not text.startswith("{"):
+        return False
+    bare = _STRINGS.sub(lambda match: '""' if len(match[0]) > 1 and match[0].endswith('"') else "{", text)
+    return bare.count("{") + bare.count("[") > bare.count("}") + bare.count("]")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other thread or process does the same meanwhile. The folder is locked, so that no file is left behind."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _replace(path: Path, text: str) -> None:
+    fd, temporary = tempfile.mkstemp(prefix=".kestrel-", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, 0o644)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(fd)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

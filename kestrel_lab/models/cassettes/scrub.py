@@ -1,0 +1,98 @@
+"""What a recording must not hold: secrets, and what is different at every recording."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.redaction import KEY_LIKE, secret_values
+from kestrel_lab.core.sanitize import one_line
+
+SECRET: Final = "<secret>"  # noqa: S105  # what stands in its place
+"""Stands for what looked like a key, or was the value of a variable that holds one."""
+WORKSPACE: Final = "<kestrel:workspace>"
+"""Stands for the folder that the run worked in."""
+VOLATILE: Final = "<volatile>"
+"""Stands for what a suite declares to be different each time."""
+
+
+_OWN: Final = re.compile(r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$|(?:(?<=^--- begin )|(?<=^--- end ))(artifact '.*') [0-9a-f]{12}(?= ---$)")
+"""What this package itself puts into requests: how long a command took, and a hash of an artifact, a path in it included."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scrubber:
+    """Replaces secrets and what is declared to be volatile."""
+
+    secrets: re.Pattern[str] | None = None
+    """Values of secret environment variables."""
+    volatile: re.Pattern[str] | None = None
+
+    @classmethod
+    def of(cls, env: Mapping[str, str], volatile: Iterable[str] = ()) -> Scrubber:
+        """For an environment; `volatile` are regular expressions. Raises `UsageError` for one that cannot be read."""
+        values = secret_values(env)
+        told = [*volatile]
+        for pattern in told:
+            check_pattern(pattern)
+        return cls(
+            secrets=re.compile("|".join(re.escape(value) for value in sorted(values, key=lambda value: (-len(value), value))))
+            if values
+            else None,
+            volatile=re.compile("|".join(f"(?:{pattern})" for pattern in told)) if told else None,
+        )
+
+    def __call__(self, text: str) -> str:
+        """A text of a request without either; what was replaced already stays as it is."""
+        text = _OWN.sub(lambda match: f"{match[1]} {VOLATILE}" if match[1] else VOLATILE, self.without_secrets(text))
+        return text if self.volatile is None else self.volatile.sub(VOLATILE, text)
+
+    def without_secrets(self, text: str) -> str:
+        """A text of an answer: what it says is kept whole but for secrets."""
+        if self.secrets is not None:
+            text = self.secrets.sub(SECRET, text)
+        return KEY_LIKE.sub(SECRET, text)
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise `UsageError` for a volatile pattern that cannot be read, or that fits an empty text."""
+    try:
+        empty = re.compile(pattern).search("") is not None
+    except (re.error, OverflowError, RecursionError) as error:
+        msg = f"{one_line(pattern, 60)!r} is not a regular expression: {error}"
+        raise UsageError(msg) from error
+    if empty:
+        msg = f"{one_line(pattern, 60)!r} fits an empty text, so that it would stand everywhere"
+        raise UsageError(msg)
+
+
+def folder_hidden(folder: Path) -> Callable[[str], str]:
+    """Replaces the path of `folder` by `WORKSPACE`; the root of a file system is left as it is."""
+    paths = {str(folder.absolute()), str(folder.resolve())} - {"/"}
+    if not paths:
+        return str
+    longest = sorted(paths, key=len, reverse=True)
+    found = re.compile(f"(?:{'|'.join(map(re.escape, longest))})(?![\\w-]|\\.\\w)")
+    return lambda text: found.sub(WORKSPACE, text)
+
+
+def folder_shown(folder: Path) -> Callable[[str], str]:
+    """The other way round: `WORKSPACE` becomes the path of `folder`."""
+    path = str(folder.resolve())
+    return lambda text: text.replace(WORKSPACE, path)
+
+
+def mapped(value: Json, change: Callable[[str], str]) -> Json:
+    """`value` with every text in it changed, keys of objects excepted."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [mapped(item, change) for item in value]
+    if isinstance(value, dict):
+        return {key: mapped(item, change) for key, item in value.items()}
+    return value

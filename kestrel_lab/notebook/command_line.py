@@ -1,0 +1,137 @@
+"""The command line's words in a notebook: the same commands and options, with a cell as the goal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import typer
+import typer.main
+
+from kestrel_lab.cli.app import app
+from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.errors import UsageError, nearest
+
+PROGRAM = "%kestrel"
+WITH_GOAL = ("run", "orchestrate")
+"""Commands whose goal may be the cell."""
+_WIDTH = 110
+"""Characters of a line of help."""
+_MARKUP = re.compile(r"\[/?bold\]")
+# Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
+_BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How variables get into what was typed."""
+
+    goal: Callable[[str], str]
+    argument: Callable[[str], str]
+    """Of other words and of options' values."""
+
+
+def carry_out(line: str, body: str | None, face: Face, fill: Fill) -> Any:
+    """Do what `%kestrel LINE`, or `%%kestrel LINE` over `body`, says; returns what the command gives.
+
+    Raises `UsageError` for words or options that do not exist.
+    """
+    words = meant(_words(line), cell=body is not None)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    try:
+        return _invoke(words, body, face, fill)
+    except _BadUsage as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        if not message:  # help was asked for by giving nothing, and printed
+            return None
+        text = f"{message} See {' '.join((PROGRAM, *_known(words)))} --help."
+        raise UsageError(text) from None
+    except typer.Exit:  # after --help
+        return None
+
+
+def meant(words: list[str], *, cell: bool) -> list[str]:
+    """The words of a line or of a cell's first line, with `run` before them where they are those of a run.
+
+    That is so over a cell, and where an option comes first that is none of `%kestrel` itself.
+    """
+    if words[:1] and words[0] in WITH_GOAL:
+        return words
+    own = {"-h", "--help", *(name for parameter in root_command().params for name in parameter.opts)}
+    is_run = cell or (bool(words) and words[0].startswith("-") and words[0].partition("=")[0] not in own)
+    return ["run", *words] if is_run else words
+
+
+def _known(words: list[str]) -> Iterator[str]:
+    """The commands that `words` begin with."""
+    command = root_command()
+    for word in words:
+        if word not in getattr(command, "commands", {}):
+            return
+        command = command.commands[word]
+        yield word
+
+
+def _invoke(words: list[str], body: str | None, face: Face, fill: Fill) -> Any:
+    root = root_command()
+    if not words or words[0].startswith("-"):
+        root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
+        return None
+    if words[0] not in root.commands:
+        hint = f'a goal is {PROGRAM} run "…"' if " " in words[0] else nearest(words[0], root.commands)
+        msg = f"{PROGRAM} has no command {words[0]!r}: {hint}"
+        raise UsageError(msg)
+    with root.make_context(PROGRAM, words, obj=face) as context:
+        name, command, rest = root.resolve_command(context, words)
+        if hasattr(command, "commands"):  # its own commands read their words later
+            with command.make_context(name, [fill.argument(word) for word in rest], parent=context) as inner:
+                return command.invoke(inner)
+        with command.make_context(name, rest, parent=context) as inner:
+            for option, value in inner.params.items():
+                if isinstance(value, str):
+                    inner.params[option] = fill.argument(value)
+                elif isinstance(value, list) and option != "goal":
+                    inner.params[option] = [fill.argument(text) for text in value]
+            if name in WITH_GOAL:
+                inner.params["goal"] = _goal(inner.params.get("goal"), body, fill.goal)
+            return command.invoke(inner)
+
+
+def _goal(given: list[str] | None, body: str | None, fill: Callable[[str], str]) -> list[str] | None:
+    if body is not None:
+        if given:
+            msg = f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell"
+            raise UsageError(msg)
+        return [fill(body.strip("\n"))]
+    return [fill(" ".join(given))] if given else given
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        msg = f"cannot read {line!r} ({error}): put the goal in quotes, or write it in a %%kestrel cell where it needs none"
+        raise UsageError(msg) from None
+
+
+@cache
+def root_command() -> Any:
+    """All commands with their options, as click has them, without what is for a terminal's own completion."""
+    root = typer.main.get_command(app)
+    root.params = [parameter for parameter in root.params if "completion" not in (parameter.name or "")]
+    _as_text(root)
+    return root
+
+
+def _as_text(command: Any) -> None:
+    """Help as plain text: drawn for a terminal it is cut off at a notebook's edge, and stored with signs that only terminals know."""
+    command.rich_markup_mode = None
+    command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
+    command.epilog = _MARKUP.sub("", command.epilog or "")
+    for inner in getattr(command, "commands", {}).values():
+        _as_text(inner)

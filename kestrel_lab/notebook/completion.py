@@ -1,0 +1,176 @@
+"""What may come next in a line that begins with `%kestrel`: commands, options, and the values they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.notes import KINDS
+from kestrel_lab.memory.selector import KEYS, WORDS
+from kestrel_lab.models.ollama import Ollama
+from kestrel_lab.models.resolve import available_models
+from kestrel_lab.notebook.command_line import meant, root_command
+from kestrel_lab.runtime.context.toolboxes import group_names
+
+if TYPE_CHECKING:
+    from kestrel_lab.lab import Lab
+
+POLICIES = ("ask", "auto", "deny", *(f"auto:{danger.name.lower()}" for danger in Danger))
+RUNS = 30
+"""How many runs are offered, the newest."""
+
+NOTES = 30
+"""And of notes."""
+
+Values = Callable[["Lab", str], Iterable[str]]
+"""Values that a word may take, given what is typed of it."""
+
+
+def completions(line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()) -> list[str]:
+    """What the last word of `line` may become, which ends where the cursor is.
+
+    `find_lab` is asked where values depend on a lab; `held` are variables with runs, which are offered as `@name`
+    wherever a run is.
+    """
+    words = line.split()[1:]
+    typed = "" if line[-1:].isspace() or not words else words.pop()
+    words = meant(words, cell=line.startswith("%%"))
+    if words[:1] == ["help"]:
+        words = words[1:]
+    command = root_command()
+    arguments = 0
+    for place, word in enumerate(words):
+        known = getattr(command, "commands", {})
+        if word in known:
+            command = known[word]
+        elif not word.startswith("-") and not _takes_value(command, words[place - 1] if place else ""):
+            arguments += 1
+    before = words[-1] if words else ""
+    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+    if not words and typed.startswith("-"):
+        options += completions(f"%kestrel run {typed}")
+    if hasattr(command, "commands") and not _takes_value(command, before):
+        return _fitting([*command.commands, *options, "--help"], typed)
+    if values := _values(command, before, arguments, typed):
+        named = [f"@{name}" for name in held] if values is _runs else []
+        return _fitting((*named, *values(find_lab(), typed)), typed) if find_lab else []
+    return _fitting((*options, "--help"), typed or "-")
+
+
+def _fitting(words: Iterable[str], typed: str) -> list[str]:
+    return sorted(word for word in words if word.startswith(typed))
+
+
+def _option(command: Any, word: str) -> Any:
+    return next((parameter for parameter in command.params if word in parameter.opts), None) if word.startswith("-") else None
+
+
+def _takes_value(command: Any, word: str) -> bool:
+    option = _option(command, word)
+    return option is not None and not option.is_flag
+
+
+def _choices(option: Any) -> tuple[str, ...]:
+    """The words that an option declares; depending on typer's version they are in its type, or in the annotation it was made of."""
+    annotation = getattr(getattr(option, "type_descriptor", None), "annotation", None)
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if get_origin(kind) is Literal]
+    return (*getattr(getattr(option, "type", None), "choices", ()), *(str(word) for kind in kinds for word in get_args(kind)))
+
+
+def _values(command: Any, before: str, arguments: int, typed: str) -> Values | None:
+    """Where the values of the word come from: the option before it, or the argument in whose place it stands."""
+    if _takes_value(command, before):
+        option = _option(command, before)
+        if choices := _choices(option):
+            return lambda _lab, _typed: choices
+        # An option without values of its own has none to offer, and no option may stand here.
+        return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(option.metavar, _nothing)
+    places = [parameter for parameter in command.params if not any(name.startswith("-") for name in parameter.opts)]
+    if typed.startswith("-") or arguments >= len(places):
+        return None
+    return _OF_ARGUMENT.get(places[arguments].metavar)
+
+
+def _nothing(_lab: Lab, _typed: str) -> Iterable[str]:
+    return ()
+
+
+def _policies(_lab: Lab, _typed: str) -> Iterable[str]:
+    return POLICIES
+
+
+def _models(lab: Lab, _typed: str) -> Iterable[str]:
+    usable = {choice.name for choice in available_models(lab.env) if choice.available}
+    return usable | {f"ollama/{name}" for name in Ollama.of(lab.env).models()}
+
+
+def _runs(lab: Lab, _typed: str) -> Iterable[str]:
+    return [run.id for run in lab.store.runs(limit=RUNS, trials=False)]
+
+
+def _kinds(_lab: Lab, _typed: str) -> Iterable[str]:
+    return KINDS
+
+
+def _notes(lab: Lab, _typed: str) -> Iterable[str]:
+    return [note.id for note in lab.memory.list(replaced=True)[:NOTES]]
+
+
+def _selectors(lab: Lab, typed: str) -> Iterable[str]:
+    tags = sorted({tag for note in lab.memory.list(replaced=True) for tag in note.tags})
+    named = [
+        *(f"kind:{kind}" for kind in KINDS),
+        *(f"tag:{tag}" for tag in tags),
+        *(f"{key}:" for key in KEYS if key not in ("kind", "tag")),
+    ]
+    return [*_notes(lab, typed), *WORDS, *named]
+
+
+def _plans(_lab: Lab, typed: str) -> Iterable[str]:
+    from kestrel_lab.runtime.workflows.loader import shipped  # loads pydantic
+
+    return [*shipped(), *_paths(_lab, typed)]
+
+
+def _tools(lab: Lab, typed: str) -> Iterable[str]:
+    chosen, comma, _ = typed.rpartition(",")
+    return [f"{chosen}{comma}{name}" for name in [*lab.toolbox.names, *group_names(lab.toolbox)] if name not in chosen.split(",")]
+
+
+def _paths(_lab: Lab, typed: str) -> Iterable[str]:
+    folder = typed[: typed.rfind("/") + 1]
+    place = Path(folder or ".")
+    found = place.iterdir() if place.is_dir() else ()
+    return [f"{folder}{path.name}{'/' if path.is_dir() else ''}" for path in found if typed.endswith(".") or not path.name.startswith(".")]
+
+
+_OF_OPTION: Mapping[str, Values] = {
+    "--approve": _policies,
+    "--csv": _paths,
+    "--cwd": _paths,
+    "--html": _paths,
+    "--junit": _paths,
+    "--markdown": _paths,
+    "--kind": _kinds,
+    "--model": _models,
+    "--out": _paths,
+    "--plan": _plans,
+    "--report": _paths,
+    "--resume": _runs,
+    "--rules": _paths,
+    "--suite": _paths,
+    "--svg": _paths,
+    "--tools": _tools,
+    "--workspace": _paths,
+}
+_OF_ARGUMENT: Mapping[str | None, Values] = {
+    "A": _runs,
+    "B": _runs,
+    "ID": _notes,
+    "NB": _paths,
+    "RUN": _runs,
+    "SELECTOR": _selectors,
+    "SUITE": _paths,
+}

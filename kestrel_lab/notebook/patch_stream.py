@@ -1,0 +1,123 @@
+"""Patches on their way to a screen: numbered, merged and bundled, so that a thousand small ones stay cheap.
+
+A front end may miss messages (it may not listen yet, or be reloaded) and a server may drop some
+when there are very many. Bundles are numbered; whoever sees a gap asks again and gets the whole view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+from kestrel_lab.core.events.union import Event
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import encodable
+from kestrel_lab.views.rows import Change
+from kestrel_lab.views.run_view import RunView
+
+INTERVAL_S = 0.05
+"""A screen is told 20 times a second at most, except of what a person waits for."""
+SPARE = 5
+"""Bundles that may go before their time, when calls start in quick succession; they are made up for later."""
+
+Send = Callable[[dict[str, Json]], None]
+
+
+class PatchStream:
+    """Keeps the view of one run and tells one front end what changes in it."""
+
+    def __init__(self, view: RunView, send: Send) -> None:
+        self.view = view
+        self._send = send
+        self._buffer: list[Change] = []
+        self._number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._spare = float(SPARE)
+        self._flushed_at = time.monotonic()
+        # Events come on the run's loop, requests for the whole view on a kernel thread.
+        self._lock = threading.RLock()
+
+    def name(self, run_id: str) -> None:
+        """Say which run it is; events do not."""
+        with self._lock:
+            self._buffer.append(self.view.head.change(run=run_id))
+
+    def take(self, event: Event) -> None:
+        """Apply `event` to the view and tell the front end soon, or at once if somebody waits for it."""
+        with self._lock:
+            changes = self.view.apply(event, time.time())
+            for change in changes:
+                _merge(self._buffer, change)
+        if any(map(_awaited, changes)) or (any(map(_begins, changes)) and self._has_spare()):
+            self.flush()
+        elif changes and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self.flush)
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._buffer:
+                self._has_spare()
+                self._spare -= 1
+                bundle, self._buffer = self._buffer, []
+                self._number += 1
+                self._send(self._message("patch", bundle))
+
+    def _has_spare(self) -> bool:
+        """Whether a bundle may go before its time: one is earned with each interval."""
+        now = time.monotonic()
+        self._spare = min(float(SPARE), self._spare + (now - self._flushed_at) / INTERVAL_S)
+        self._flushed_at = now
+        return self._spare >= 1
+
+    def whole(self) -> None:
+        """Send the view as it is now; what had gathered is in it."""
+        with self._lock:
+            self._buffer = []
+            self._send(self.picture())
+
+    def picture(self) -> dict[str, Json]:
+        """The message that carries the whole view."""
+        return self._message("snap", self.view.snapshot())
+
+    def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
+        return {"k": kind, "seq": self._number, "now": time.time(), "changes": [_sendable(change) for change in changes]}
+
+
+def _sendable(value: Json) -> Json:
+    """`value` with every text encodable: ids come as they are, and one that no kernel can send would end the stream."""
+    match value:
+        case str():
+            return encodable(value)
+        case list():
+            return [_sendable(item) for item in value]
+        case dict():
+            return {encodable(name): _sendable(item) for name, item in value.items()}
+    return value
+
+
+def _awaited(change: Change) -> bool:
+    """What a person waits for."""
+    return change["op"] in {"ask", "asked"} or (change["op"] == "head" and "status" in change)
+
+
+def _begins(change: Change) -> bool:
+    """A call that starts: a tool may hold up the loop until it ends."""
+    return change["op"] == "row" and change.get("state") == "running"
+
+
+def _merge(buffer: list[Change], change: Change) -> None:
+    """Append `change`, joining pieces of the same text, and what is told of the head, of which only the newest counts."""
+    if change["op"] == "head" and (known := next((place for place, one in enumerate(buffer) if one["op"] == "head"), None)) is not None:
+        buffer[known] = {**buffer[known], **change}
+        return
+    last = buffer[-1] if buffer else {}
+    if change["op"] == "text" and last.get("op") == "text" and last["id"] == change["id"]:
+        buffer[-1] = {**last, "append": f"{last['append']}{change['append']}"}
+    else:
+        buffer.append(change)

@@ -1,0 +1,173 @@
+"""Patterns of single arguments: paths by their real place, addresses by host and path, texts and numbers."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.permissions.command_patterns import Match
+from kestrel_lab.tools.files.glob import compile_pattern
+from kestrel_lab.tools.web.urls import Url, read_url
+
+_COMPARED = re.compile(r"(<=|>=|<|>)\s*(-?\d+(?:\.\d+)?)")
+_ADDRESS = re.compile(r"(?:(https?)://)?(\*|(?:\*\.)?[^/:*?\[\]]+|\[[0-9a-fA-F:]+\])(?::(\d{1,5}))?(/[^?]*)?(?:\?(.*))?")
+_AMBIGUOUS = re.compile(r"%2[ef]|%5c|;|/\.\.?(?:/|$)", re.IGNORECASE)
+"""In a path: what some servers read as another path."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePattern:
+    """A pattern of one argument, with two questions: may it be allowed, is it meant by a rule that forbids."""
+
+    text: str
+    allows: Callable[[Json, str], bool]
+    """Whether this value, and if it is a list each one in it, surely fits. The text is the folder of the run."""
+    concerns: Callable[[Json, str], Match]
+    """Whether this value, or one in it, fits or may fit."""
+
+
+def path_pattern(text: str) -> ValuePattern:
+    """Paths relative to the run's folder (`docs/**`, `*.pem` at any depth), or absolute ones (`/etc/**`).
+
+    Compared is where a path really leads: without `..`, links followed. Raises `ValueError` for a pattern that cannot be read.
+    """
+    strict, broad = _path_expression(text), _path_expression(unicodedata.normalize("NFC", text).casefold())
+
+    def allows(value: Json, root: str) -> bool:
+        return isinstance(value, str) and all(_fits_path(strict, name) for name in _names(value, root, absolute=text.startswith("/")))
+
+    def concerns(value: Json, root: str) -> Match:
+        if not isinstance(value, str):
+            return Match.MAYBE if isinstance(value, dict) else Match.NO
+        names = _names(value, root, absolute=text.startswith("/"))
+        return Match.YES if any(_fits_path(broad, unicodedata.normalize("NFC", name).casefold()) for name in names if name) else Match.NO
+
+    return _of_each(text, allows, concerns)
+
+
+def _path_expression(text: str) -> re.Pattern[str]:
+    plain = text.removeprefix("./").rstrip("/") or "/"
+    return compile_pattern(f"{plain}/**" if text.endswith("/") else plain)
+
+
+def _fits_path(expression: re.Pattern[str], name: str) -> bool:
+    """A folder is meant too by a pattern of everything in it."""
+    return bool(name) and (expression.fullmatch(name) is not None or expression.fullmatch(f"{name}/") is not None)
+
+
+def _names(path: str, root: str, *, absolute: bool) -> list[str]:
+    """The path as it is written and where it leads; empty texts where that is not in `root`."""
+    if "\0" in path:
+        return [""]
+    base = os.path.realpath(root)
+    written = posixpath.normpath(posixpath.join(root, path))
+    beside = posixpath.normpath(posixpath.join(base, path))
+    real = os.path.realpath(beside)
+    if absolute:
+        return [beside, real]
+    inside = posixpath.relpath(written, root) if posixpath.isabs(path) else posixpath.normpath(path)
+    found = [inside, posixpath.relpath(real, base)]
+    return ["" if name == ".." or name.startswith("../") else name for name in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """The parts of a pattern of addresses; `None` for any."""
+
+    scheme: str | None
+    host: str
+    port: str | None
+    path: str | None
+    query: str | None
+
+    def concerns(self, url: Url) -> bool:
+        """Whether scheme, host, port and path fit, whatever the query."""
+        if self.scheme not in (None, url.scheme) or self.port not in (None, str(url.port)):
+            return False
+        path = url.target.partition("?")[0]
+        readings = (path, posixpath.normpath(unquote(path)))  # as it is sent, and as a server may take it
+        fits = self.path is None or any(compile_pattern(self.path).fullmatch(one) for one in readings)
+        return fits and fnmatchcase(url.host, self.host.lower().strip("[]"))
+
+    def allows(self, url: Url) -> bool:
+        """Whether all of it fits: without a port only the usual one does, and a path must mean the same to every server."""
+        if not self.concerns(url) or (self.port is None and not url.usual_port):
+            return False
+        path, asks, query = url.target.partition("?")
+        if self.path is None:
+            return True
+        if _AMBIGUOUS.search(path) or compile_pattern(self.path).fullmatch(path) is None:
+            return False
+        return not asks if self.query is None else fnmatchcase(query, self.query)
+
+
+def address_pattern(text: str) -> ValuePattern:
+    """Addresses: `[SCHEME://]HOST[:PORT][/PATH[?QUERY]]`, with `*.example.org` for what is below a host, not itself.
+
+    Without a path any path and query; with one, the query must fit too. Raises `ValueError` for a pattern that cannot be read.
+    """
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        msg = f"{text!r} is no pattern of an address: write it like *.example.org/api/**"
+        raise ValueError(msg)
+    wanted = _Address(*found.groups())
+
+    def allows(value: Json, _: str) -> bool:
+        try:
+            return isinstance(value, str) and wanted.allows(read_url(value))
+        except ValueError:
+            return False
+
+    def concerns(value: Json, _: str) -> Match:
+        try:
+            return Match.YES if isinstance(value, str) and wanted.concerns(read_url(value)) else Match.NO
+        except ValueError:
+            return Match.MAYBE
+
+    return _of_each(text, allows, concerns)
+
+
+def plain_pattern(wanted: str | float | bool) -> ValuePattern:
+    """Any other value: a text with `*` and `?`, a number or yes or no as it is, or a comparison such as `<= 3`."""
+    compared = _COMPARED.fullmatch(wanted.strip()) if isinstance(wanted, str) else None
+
+    def fits(value: Json) -> bool:
+        if compared is not None:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return False
+            bound = float(compared[2])
+            return {"<": value < bound, "<=": value <= bound, ">": value > bound, ">=": value >= bound}[compared[1]]
+        if isinstance(wanted, str):
+            return isinstance(value, str) and fnmatchcase(value, wanted)
+        return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted
+
+    text = wanted if isinstance(wanted, str) else str(wanted).lower()
+    return _of_each(text, lambda value, _: fits(value), lambda value, _: Match.YES if fits(value) else Match.NO)
+
+
+def _of_each(text: str, allows: Callable[[Json, str], bool], concerns: Callable[[Json, str], Match]) -> ValuePattern:
+    """A pattern of single values, for lists too: to be allowed all must fit, to be forbidden one is enough."""
+
+    def all_allowed(value: Json, root: str) -> bool:
+        single = list(_singles(value))
+        return bool(single) and all(allows(one, root) for one in single)
+
+    def any_concerned(value: Json, root: str) -> Match:
+        return max((concerns(one, root) for one in _singles(value)), default=Match.NO)
+
+    return ValuePattern(text, all_allowed, any_concerned)
+
+
+def _singles(value: Json) -> Iterator[Json]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _singles(one)
+    else:
+        yield value

@@ -1,0 +1,234 @@
+"""Patterns of commands: the words of a command, each with `*` and `?`, and `...` for any further words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import pairwise
+
+from kestrel_lab.shell_syntax.harmless_options import Harmless, harmless
+from kestrel_lab.shell_syntax.program_options import (
+    ABBREVIATES,
+    MEANS,
+    PROGRAMS,
+    SEVERAL,
+    WORDS_BEHIND_ONE_DASH,
+    Command,
+    Options,
+    name_of,
+    readings,
+    spellings,
+)
+
+MORE = "..."
+
+
+class Match(IntEnum):
+    """Whether a pattern fits something of which not all may be known."""
+
+    NO = 0
+    MAYBE = 1
+    YES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CommandPattern:
+    """A pattern such as `git diff ...`, word by word; never a part of a word.
+
+    `git status` is these two words. `*`, `?` and `[ab]` stand for signs within a word, `...` for any number of words; in a
+    rule that allows, not for options that may write or run something. Words with blanks are quoted as in a shell.
+    """
+
+    text: str
+    words: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> CommandPattern:
+        """Read a pattern; raises `ValueError` for one that could never be a single command."""
+        try:
+            words = tuple(MORE if word == "…" else word for word in shlex.split(text, posix=True))
+        except ValueError as error:
+            msg = f"the pattern {text!r} cannot be read: {str(error).lower()}"
+            raise ValueError(msg) from error
+        if not words or words[0] == MORE:
+            msg = f"the pattern {text!r} must begin with the name of a command"
+            raise ValueError(msg)
+        if found := re.search(r"[;|&<>`\n]|\$\(", re.sub(r"'[^']*'|\"[^\"]*\"", "", text)):
+            msg = f"the pattern {text!r} is for one command: write one pattern for each, without {found[0]!r}"
+            raise ValueError(msg)
+        return cls(text, words)
+
+    def allows(self, command: Command) -> bool:
+        """Whether the whole command is surely what the pattern describes.
+
+        A `*` stands for no option, and `...` for those options only that are known to be harmless, if the program is known.
+        """
+        return self._allows(command, harmless(self.words))
+
+    def refused(self, command: Command) -> str:
+        """The word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
+        known = harmless(self.words)
+        if known is None or self._allows(command, known) or not self._allows(command, None):
+            return ""
+        return next(("an unknown word" if word is None else word for word in command[1:] if not known.covers(word)), "")
+
+    def _allows(self, command: Command, known: Harmless | None) -> bool:
+        def fits(pattern: str, word: str | None, _place: int) -> bool:
+            if pattern == MORE:
+                return known is None or known.covers(word)
+            return word is not None and fnmatchcase(word, pattern) and (pattern.startswith("-") or not word.startswith("-"))
+
+        return _fits(self.words, command, fits)
+
+    def concerns(self, command: Command) -> Match:
+        """Whether the command is, or may be, what the pattern describes, whatever words follow.
+
+        The program's folder, version and the case of its name make no difference, nor do options before and between the
+        words of the pattern. Options of the pattern may stand anywhere, joined with others or abbreviated.
+        """
+        return max(_concerns(pattern, one) for pattern in _patterns(self.words) for one in readings(command))
+
+
+@lru_cache(maxsize=256)
+def _patterns(words: tuple[str, ...]) -> list[_Forbidden]:
+    """The pattern in each of its spellings, and with each reading of a word behind an option: its value, or a word of its own."""
+    found: list[_Forbidden] = []
+    for one in spellings(words):
+        known = tuple(word for word in one if word is not None)
+        if len(known) == len(one):
+            found += [_forbidden(known, valued=valued) for valued in (False, True)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Forbidden:
+    """A pattern taken apart: words have an order, options have none."""
+
+    words: tuple[str, ...]
+    options: tuple[tuple[str, str | None], ...]
+    """Names with their values, `None` for any or none."""
+
+
+def _forbidden(pattern: tuple[str, ...], *, valued: bool) -> _Forbidden:
+    words: list[str] = []
+    options: list[tuple[str, str | None]] = []
+    for place, word in enumerate(pattern):
+        if place == 0 or not _is_option(word):
+            if valued and words and _is_option(pattern[place - 1]) and word != MORE and "=" not in pattern[place - 1]:
+                options[-1] = (options[-1][0], word)
+            else:
+                words.append(word)
+        else:
+            name, joined, value = word.partition("=")
+            options.append((name, value if joined else None))
+    return _Forbidden((*words, MORE), tuple(options))
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and word != "-"
+
+
+def _concerns(pattern: _Forbidden, command: Command) -> Match:
+    found = _words_fit(pattern.words, command)
+    return min([found, *(_has_option(command, *option) for option in pattern.options)]) if found else found
+
+
+def _has_option(command: Command, name: str, value: str | None) -> Match:
+    """Whether an option stands anywhere in the command: as it is, abbreviated, or among joined letters."""
+    known = [word for word in command[1:] if word is not None]
+    letters = {letter for word in known if word[:1] == "-" and word[:2] != "--" for letter in word[1:].partition("=")[0]}
+    letters |= {
+        letter for word in known for letter, meant in MEANS.items() if len(word) > 3 and f"--{meant}".startswith(word.partition("=")[0])
+    }
+    letters |= {other for letter in letters & set(MEANS) for other, meant in MEANS.items() if meant == MEANS[letter]}
+    joined = name_of(command[0] or "") not in WORDS_BEHIND_ONE_DASH
+    found = joined and value is None and name[:2] != "--" and name.isascii() and name[1:].isalnum() and set(name[1:]) <= letters
+    found = found or (joined and value is None and any(f"--{meant}" == name and letter in letters for letter, meant in MEANS.items()))
+    for word, after in pairwise([*known, ""]):
+        given, has, text = word.partition("=")
+        if not _same_option(name, given, joined=joined):
+            if value is not None and len(name) == 2 and word[:1] == "-" and word[:2] != "--" and name[1] in word:
+                rest = word[word.index(name[1]) + 1 :]  # -XPOST
+                found = found or fnmatchcase(rest or after, value)
+            continue
+        found = found or value is None or fnmatchcase(text if has else after, value)
+    return Match.YES if found else Match.MAYBE if None in command else Match.NO
+
+
+def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
+    """Whether `name` is the option, or short for it; behind one dash or two where a program takes either."""
+    if not joined and pattern != "--":
+        pattern, name = pattern.lstrip("-"), name.lstrip("-") if name.startswith("-") else "/"
+    if fnmatchcase(name, pattern):
+        return True
+    literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    return name.startswith("--") and len(name) > 2 and literal.startswith(name)
+
+
+def _words_fit(pattern: tuple[str, ...], command: Command) -> Match:
+    """Match words of a command that a rule asks about or forbids: options and their values may stand between the words."""
+    if _reaches(pattern, command, unknown_anywhere=False):
+        return Match.YES
+    return Match.MAYBE if None in command and _reaches(pattern, command, unknown_anywhere=True) else Match.NO
+
+
+def _reaches(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:
+    """Whether the words of a command lead to the end of the pattern.
+
+    Behind an option, `may` and `must` are the places of the pattern where the next word may or must be its value.
+    """
+    name = name_of(command[0] or "")
+    known, reached = PROGRAMS.get(name, Options()), _skipped(pattern, {0})
+    may, must = set[int](), set[int]()
+    for place, word in enumerate(command):
+        after = may | must
+        may, must = set(), set()
+        for at in reached:
+            wanted = pattern[at] if at < len(pattern) else ""
+            if word is None:
+                after |= set(range(at, len(pattern) + 1)) if unknown_anywhere else ({at} if wanted == MORE else set())
+            elif place == 0:
+                after |= {at + 1} if _same_program(wanted, word) else set()
+            else:
+                after |= {at} if wanted == MORE or (at == 1 and (name in SEVERAL or word.startswith("+"))) else set()  # cargo +nightly
+                after |= {at + 1} if _same_word(wanted, word, short=at == 1 and name in ABBREVIATES) else set()
+                if _is_option(word):
+                    takes = known.takes_next(word) if at == 1 else False if "=" in word else None
+                    (must if takes else after).add(at)
+                    may |= {at} if takes is None else set()
+        reached = _skipped(pattern, after)
+    return len(pattern) in reached
+
+
+def _same_word(wanted: str, word: str, *, short: bool) -> bool:
+    return wanted != MORE and (fnmatchcase(word, wanted) or (short and len(word) > 1 and wanted.startswith(word)))
+
+
+def _same_program(pattern: str, word: str) -> bool:
+    pattern = pattern.casefold()
+    return any(fnmatchcase(name, pattern) for name in (word.casefold(), word.rpartition("/")[2].casefold()))
+
+
+def _fits(pattern: tuple[str, ...], command: Command, same: Callable[[str, str | None, int], bool]) -> bool:
+    """Match all words of a command against a pattern, a row of reachable places of the pattern per word."""
+    reached = _skipped(pattern, {0})
+    for place, word in enumerate(command):
+        fitting = {at for at in reached if at < len(pattern) and same(pattern[at], word, place)}
+        reached = _skipped(pattern, {at if pattern[at] == MORE else at + 1 for at in fitting})
+        if not reached:
+            return False
+    return len(pattern) in reached
+
+
+def _skipped(pattern: tuple[str, ...], places: set[int]) -> set[int]:
+    """The places, and those behind a `...` that takes no word."""
+    found = set(places)
+    for place in range(len(pattern)):
+        if place in found and pattern[place] == MORE:
+            found.add(place + 1)
+    return found

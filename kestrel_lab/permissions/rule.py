@@ -1,0 +1,218 @@
+"""One rule, as it is written in a file, and whether it holds for a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, cast
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json, loads_toml
+from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.permissions.argument_patterns import ValuePattern, address_pattern, path_pattern, plain_pattern
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match
+from kestrel_lab.permissions.policy import VERDICTS, Verdict
+from kestrel_lab.shell_syntax.parser import read_line
+
+_KEYS = ("tool", "verdict", "command", "path", "url", "args", "reason")
+_KINDS = ("command", "path", "url")
+_NEVER_ALLOWED = frozenset({"eval", "source", ".", "exec", "trap", "alias", "set", "enable", "hash"})
+_PLURAL = {"path": "paths", "url": "urls"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """A verdict for calls of some tools, of all of them or of those whose arguments fit."""
+
+    tool: str
+    """A name, with `*` and `?` for any signs and any sign: `write_file`, `http_*`, `time:*`."""
+    verdict: Verdict
+    reason: str
+    commands: Mapping[str, tuple[CommandPattern, ...]]
+    """Patterns of arguments that are command lines, any of which may fit."""
+    values: Mapping[str, tuple[ValuePattern, ...]]
+    """Patterns of other arguments, any of which may fit."""
+    source: str
+    """Where it is written: `rule 2 of kestrel.toml`."""
+    table: Mapping[str, Json]
+    """As it was written."""
+
+    def __str__(self) -> str:
+        """What it says, in one line."""
+        patterns = [(name, pattern.text) for name, commands in self.commands.items() for pattern in commands]
+        patterns += [(name, value.text) for name, values in self.values.items() for value in values]
+        told = ", ".join(f"`{text}`" if name in _KINDS else f"{name} `{text}`" for name, text in patterns)
+        return f"{self.verdict} {self.tool}{f' {told}' if told else ''}"
+
+    @property
+    def why(self) -> str:
+        """What it says, and the reason that its writer gave."""
+        return f"{self}{f': {self.reason}' if self.reason else ''}"
+
+    def names(self, tool: str) -> bool:
+        """Whether it is about that tool."""
+        return fnmatchcase(tool, self.tool)
+
+    def concerns(self, call: Call, root: str) -> Match:
+        """Whether it holds for a call as a rule that asks or forbids: anything in the call that fits is enough.
+
+        `MAYBE` where something in the call cannot be told until it runs.
+        """
+        found = Match.YES
+        for name, commands in self.commands.items():
+            text = _argument(call, name)
+            line = read_line(text) if isinstance(text, str) else None
+            fits = [pattern.concerns(command) for command in (line.commands if line else ()) for pattern in commands]
+            found = min(found, max(fits, default=Match.NO))
+        for name, values in self.values.items():
+            value = _argument(call, name)
+            found = min(found, Match.NO if value is None else max(pattern.concerns(value, root) for pattern in values))
+        return found
+
+    def allows_values(self, call: Call, root: str) -> bool:
+        """Whether the arguments that are no command lines are all as an allowing rule wants them."""
+        return all(
+            (value := _argument(call, name)) is not None and _all_fit(value, patterns, root) for name, patterns in self.values.items()
+        )
+
+
+def _argument(call: Call, name: str) -> Json:
+    """An argument; for `path` and `url` also of the plural name."""
+    value = call.args.get(name)
+    return value if value is not None else call.args.get(_PLURAL.get(name, name))
+
+
+def _all_fit(value: Json, patterns: Sequence[ValuePattern], root: str) -> bool:
+    """Whether each of several values fits one of the patterns."""
+    if isinstance(value, list):
+        return bool(value) and all(_all_fit(one, patterns, root) for one in value)
+    return any(pattern.allows(value, root) for pattern in patterns)
+
+
+def read_rules(tables: object, source: str) -> tuple[Rule, ...]:
+    """Rules from the tables of a file; raises `UsageError` that names file, rule and key."""
+    if isinstance(tables, str) or not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
+        msg = f"{source}: write rules as [[rules]] tables, each with a tool and a verdict"
+        raise UsageError(msg)
+    return tuple(_read(table, f"rule {number} of {source}") for number, table in enumerate(tables, 1))
+
+
+def read_rules_file(path: Path) -> tuple[Rule, ...]:
+    """The rules of a TOML file that holds nothing but `[[rules]]`; raises `UsageError`."""
+    where = shown_path(path)
+    try:
+        content = loads_toml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        msg = f"{where} is not TOML: {error}"
+        raise UsageError(msg) from error
+    except OSError as error:
+        msg = f"{where}: {(error.strerror or 'refused').lower()}: name a file with [[rules]]"
+        raise UsageError(msg) from error
+    if unknown := [key for key in content if key != "rules"]:
+        msg = f"{where}: unknown key {unknown[0]!r}: {nearest(unknown[0], ['rules'])}; a file of rules holds [[rules]] tables only"
+        raise UsageError(msg)
+    return read_rules(content.get("rules", []), where)
+
+
+def read_rule(table: Mapping[str, Any], source: str) -> Rule:
+    """One rule, under a name of its own; raises `UsageError`."""
+    return _read(table, source)
+
+
+def _read(table: Mapping[str, Any], source: str) -> Rule:
+    _check(table, source)
+    verdict = cast("Verdict", table["verdict"])
+    more = table.get("args", {})
+    if not isinstance(more, Mapping):
+        msg = f"{source}: key 'args' must be a table of argument names and patterns, e.g. args = {{ branch = \"main\" }} (found {more!r})"
+        raise UsageError(msg)
+    commands: dict[str, tuple[CommandPattern, ...]] = {}
+    values: dict[str, tuple[ValuePattern, ...]] = {}
+    for name, kind, wanted in [*((kind, kind, table[kind]) for kind in _KINDS if kind in table), *_arguments(more, source)]:
+        where = f"{source}: key {name!r}"
+        if kind == "command":
+            commands[name] = tuple(_tried(where, CommandPattern.parse, text) for text in _texts(where, wanted))
+        elif kind:
+            values[name] = tuple(_tried(where, _READ[kind], text) for text in _texts(where, wanted))
+        else:
+            values[name] = tuple(plain_pattern(one) for one in _plain(where, wanted))
+    if verdict == "allow":
+        _refuse_hopeless(source, [pattern for found in commands.values() for pattern in found])
+    return Rule(
+        tool=table["tool"].strip(),
+        verdict=verdict,
+        reason=table.get("reason", "").strip(),
+        commands=commands,
+        values=values,
+        source=source,
+        table=dict(table),
+    )
+
+
+def _check(table: Mapping[str, Any], source: str) -> None:
+    """Raise `UsageError` for a key that there is not, and for one that every rule needs."""
+    for key in table:
+        if key not in _KEYS:
+            msg = f"{source}: unknown key {key!r}: {nearest(str(key), _KEYS)}"
+            raise UsageError(msg)
+    for key in ("tool", "verdict", "reason"):
+        value = table.get(key, "")
+        if not isinstance(value, str) or (key != "reason" and not value.strip()):
+            msg = f"{source}: key {key!r} must be {'a text' if key == 'reason' else 'there, as a text'} (found {value!r})"
+            raise UsageError(msg)
+    if (verdict := table["verdict"]) not in VERDICTS:
+        msg = f"{source}: unknown verdict {verdict!r}: {nearest(verdict, VERDICTS)}"
+        raise UsageError(msg)
+
+
+_READ: dict[str, Callable[[str], ValuePattern]] = {"path": path_pattern, "url": address_pattern}
+
+
+def _arguments(more: Mapping[str, Any], source: str) -> list[tuple[str, str, Any]]:
+    """Name, kind and pattern of each argument in `args`; the kind is named by a table of one key."""
+    found: list[tuple[str, str, Any]] = []
+    for name, wanted in more.items():
+        if not isinstance(wanted, Mapping):
+            found.append((name, "", wanted))
+            continue
+        if len(wanted) != 1 or next(iter(wanted)) not in _KINDS:
+            kind = str(next(iter(wanted), ""))
+            msg = f"{source}: key 'args.{name}': write one of {', '.join(_KINDS)} with a pattern: {nearest(kind, _KINDS)}"
+            raise UsageError(msg)
+        kind = next(iter(wanted))
+        found.append((name, kind, wanted[kind]))
+    return found
+
+
+def _texts(where: str, wanted: object) -> list[str]:
+    texts = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        msg = f"{where} must be a pattern, or a list of some (found {wanted!r})"
+        raise UsageError(msg)
+    return [str(text).strip() for text in texts]
+
+
+def _plain(where: str, wanted: object) -> list[str | float | bool]:
+    several = wanted if isinstance(wanted, list | tuple) else [wanted]
+    if not several or not all(isinstance(one, str | int | float) for one in several):
+        msg = f"{where} must be a text, a number, true or false, or a list of some (found {wanted!r})"
+        raise UsageError(msg)
+    return list(several)
+
+
+def _tried(where: str, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except ValueError as error:
+        msg = f"{where}: {error}"
+        raise UsageError(msg) from error
+
+
+def _refuse_hopeless(source: str, patterns: Iterable[CommandPattern]) -> None:
+    for pattern in patterns:
+        if pattern.words[0] in _NEVER_ALLOWED:
+            msg = f"{source}: key 'command': {pattern.words[0]} can do anything or changes what other commands do: no rule can allow it"
+            raise UsageError(msg)

@@ -1,0 +1,132 @@
+"""All rules that hold for a run, and the one verdict that they give on a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match
+from kestrel_lab.permissions.policy import Ruling
+from kestrel_lab.permissions.rule import Rule, read_rules, read_rules_file
+from kestrel_lab.shell_syntax.parser import read_line
+from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.text import table_text
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Rulebook:
+    """Rules from several places. Deny wins over ask, ask over allow; neither the order nor the place of a rule matters.
+
+    So nothing that is added, for a run or in another file, lifts what is forbidden anywhere.
+    """
+
+    rules: tuple[Rule, ...] = ()
+
+    def __add__(self, other: Rulebook) -> Rulebook:
+        return Rulebook((*self.rules, *other.rules))
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def within(self, root: Path) -> Callable[[Call], Ruling | None]:
+        """The rulings on calls of a run that works in `root`."""
+        return lambda call: self.ruling(call, str(root))
+
+    def ruling(self, call: Call, root: str) -> Ruling | None:
+        """The verdict on a call and who gives it; `None` where no rule does, so that its danger decides.
+
+        A call that may be what a rule forbids, which only running it would tell, is asked about. A command that no
+        sandbox would hold in is allowed by no rule.
+        """
+        mine = [rule for rule in self.rules if rule.names(call.target)]
+        found = [(rule, rule.concerns(call, root)) for rule in mine if rule.verdict != "allow"]
+        for rule, match in found:
+            if rule.verdict == "deny" and match is Match.YES:
+                return Ruling("deny", rule.source, rule.why)
+        for rule, match in found:
+            if rule.verdict == "ask" and match is Match.YES:
+                return Ruling("ask", rule.source, rule.why)
+        for rule, match in found:
+            if match is Match.MAYBE:
+                return Ruling(
+                    "ask", rule.source, f"part of this call cannot be told before it runs, and it may be what the rule is about: {rule.why}"
+                )
+        return (
+            None if call.unheld else _allowed([rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call)
+        )
+
+    def unclear(self, call: Call) -> str:
+        """Why no rule of its tool can allow a command line, for whoever asks; empty where that is not the cause."""
+        allowing = [rule for rule in self.rules if rule.names(call.target) and rule.verdict == "allow"]
+        for name in sorted({name for rule in allowing for name in rule.commands}):
+            if not isinstance(text := call.args.get(name), str):
+                continue
+            line, patterns = read_line(text), [pattern for rule in allowing for pattern in rule.commands.get(name, ())]
+            if line.unclear:
+                return line.unclear
+            for command in line.commands:
+                if not any(pattern.allows(command) for pattern in patterns):
+                    return next((_not_covered(one, word) for one in patterns if (word := one.refused(command))), "")
+        return ""
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row of texts per rule, the strongest verdicts first."""
+        rows = sorted(self.rules, key=lambda rule: ("deny", "ask", "allow").index(rule.verdict))
+        return ("verdict", "calls", "from", "reason"), [
+            (rule.verdict, str(rule).partition(" ")[2], rule.source, rule.reason) for rule in rows
+        ]
+
+    def __repr__(self) -> str:
+        if not self.rules:
+            return "no rules: the danger of a call decides. Write some as [[rules]] in kestrel.toml"
+        return table_text(*self.table())
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table())
+
+
+def _not_covered(pattern: CommandPattern, word: str) -> str:
+    return f"`{pattern.text}` does not cover {word}, because ... stands only for options that write and run nothing: write others into the rule"
+
+
+def _allowed(rules: list[Rule], call: Call) -> Ruling | None:
+    """By one rule alone, or a command line by several, each of which allows some of its commands."""
+    for rule in rules:
+        if not rule.commands:
+            return Ruling("allow", rule.source, rule.why)
+    for name in sorted({name for rule in rules for name in rule.commands}):
+        text = call.args.get(name)
+        fitting = [rule for rule in rules if set(rule.commands) == {name}]
+        line = read_line(text) if isinstance(text, str) else None
+        if line is None or line.unclear or not line.commands:
+            continue
+        used: dict[str, Rule] = {}
+        for command in line.commands:
+            by = next((rule for rule in fitting if any(pattern.allows(command) for pattern in rule.commands[name])), None)
+            if by is None:
+                break
+            used[by.source] = by
+        else:
+            return Ruling("allow", ", ".join(used), "; ".join(rule.why for rule in used.values()))
+    return None
+
+
+GivenRules = str | Path | Rulebook | Iterable[Mapping[str, Any]] | None
+"""A file of rules, tables as in such a file, or rules that were read before."""
+
+
+def rulebook(given: GivenRules, source: str = "the rules given") -> Rulebook:
+    """Rules from whatever a caller gives: see `GivenRules`; raises `UsageError` that names file, rule and key."""
+    if given is None:
+        return Rulebook()
+    if isinstance(given, Rulebook):
+        return given
+    if isinstance(given, str | Path):
+        return Rulebook(read_rules_file(Path(given)))
+    return Rulebook(read_rules(list(given), source))

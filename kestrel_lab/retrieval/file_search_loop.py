@@ -1,0 +1,155 @@
+"""The file-search loop: propose queries, search, put together what is found, and stop when there is nothing more to learn."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.language.code_tokens import spoken
+from kestrel_lab.retrieval.cascade import Cascade
+from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
+from kestrel_lab.retrieval.mentions import named_code
+from kestrel_lab.retrieval.query import ask
+from kestrel_lab.retrieval.search import Search
+
+MOST_ROUNDS = 6
+_LATER = 0.6
+"""What a find by a later query counts beside one by the goal itself."""
+_MOST_QUERIES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeyFile:
+    """A file that matters for a goal, and why."""
+
+    path: str
+    why: str
+    place: str
+    """Where to begin reading: `path:first-last`."""
+    score: float
+    queries: tuple[str, ...]
+    """Which queries found it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResourceMap:
+    """What a folder holds for a goal."""
+
+    goal: str
+    key_files: tuple[KeyFile, ...] = ()
+    """The most useful first."""
+    clusters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The key files by the folders they are in."""
+    gaps: tuple[str, ...] = ()
+    """Words of the goal that no key file has."""
+    coverage: float = 0.0
+    """Share of the goal that the key files cover, from 0 to 1."""
+    stopped: str = ""
+    """`saturation`: a round found nothing new; `confidence`: enough is covered; `limit`: no more rounds."""
+    rounds: int = 0
+    queries: tuple[str, ...] = ()
+    retrievals: tuple[Retrieval, ...] = ()
+    """Every search that was made, with its steps."""
+
+    def __repr__(self) -> str:
+        if not self.key_files:
+            return nothing(self.gaps)
+        lines = [f"{one.place}  {one.why}" for one in self.key_files]
+        missing = f"; {lacking(self.gaps)}" if self.gaps else ""
+        end = f"coverage {self.coverage:.0%} after {self.rounds} round{'s' * (self.rounds > 1)} ({self.stopped}){missing}"
+        return "\n".join([*lines, end])
+
+
+Propose = Callable[[ResourceMap], Awaitable[Sequence[str]]]
+"""Proposes queries, given what is found so far; none of them if it has none."""
+
+
+async def propose_by_rule(found: ResourceMap) -> Sequence[str]:
+    """Queries without a model: the goal, the names in it, what is missing, and the names of what was found."""
+    if not found.rounds:
+        named = named_code(found.goal)
+        return [found.goal, *([" ".join(named)] if named and len(found.goal.split()) > len(named) else [])]
+    names = [name for one in found.key_files[:3] for name in named_code(one.why)]
+    head = " ".join(spoken(ask(found.goal).head)[:4])
+    return [query for query in (" ".join(found.gaps[:8]), " ".join([head, *dict.fromkeys(names)][:8]) if names else "") if query]
+
+
+async def find_files(
+    cascade: Cascade,
+    search: Search,
+    goal: str,
+    *,
+    propose: Propose = propose_by_rule,
+    rounds: int = 4,
+    top_k: int = 8,
+    enough: float = 0.95,
+) -> ResourceMap:
+    """Find the files that matter for `goal`, round by round; raises `UsageError` for bounds that are none, or a goal without a word.
+
+    The first round asks for the goal itself, whatever is proposed; a query is never asked twice. Without a model in
+    `propose` the same folder gives the same answer.
+    """
+    if not 1 <= rounds <= MOST_ROUNDS or top_k < 1 or not 0 < enough <= 1:
+        msg = f"rounds must be from 1 to {MOST_ROUNDS}, top_k at least 1, enough above 0 up to 1, not {rounds}, {top_k} and {enough}"
+        raise UsageError(msg)
+    found = ResourceMap(goal=goal)
+    held: dict[str, dict[str, tuple[float, Hit]]] = defaultdict(dict)
+    for number in range(1, rounds + 1):
+        proposed = [goal, *await propose(found)] if number == 1 else await propose(found)
+        queries = [query for query in dict.fromkeys(query.strip() for query in proposed) if spoken(query) and query not in found.queries]
+        made = []
+        for query in queries[:_MOST_QUERIES]:
+            retriever = cascade if query == goal else search
+            answer = await asyncio.to_thread(retriever, query, top_k)
+            made.append(answer)
+            top = max((hit.score for hit in answer.hits), default=0.0) or 1.0
+            for hit in answer.hits:
+                held[hit.path][query] = (hit.score / top * (1.0 if query == goal else _LATER), hit)
+        before = {one.path for one in found.key_files}
+        found = await asyncio.to_thread(_mapped, cascade, found, held, [*found.queries, *queries[:_MOST_QUERIES]], made, top_k, number)
+        if found.coverage >= enough:
+            return _ended(found, "confidence")
+        if number > 1 and not {one.path for one in found.key_files} - before:
+            return _ended(found, "saturation")
+    return _ended(found, "limit")
+
+
+def _mapped(
+    cascade: Cascade,
+    before: ResourceMap,
+    held: Mapping[str, Mapping[str, tuple[float, Hit]]],
+    queries: Sequence[str],
+    made: Sequence[Retrieval],
+    top_k: int,
+    number: int,
+) -> ResourceMap:
+    files = [_key_file(path, finds) for path, finds in held.items()]
+    best = tuple(sorted(files, key=lambda one: (-one.score, one.path))[:top_k])
+    coverage = cascade.coverage(before.goal, [one.path for one in best])
+    clusters: dict[str, list[str]] = defaultdict(list)
+    for one in best:
+        clusters[posixpath.dirname(one.path) or "."].append(one.path)
+    return ResourceMap(
+        goal=before.goal,
+        key_files=best,
+        clusters={folder: tuple(paths) for folder, paths in clusters.items()},
+        gaps=coverage.gaps,
+        coverage=round(coverage.both, 3),
+        rounds=number,
+        queries=tuple(queries),
+        retrievals=(*before.retrievals, *made),
+    )
+
+
+def _key_file(path: str, finds: Mapping[str, tuple[float, Hit]]) -> KeyFile:
+    """A file by its best find; each further query that found it adds a tenth."""
+    score, hit = max(finds.values(), key=lambda one: one[0])
+    return KeyFile(path=path, why=hit.why, place=hit.place, score=round(score + 0.1 * (len(finds) - 1), 4), queries=tuple(finds))
+
+
+def _ended(found: ResourceMap, stopped: str) -> ResourceMap:
+    return replace(found, stopped=stopped)

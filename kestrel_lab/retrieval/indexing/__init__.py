@@ -1,0 +1,1 @@
+"""The index of a folder: which files, their chunks, definitions, imports and history."""

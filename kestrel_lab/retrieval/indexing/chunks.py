@@ -1,0 +1,227 @@
+"""A file cut into the parts that people speak of: functions, classes and methods; sections; cells; else runs of lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.retrieval.indexing.definitions import body_of, is_function, names_of
+from kestrel_lab.retrieval.indexing.languages import GRAMMARS, HOLDERS, UNCUT, Grammar, language_of, parse
+
+_MOST_LINES = 120
+"""Of one chunk; what is longer is cut."""
+_SECTION_LINES = 40
+_DEPTH = 40
+"""Of nested definitions that are looked into."""
+_CPP_HEADER = re.compile(r"^\s*(?:class\s+\w[^;{]*\{|namespace\b[^;{]*\{|template\s*<|(?:public|private|protected)\s*:)", re.MULTILINE)
+_HEADING = re.compile(r"^(#{1,6}\s+\S.*|={1,3}\s+\S.*)$")
+_UNDERLINE = re.compile(r"^([=\-~^\"'`#*+.:_])\1{2,}\s*$")
+_LINK = re.compile(
+    r"\[[^\]\n]*\]\(\s*<?([^)\s>#]+)[^)\n]*\)|:doc:`(?:[^`<]*<)?([^`>]+)>?`|^\s*\.\. (?:literal)?include::\s*(\S+)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Lines `first` to `last` of a file, counted from 1; `name` says what they define or are about."""
+
+    first: int
+    last: int
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """Something that a file defines, under its own name and under its full one within the file."""
+
+    name: str
+    qualified: str
+    kind: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Another file or module that a file names: `import` or `link`."""
+
+    kind: str
+    target: str
+    names: str
+    """What is imported from it, with spaces between."""
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parsed:
+    """What is known of a file from its text. Every line is in exactly one chunk."""
+
+    language: str
+    title: str
+    chunks: tuple[Chunk, ...]
+    symbols: tuple[Symbol, ...] = ()
+    edges: tuple[Edge, ...] = ()
+
+
+def cut(path: str, text: str) -> Parsed:
+    """Cut the text of the file `path`; never fails, whatever the text is."""
+    language = language_of(path)
+    if path.endswith(".h") and _CPP_HEADER.search(text):
+        language = "c++"
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    if language in GRAMMARS:
+        return _code(language, text, lines)
+    if language == "notebook" and (found := _notebook(text, lines)) is not None:
+        return found
+    if language == "prose":
+        return _prose(text, lines)
+    return Parsed(language=language, title="", chunks=tuple(_windows(1, len(lines), "lines", "")))
+
+
+def _windows(first: int, last: int, kind: str, name: str, most: int = _MOST_LINES) -> Iterator[Chunk]:
+    for start in range(first, last + 1, most):
+        yield Chunk(start, min(start + most - 1, last), kind, name)
+
+
+def _code(language: str, text: str, lines: list[str]) -> Parsed:
+    grammar = GRAMMARS[language]
+    content = text.encode("utf-8", "surrogatepass")
+    root = parse(language, content).root_node
+    symbols = list(_symbols(root, grammar, content))
+    spans = [(each.first, min(each.last, len(lines)), each) for each in symbols if each.kind not in UNCUT]
+    owner: list[Symbol | None] = [None] * (len(lines) + 2)
+    for first, last, symbol in spans:  # inner ones come behind outer ones and take their lines
+        owner[first : last + 1] = [symbol] * (last + 1 - first)
+    chunks: list[Chunk] = []
+    start = 1
+    for number in range(2, len(lines) + 2):
+        if number > len(lines) or owner[number] is not owner[start]:
+            held = owner[start]
+            kind, name = ("code", "") if held is None else (held.kind, held.qualified)
+            if chunks and held is None and not any(line.strip() for line in lines[start - 1 : number - 1]):
+                chunks[-1] = replace(chunks[-1], last=number - 1)  # empty lines belong to what is above them
+            else:
+                chunks += _windows(start, number - 1, kind, name)
+            start = number
+    return Parsed(
+        language=language,
+        title=_title(text, language),
+        chunks=tuple(chunks),
+        symbols=tuple(symbols),
+        edges=tuple(_imports(grammar, text)),
+    )
+
+
+def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
+    todo: list[tuple[Any, Any, str, int]] = [(child, child, "", 0) for child in reversed(root.children)]
+    spaces = {""}  # full names of what holds functions rather than methods
+    while todo:
+        node, whole, outer, depth = todo.pop()
+        kind = grammar.definitions.get(node.type)
+        if kind is None:
+            if node.type in grammar.within and depth < _DEPTH:
+                around = node if node.type in {"decorated_definition", "export_statement", "template_declaration"} else None
+                todo += [(child, around or child, outer, depth + 1) for child in reversed(node.children)]
+            continue
+        qualified = outer
+        for name in names_of(node, content):
+            qualified = f"{outer}.{name}" if outer else name
+            shown = "function" if kind == "constant" and is_function(node) else kind
+            shown = "method" if kind == "function" and outer not in spaces else shown
+            spaces |= {qualified} if kind == "namespace" else set()
+            yield Symbol(qualified.rsplit(".", 1)[-1], qualified, shown, whole.start_point[0] + 1, _last(whole))
+        if kind in HOLDERS and depth < _DEPTH and qualified != outer and (body := body_of(node)) is not None:
+            todo += [(child, child, qualified, depth + 1) for child in reversed(body.children)]
+        elif node.type == "type_definition":  # the structure of a `typedef struct node {…} node_t` has a name as well
+            todo += [(child, child, outer, depth + 1) for child in reversed(node.children)]
+
+
+def _last(node: Any) -> int:
+    row, column = node.end_point
+    return int(row) + (1 if column else 0) or 1
+
+
+def _title(text: str, language: str) -> str:
+    """The first sentence of a module's docstring or of the comment at its head."""
+    head = text[:4_000]
+    found = re.match(r'(?:\s*#[^\n]*\n)*\s*[rRuUbB]{0,2}("""|\'\'\'|"|\')(.*?)\1', head, re.DOTALL) if language == "python" else None
+    if found:
+        return _paragraph(found[2])
+    comment = re.match(r"\s*(?:/\*+(.*?)\*/|((?:\s*//[^\n]*\n)+))", head, re.DOTALL)
+    return _paragraph(re.sub(r"^[\s*/!]+", "", comment[1] or comment[2], flags=re.MULTILINE)) if comment and language != "python" else ""
+
+
+def _paragraph(text: str) -> str:
+    filled = [line.strip(" =~-*#\t") for line in text.strip().split("\n\n")[0].splitlines()]
+    return one_line(" ".join(line for line in filled if line), 200)
+
+
+def _imports(grammar: Grammar, text: str) -> Iterator[Edge]:
+    line, seen = 1, 0
+    for match in grammar.imports.finditer(text):
+        line, seen = line + text.count("\n", seen, match.start()), match.start()
+        groups = [group for group in match.groups() if group]
+        if grammar is not GRAMMARS["python"]:
+            yield from (Edge("import", group, "", line) for group in groups)
+        elif match[1]:
+            names = re.findall(r"(\w+|\*)(?:\s+as\s+\w+)?", re.sub(r"#[^\n]*", "", match[2]))
+            yield Edge("import", match[1], " ".join(names), line)
+        else:
+            for name in match[3].split(","):
+                if module := name.split(" as ")[0].strip():
+                    yield Edge("import", module, "", line)
+
+
+def _prose(text: str, lines: list[str]) -> Parsed:
+    heads: list[tuple[int, str]] = []
+    fenced = False
+    for at, line in enumerate(lines):
+        fenced ^= line.lstrip().startswith("```")
+        if fenced:
+            continue
+        if _HEADING.match(line):
+            heads.append((at + 1, line.strip("#= ").strip()))
+        elif at and _UNDERLINE.match(line) and lines[at - 1].strip() and len(line.rstrip()) >= len(lines[at - 1].rstrip()) // 2:
+            heads.append((at, lines[at - 1].strip()))
+    title = heads[0][1] if heads else next((line.strip() for line in lines if line.strip()), "")
+    starts = ([] if heads and heads[0][0] == 1 else [(1, "")]) + heads
+    chunks: list[Chunk] = []
+    for (first, name), (after, _) in zip(starts, [*starts[1:], (len(lines) + 1, "")], strict=True):
+        chunks += _paragraphs(first, after - 1, name, lines)
+    links = [Edge("link", next(group for group in match.groups() if group), "", 0) for match in _LINK.finditer(text)]
+    return Parsed(language="prose", title=one_line(title, 200), chunks=tuple(chunks), edges=tuple(links))
+
+
+def _paragraphs(first: int, last: int, name: str, lines: list[str]) -> Iterator[Chunk]:
+    """A section, cut at empty lines where it is long."""
+    start = first
+    while start <= last:
+        end = min(start + _SECTION_LINES - 1, last)
+        if end < last:
+            end = next((number for number in range(end, start + _SECTION_LINES // 2, -1) if not lines[number - 1].strip()), end)
+        yield Chunk(start, end, "section", one_line(name, 120))
+        start = end + 1
+
+
+def _notebook(text: str, lines: list[str]) -> Parsed | None:
+    """Cells as chunks, where the file is written as Jupyter writes it; `None` for a file that is no notebook."""
+    try:
+        cells = json.loads(text)["cells"]
+        kinds = [str(cell["cell_type"]) for cell in cells]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    starts = [number for number, line in enumerate(lines, 1) if re.match(r'\s*"cell_type":', line)]
+    if len(starts) != len(kinds) or not starts:
+        return Parsed(language="notebook", title="", chunks=tuple(_windows(1, len(lines), "lines", "")))
+    chunks = [Chunk(1, starts[0] - 1, "lines", "")] if starts[0] > 1 else []
+    for number, (first, after) in enumerate(zip(starts, [*starts[1:], len(lines) + 1], strict=True), 1):
+        chunks += _windows(first, after - 1, "cell", f"cell {number}, {kinds[number - 1]}")
+    title = next((line.strip('", \\n#') for line in lines if re.match(r'\s*"#+ ', line)), "")
+    return Parsed(language="notebook", title=one_line(title.strip(), 200), chunks=tuple(chunks))

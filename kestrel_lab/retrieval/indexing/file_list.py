@@ -1,0 +1,177 @@
+"""Which files of a folder there are, and which of them are left out of the index and why."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import decode_marked
+from kestrel_lab.host.git import run_git
+from kestrel_lab.host.programs import beside_python
+
+MOST_BYTES = 1_000_000
+SKIPPED_FOLDERS = (
+    ".git",
+    ".hg",
+    ".svn",
+    ".kestrel",
+    "node_modules",
+    "__pycache__",
+    ".venv",
+    ".tox",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".ipynb_checkpoints",
+)
+_SECRET = (
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", ".git-credentials"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.asc", "*.ppk"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "credentials", "credentials.json", "secrets.*", "*.tfstate", "*.tfvars"),
+)
+_STAGED = re.compile(r"(\d{6}) [0-9a-f]{40,64} \d\t(.*)", re.DOTALL)
+"""A file as git says what it has of it: mode, hash, stage, path."""
+_SUBMODULE = "160000"
+_NO_SECRET = (".env.example", ".env.sample", ".env.template", "*.pub")
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What of a file changes when its content does."""
+
+    mtime: int
+    ctime: int
+    size: int
+    inode: int
+
+
+def files_of(folder: Path) -> list[str]:
+    """Paths of the files below `folder`, relative and with `/`: what git has or would take, else what `rg` would search.
+
+    Raises `UsageError` when there is no such folder.
+    """
+    return [path for path in _listed(folder) if _is_utf8(path)]
+
+
+def unnameable(folder: Path) -> list[str]:
+    """Those whose names are not UTF-8, which cannot be kept as text: they are in no index. Odd bytes are written in hexadecimal."""
+    return [path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for path in _listed(folder) if not _is_utf8(path)]
+
+
+def _listed(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        msg = f"{folder} is no folder: name one that exists"
+        raise UsageError(msg)
+    found = _by_git(folder)
+    listed = _by_rg(folder) if found is None else found
+    return sorted({path for path in listed if path and not _skipped_folder(path)})
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _skipped_folder(path: str) -> bool:
+    return any(part in SKIPPED_FOLDERS for part in path.split("/")[:-1])
+
+
+def _by_git(folder: Path) -> list[str] | None:
+    """What git lists, also in a folder within a repository; `None` where there is none or the whole folder is ignored.
+
+    Of repositories within it, submodules or not, git tells only that they are there: what each holds is asked of itself.
+    """
+    if not any((place / ".git").exists() for place in (folder, *folder.parents)):
+        return None
+    done = run_git(folder, "ls-files", "-z", "--stage", "--cached", "--others", "--exclude-standard")
+    if done.returncode != 0:
+        return None
+    found: list[str] = []
+    for line in _paths(done.stdout):
+        staged = _STAGED.match(line)
+        path = staged[2] if staged else line
+        inner = path.rstrip("/")
+        if (path.endswith("/") or (staged and staged[1] == _SUBMODULE)) and (folder / inner / ".git").exists():
+            found += [f"{inner}/{each}" for each in _by_git(folder / inner) or ()]
+        else:
+            found.append(path)
+    return found or None
+
+
+def _by_rg(folder: Path) -> list[str]:
+    program = rg(folder)
+    flags = ["--hidden", "--no-follow", "--no-require-git", "--no-config", "--no-ignore-global", "--no-ignore-parent", "--no-messages"]
+    done = subprocess.run([program, "--files", "--null", *flags], cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return [path.removeprefix("./") for path in _paths(done.stdout)]
+
+
+def rg(folder: Path) -> str:
+    """The program `rg`, beside this Python or on the PATH, for a search in `folder`; raises `UsageError` that says how to install it."""
+    if found := beside_python("rg", outside=[folder]):
+        return found
+    msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
+    raise UsageError(msg)
+
+
+def _paths(listed: bytes) -> list[str]:
+    return [name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0") if name]
+
+
+def stamp(folder: Path, path: str) -> Stamp | str:
+    """How a file stands, or why it is no file to be read."""
+    try:
+        found = os.lstat(os.path.join(folder, path))
+    except OSError:
+        return "gone"
+    if (found.st_mode & 0o170000) == 0o120000:
+        return "a symbolic link, which is not followed"
+    if (found.st_mode & 0o170000) != 0o100000:
+        return "not a regular file"
+    return Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+def left_out(path: str, size: int) -> str:
+    """Why a file is not read, by its name and size alone; empty if it is."""
+    if is_secret(path):
+        return "its name says that it holds secrets"
+    if size > MOST_BYTES:
+        return f"larger than {MOST_BYTES:,} bytes ({size:,})"
+    return ""
+
+
+def is_secret(path: str) -> bool:
+    """Whether the name of a file says that it holds keys or passwords."""
+    name = path.rsplit("/", 1)[-1].lower()
+    return any(fnmatch.fnmatch(name, each) for each in _SECRET) and not any(fnmatch.fnmatch(name, each) for each in _NO_SECRET)
+
+
+def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:
+    """The text of a file and its bytes, or why it cannot be read as text."""
+    try:
+        fd = os.open(os.path.join(folder, path), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(fd, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    if len(content) > MOST_BYTES:
+        return f"larger than {MOST_BYTES:,} bytes"
+    if (marked := decode_marked(content)) is not None:
+        return marked.text, content
+    if b"\0" in content:
+        return "binary"
+    text = content.decode("utf-8", "replace")
+    if text.count("\ufffd") > max(8, len(text) // 50):
+        try:
+            text = content.decode("latin-1")
+        except UnicodeDecodeError:
+            return "binary"
+        if sum(ord(sign) < 32 and sign not in "\t\n\r\f" for sign in text) > len(text) // 50:
+            return "binary"
+    return text, content

@@ -1,0 +1,307 @@
+"""The index of a folder: built once, in the background if wished, and brought up to date whenever it is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.retrieval.indexing import git_history as history
+from kestrel_lab.retrieval.indexing.chunks import cut
+from kestrel_lab.retrieval.indexing.file_list import Stamp, files_of, left_out, read_text, stamp
+from kestrel_lab.retrieval.indexing.table import OLD, UNUSABLE, Writing, connect, known, put, remove, touch
+
+T = TypeVar("T")
+_BATCH = 40
+"""Files per transaction: what a killed build loses at most."""
+_SETTLED_NS = 50_000_000
+"""A file that changed so shortly before it was read may change again without its times showing it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refreshed:
+    """What bringing an index up to date came to."""
+
+    files: int
+    changed: int = 0
+    """Files that were read anew, new ones among them."""
+    removed: int = 0
+    seconds: float = 0.0
+    note: str = ""
+    """What a person should know: that the index was damaged and is new."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Building:
+    """How far a build is."""
+
+    done: int = 0
+    total: int = 0
+    finished: bool = False
+    note: str = ""
+    """What a person should know of it."""
+    error: Exception | None = None
+    """Why it could not be done."""
+
+
+class _Build(threading.Thread):
+    """Brings an index up to date; `ended` says how that went, once it has."""
+
+    def __init__(self, work: Callable[[Reporter | None], Building], reporter: Reporter | None) -> None:
+        super().__init__(name="kestrel-index", daemon=True)
+        self._work, self._reporter = work, reporter
+        self.ended: Building | None = None
+
+    def run(self) -> None:
+        self.ended = self._work(self._reporter)
+
+
+class CodeIndex:
+    """The index of the files below one folder, in a database of its own. Processes and threads may share it."""
+
+    def __init__(self, workspace: str | Path, home: str | Path = ".kestrel") -> None:
+        """Prepare; nothing is read or written. The database is made under `home` when it is first needed."""
+        self.workspace = Path(workspace).resolve()
+        name = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:20]
+        self.path = Path(home).resolve() / "index" / f"{name}.db"
+        self.building = Building()
+        self._held = threading.local()
+        self._thread: _Build | None = None
+        self._starting = threading.Lock()
+        self._stop = threading.Event()
+        self._note = ""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a database of it, complete or not."""
+        return self.path.is_file()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file that there was at the last refresh, of whichever process, is in it."""
+        return self.exists and self.rows("SELECT value FROM facts WHERE name = 'complete'") == [("1",)]
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        """A connection whose reads all see one state of the index."""
+        connection = self._connection()
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """What `work` makes of one state of the index; a damaged index is made anew first, and `work` done again."""
+        try:
+            with self.reading() as connection:
+                return work(connection)
+        except UNUSABLE as error:
+            self._discard(_anew(error))
+        self.refresh()
+        with self.reading() as connection:
+            return work(connection)
+
+    def rows(self, sql: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return list(self._connection().execute(sql, tuple(bindings)))
+
+    def refresh(self, reporter: Reporter | None = None) -> Refreshed:
+        """Bring the index up to date with the folder, and return what had changed.
+
+        A folder that has not changed costs listing its files and asking how each stands. A build that was killed goes on
+        where it was. A damaged index is thrown away and built again, which the note says. Raises `UsageError` without
+        the folder, `StoreError` where no index can be written.
+        """
+        began = time.perf_counter()
+        for attempt in (1, 2):
+            try:
+                found = self._refresh(reporter, began)
+                self._note = ""
+            except UNUSABLE as error:
+                if attempt == 2:
+                    msg = f"the index {self.path} is damaged again after it was made anew ({error}): is the disk in order?"
+                    raise StoreError(msg) from error
+                self._discard(_anew(error))
+            except apsw.BusyError as error:
+                msg = f"another process has been writing to the index {self.path} for long: try again when it is done"
+                raise StoreError(msg) from error
+            except apsw.FullError as error:
+                msg = f"no room on the disk for the index {self.path}: free some space"
+                raise StoreError(msg) from error
+            else:
+                return found
+        raise AssertionError
+
+    def start(self, reporter: Reporter | None = None) -> _Build:
+        """Begin `refresh` in a thread, if none is at it, and return that at once; `building` says how far it is. What is indexed so far can be searched."""
+        with self._starting:
+            if self._thread is not None and self._thread.is_alive():
+                return self._thread
+            self._stop.clear()
+            self.building = Building()
+            thread = _Build(self._work, reporter)
+            thread.start()
+            self._thread = thread
+            return thread
+
+    def up_to_date(self, patience_s: float, reporter: Reporter | None = None) -> str:
+        """Bring the index up to date, in the background where that takes longer; returns what a searcher should know, or nothing.
+
+        Raises what `refresh` raises, where that happens in time.
+        """
+        until = time.monotonic() + patience_s
+        with self._starting:
+            before = self._thread
+        if before is not None:  # it may have listed the files before the edit that matters here
+            before.join(patience_s)
+        thread = self.start(reporter)
+        thread.join(max(0.0, until - time.monotonic()))
+        now = thread.ended or self.building
+        if now.error is not None:
+            raise now.error
+        if not now.finished:
+            return f"the index is still being built, {now.done:,} of {now.total:,} files are done: other files are not found yet"
+        return now.note
+
+    def wait(self, seconds: float | None = None) -> Building:
+        """Wait for the thread, at most so long, and return how far it is."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self.building
+
+    def forget(self) -> None:
+        """Throw the index away; the next refresh makes it anew."""
+        self._stop.set()
+        self.wait()
+        self._discard("")
+        self._stop.clear()
+
+    def close(self) -> None:
+        """Stop a build after the files it is reading, and close this thread's connection."""
+        self._stop.set()
+        self.wait()
+        self._let_go()
+
+    def _work(self, reporter: Reporter | None) -> Building:
+        try:
+            note = self.refresh(reporter).note
+            self.building = replace(self.building, finished=not self._stop.is_set(), note=note)
+        except Exception as error:  # noqa: BLE001  # the end of a thread: whoever waits for it is told
+            self.building = Building(error=error)
+        finally:
+            self._let_go()
+        return self.building
+
+    def _refresh(self, reporter: Reporter | None, began: float) -> Refreshed:
+        connection = self._connection()
+        looked = time.time_ns()
+        listed = {path: stamp(self.workspace, path) for path in files_of(self.workspace)}
+        before = known(connection)
+        present = {path: found for path, found in listed.items() if found != "gone"}
+        gone = [path for path in before if path not in present]
+        if gone:
+            with Writing(connection):
+                remove(connection, gone)
+        todo = [(path, found) for path, found in present.items() if not _same(before.get(path), found)]
+        self.building = Building(total=len(todo))
+        changed = 0
+        for start in range(0, len(todo), _BATCH):
+            if self._stop.is_set():
+                break
+            changed += self._take(connection, todo[start : start + _BATCH], before, looked)
+            done = min(start + _BATCH, len(todo))
+            self.building = Building(done=done, total=len(todo))
+            if reporter is not None:
+                reporter(done, len(todo), todo[done - 1][0])
+        self._remember(connection, complete=not self._stop.is_set())
+        seconds = time.perf_counter() - began
+        return Refreshed(files=len(present), changed=changed, removed=len(gone), seconds=seconds, note=self._note)
+
+    def _remember(self, connection: apsw.Connection, *, complete: bool) -> None:
+        """Take in what was committed since, and whether the files are all here."""
+        head = history.head_of(self.workspace)
+        if complete and not list(connection.execute("SELECT 1 FROM facts WHERE name = 'complete'")):
+            connection.execute("INSERT OR REPLACE INTO facts VALUES ('complete', '1')")
+        if list(connection.execute("SELECT value FROM facts WHERE name = 'head'")) != [(head,)]:
+            with Writing(connection):
+                history.update(connection, self.workspace, head)
+
+    def _take(self, connection: apsw.Connection, batch: Sequence[tuple[str, Stamp | str]], before: dict[str, Any], looked: int) -> int:
+        """Read some files and write what is in them, all at once; returns how many were other than the index had them."""
+        changed = 0
+        read = []
+        for path, found in batch:
+            place = found if isinstance(found, Stamp) else Stamp(0, 0, 0, 0)
+            why = found if isinstance(found, str) else left_out(path, found.size)
+            text = why or read_text(self.workspace, path)
+            if isinstance(text, str):
+                read.append((path, place, b"", text, ""))
+                continue
+            content = hashlib.sha256(text[1]).digest()
+            held = before.get(path)
+            same = held is not None and held[3] == content and not held[4]
+            read.append((path, place, content, None if same else cut(path, text[0]), text[0]))  # type: ignore[arg-type]
+        with Writing(connection):
+            for path, place, content, parsed, text in read:
+                # Another process may have written the file meanwhile, from the same bytes: then there is nothing to do.
+                row = connection.execute("SELECT hash, skipped FROM files WHERE path = ?", (path,)).fetchone()
+                if row is not None and row[0] == content and row[1] == (parsed if isinstance(parsed, str) else ""):
+                    touch(connection, path, place, looked)
+                else:
+                    put(connection, path, place, looked, content, cut(path, text) if parsed is None else parsed, text)
+                    changed += 1
+        return changed
+
+    def _connection(self) -> apsw.Connection:
+        """This thread's connection, to the database that is there now."""
+        held: tuple[apsw.Connection, int] | None = getattr(self._held, "one", None)
+        with suppress(OSError):
+            if held is not None and self.path.stat().st_ino == held[1]:
+                return held[0]
+        self._let_go()
+        try:
+            connection = connect(self.path)
+        except UNUSABLE as error:
+            self._discard(_anew(error))
+            connection = connect(self.path)
+        self._held.one = (connection, self.path.stat().st_ino)
+        return connection
+
+    def _let_go(self) -> None:
+        held = getattr(self._held, "one", None)
+        self._held.one = None
+        if held is not None:
+            held[0].close()
+
+    def _discard(self, note: str) -> None:
+        self._let_go()
+        self._note = note
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{self.path}{ending}").unlink(missing_ok=True)
+
+
+def _anew(error: Exception) -> str:
+    """What a person should know of an index that could not be used."""
+    return f"{error} was built anew" if str(error) == OLD else f"the index was damaged ({error}) and was built anew"
+
+
+def _same(before: tuple[int, Stamp, int, bytes, str] | None, now: Stamp | str) -> bool:
+    """Whether a file is as it was when it was read. One that was changed just before it was read is looked at again."""
+    if before is None:
+        return False
+    _, held, looked, _, skipped = before
+    if isinstance(now, str):
+        return skipped == now
+    return held == now and max(now.mtime, now.ctime) < looked - _SETTLED_NS

@@ -1,0 +1,98 @@
+"""The steps of a retrieval as events of a run, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kestrel_lab.core.events.union import RetrievalStep
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
+
+_QUESTION_CHARS = 2_000
+
+
+def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
+    """One event per step; the last one says what came of all, without the text of the hits, which the files have."""
+    events = [
+        RetrievalStep(
+            step="",
+            question=found.query[:_QUESTION_CHARS],
+            retriever=step.retriever,
+            query=step.query[:_QUESTION_CHARS],
+            arguments=dict(step.arguments),
+            found=step.found,
+            chosen=list(step.chosen),
+            dropped=dict(step.dropped),
+            seconds=step.seconds,
+            note=step.note if number < len(found.steps) else one_line(step.note),
+            hits=[_as_json(hit) for hit in found.hits] if number == len(found.steps) else [],
+            coverage=found.coverage if number == len(found.steps) else None,
+            gaps=list(found.gaps) if number == len(found.steps) else [],
+            stopped=found.stopped if number == len(found.steps) else "",
+        )
+        for number, step in enumerate(found.steps, 1)
+    ]
+    return tuple(events)
+
+
+def _as_json(hit: Hit) -> dict[str, Json]:
+    return {
+        "path": hit.path,
+        "first": hit.first,
+        "last": hit.last,
+        "hash": hit.hash,
+        "how": hit.how,
+        "why": hit.why,
+        "score": round(hit.score, 4),
+        "trust": hit.trust,
+    }
+
+
+def _hit(told: Mapping[str, Any]) -> Hit:
+    """A hit as `_as_json` wrote it; fields that another version does not tell are empty."""
+    return Hit(
+        path=str(told.get("path", "")),
+        first=told.get("first", 1),
+        last=told.get("last", 1),
+        text="",
+        hash=str(told.get("hash", "")),
+        how=str(told.get("how", "")),
+        why=str(told.get("why", "")),
+        score=told.get("score", 0.0),
+        trust=str(told.get("trust", "")),
+    )
+
+
+def retrievals(events: Iterable[RetrievalStep]) -> list[Retrieval]:
+    """What the events of a run tell of, question by question; hits are without their text."""
+    found: list[Retrieval] = []
+    open_steps: dict[tuple[str, str, str], list[RetrievalStep]] = {}
+    for event in events:
+        key = (event.step, event.call, event.question)
+        open_steps.setdefault(key, []).append(event)
+        if event.stopped:
+            found.append(_retrieval(open_steps.pop(key)))
+    return found + [_retrieval(rest) for rest in open_steps.values()]
+
+
+def _retrieval(events: Sequence[RetrievalStep]) -> Retrieval:
+    last = events[-1]
+    steps = tuple(
+        Step(
+            retriever=event.retriever,
+            query=event.query,
+            arguments=event.arguments,
+            found=event.found,
+            chosen=tuple(event.chosen),
+            dropped={path: str(why) for path, why in event.dropped.items()},
+            seconds=event.seconds,
+            note=event.note,
+        )
+        for event in events
+    )
+    hits = tuple(map(_hit, last.hits))
+    return Retrieval(
+        query=last.question, hits=hits, steps=steps, coverage=last.coverage or 0.0, gaps=tuple(last.gaps), stopped=last.stopped
+    )

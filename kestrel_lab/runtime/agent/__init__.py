@@ -1,0 +1,1 @@
+"""The agent loop: prompt, tool calls of a turn, structured output."""

@@ -1,0 +1,230 @@
+"""Around each call of a tool: which files with words of others it read, and which it wrote.
+
+What a call read is told by its tool: the files it names (`workspace` with a `path`), those whose paths stand in the answer (`lines`,
+`names`), or, of commands and whatever else may open files, those that the kernel saw opened. A call whose author has read
+others, or that has read such files itself, leaves such files: everything that changed while it went on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kestrel_lab.core.calls import Call, Result
+from kestrel_lab.core.events.union import FilesTainted
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.protocols import Handler
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.security.file_taint import MOST_FILES, FileTaint, Snapshot
+from kestrel_lab.runtime.security.taint import name_of
+from kestrel_lab.tools.data_flow import Flow
+from kestrel_lab.tools.files.inotify import OpenWatch
+from kestrel_lab.tools.files.workspace import SKIPPED
+from kestrel_lab.tools.tool import Tool, render
+
+_PLAIN = re.compile(r"[\w./-]{1,40}")
+"""A path that can hold no order worth the name."""
+_MARGIN_NS = 50_000_000
+_Way = Literal["", "exact", "lines", "names", "watch"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileTrace:
+    """A layer around the calls of one run; outside of the cache, because a stored answer holds the same words."""
+
+    ctx: RunContext
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed; tell before the answer what went through files."""
+        files = self.ctx.files
+        if files is None or call.target not in self.ctx.tools:
+            return await proceed(call)
+        tool = self.ctx.tools.get(call.target)
+        flow = tool.flow.at(call.sandbox)
+        author, way = self._author(call, flow), way_of(tool, flow, call)
+        if not author and not (way and files.known()):
+            return await proceed(call)
+        files.known()
+        trace = _Trace(self.ctx, files, call, tool, flow, way, author)
+        await asyncio.to_thread(trace.begin)
+        trace.tell_begin()
+        result: Result | None = None
+        try:
+            result = await proceed(call)
+        finally:
+            if result is None:  # cancelled: what it did until now is told all the same
+                trace.end("")
+            else:
+                answer = result.error.message if result.error is not None else render(result.value)
+                await asyncio.to_thread(trace.end, answer, cached=result.cached)
+            trace.tell_end()
+        return result
+
+    def _author(self, call: Call, flow: Flow) -> str:
+        """Whose words may go into what the call writes."""
+        if not may_write(flow, call):
+            return ""
+        if foreign := self.ctx.flow.now().context(call).untrusted:
+            return foreign[-1]
+        return name_of(call.target, call.args) if "untrusted" in flow.reads else ""
+
+
+def may_write(flow: Flow, call: Call) -> bool:
+    """Whether it may change files of the workspace."""
+    return flow.reaches in {"workspace", "anything"} or ("files" in flow.unsaid and call.effect != "pure")
+
+
+def way_of(tool: Tool, flow: Flow, call: Call) -> _Way:
+    """How it is known which files a call read; empty where it reads none, or is taken for words of others anyway."""
+    if "untrusted" in flow.reads:
+        return ""
+    if tool.shows:
+        return tool.shows
+    if "workspace" in flow.reads and tool.sandbox is None and paths_of(call.args):
+        return "exact"
+    return "watch" if "workspace" in flow.reads or "files" in flow.unsaid else ""
+
+
+def paths_of(args: dict[str, Json]) -> list[str]:
+    """The files that a call names."""
+    path, paths = args.get("path"), args.get("paths")
+    return [path] if isinstance(path, str) else [str(one) for one in paths] if isinstance(paths, list) else []
+
+
+class _Trace:
+    """One call. `begin` and `end` look at files, and may do so in a thread."""
+
+    def __init__(self, ctx: RunContext, files: FileTaint, call: Call, tool: Tool, flow: Flow, way: _Way, author: str) -> None:
+        self.ctx, self.files, self.call, self.way, self.author = ctx, files, call, way, author
+        self.writes = may_write(flow, call)
+        self.key = call.key if tool.cache_ttl_seconds is not None else ""
+        """What its answer is known by that may be given again."""
+        self.named = paths_of(call.args) if tool.sandbox is None and flow.reaches == "workspace" else []
+        """The only files it can write; none where it can write any."""
+        self.root = str(ctx.workspace.root)
+        self.began = time.time()
+        self.marks = files.marks(self.root)
+        self.before = Snapshot({}, {})
+        self.watch = OpenWatch(())
+        self.read = self.overlap = ""
+        self.wrote: list[dict[str, Json]] = []
+        self.folders: list[str] = []
+
+    def begin(self) -> None:
+        workspace = self.ctx.workspace
+        if self.way == "exact":
+            self.read = self._first(self.files.below(workspace, path) for path in paths_of(self.call.args))
+        if self.way == "watch" or (self.author and not self.named):
+            self.before = self.files.snapshot(workspace)
+        if self.way == "watch":
+            paths = [workspace.root / path for path in self.before.tainted if ".git" not in path.split("/")]
+            self.watch = OpenWatch(paths)
+
+    def tell_begin(self) -> None:
+        source = self.author or self.read or next(iter(self.before.tainted.values()), "")
+        if self.writes and source:
+            self._tell(self._event(source=source, places=self._places()), live=not self.author and not self.read)
+
+    def end(self, answer: str, *, cached: bool = False) -> None:
+        workspace, args = self.ctx.workspace, self.call.args
+        self.files.known()
+        if not self.read and not self.author:  # whoever has read others is not told again
+            match self.way:
+                case "exact":
+                    self.read = self._first(self.files.below(workspace, path) for path in paths_of(args))
+                case "lines":
+                    path = str(args.get("path") or ".")
+                    found = self.files.below(workspace, path)
+                    self.read = next((why for below, why in found.items() if below == "." or _stands(below, answer)), "")
+                case "watch":
+                    self.read = self._watched()
+        if not self.read and cached:
+            self.read = self.files.answered(self.key)
+        if not self.read and not self.author and self.way:
+            self.read = next((why for path, why in self.files.names(self.root).items() if _named(path, answer)), "")
+        self.watch.close()
+        if self.writes and (self.author or self.read):
+            self._changes()
+
+    def _watched(self) -> str:
+        if not self.before.whole:
+            return "files of a workspace that is too large to be looked at"
+        if self.watch.opened():
+            return next(iter(self.before.tainted.values()), "files that may hold words of others")
+        if self.files.marks(self.root) != self.marks:
+            return "files that another call has written meanwhile"
+        return self.files.writers(self.root, (self.ctx.run_id, self.call.id, self.began))
+
+    def tell_end(self) -> None:
+        source = self.author or self.read
+        opened = self.writes and (source or self.before.tainted)
+        if self.read or opened:
+            left = source if self.wrote or self.folders else ""
+            self._tell(
+                self._event(
+                    source=left, ended=True, files=self.wrote, folders=self.folders, read=self.read, key=self.key if self.read else ""
+                )
+            )
+
+    def _event(self, **told: Any) -> FilesTainted:
+        return FilesTainted(call=self.call.id, step=self.call.step, began=self.began, **told)
+
+    def _places(self) -> list[str]:
+        return [self._relative(path) for path in self.named] or ["."]
+
+    def _relative(self, path: str) -> str:
+        try:
+            return self.ctx.workspace.relative(path)
+        except (OSError, ValueError):  # the tool refuses it
+            return path
+
+    def _tell(self, event: FilesTainted, *, live: bool = False) -> None:
+        self.files.take(self.ctx.run_id, self.root, event, self.watch.opened if live else None)
+        self.ctx.emit(event)
+
+    def _changes(self) -> None:
+        """Find what was written."""
+        if self.named:
+            changed = self._places()
+            new = set(changed)
+        else:
+            after = self.files.snapshot(self.ctx.workspace, everything=True)
+            if not (after.whole and self.before.whole):
+                self.folders = ["."]
+                return
+            changed = [path for path, stamp in after.stamps.items() if self._changed(path, stamp)]
+            new = {path for path in changed if path not in self.before.stamps}
+        if len(changed) > MOST_FILES:
+            self.folders = sorted({path.partition("/")[0] if "/" in path else "." for path in changed})
+            return
+        said = self.ctx.flow.now().said
+        for path in changed:
+            name = path in new and not _PLAIN.fullmatch(path) and path not in said and path.rpartition("/")[2] not in said
+            self.wrote.append(self.files.described(self.ctx.workspace, path, name=name))
+
+    def _changed(self, path: str, stamp: tuple[int, ...]) -> bool:
+        known = self.before.stamps.get(path)
+        if known is None and not SKIPPED.isdisjoint(path.split("/")):  # not looked at before
+            return bool(stamp) and stamp[-1] >= self.began * 1e9 - _MARGIN_NS
+        return known != stamp or (bool(stamp) and stamp[-1] >= self.began * 1e9)
+
+    @staticmethod
+    def _first(found: Iterable[dict[str, str]]) -> str:
+        return next((why for one in found for why in one.values()), "")
+
+
+def _stands(path: str, text: str) -> bool:
+    """Whether a path stands in an answer; one with signs that may be shown otherwise is taken to."""
+    if not path.isprintable() or not path.isascii():
+        return True
+    return re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w-])", text) is not None
+
+
+def _named(path: str, text: str) -> bool:
+    name = path.rpartition("/")[2]
+    return any(form in text for form in (name, json.dumps(name)[1:-1]))

@@ -1,0 +1,87 @@
+"""The agent loop: think (ask the model), act (run the calls it asks for), observe (their answers), decide (go on or end).
+
+The conversation is part of the folded state, so a loop that starts on a resumed state goes on exactly
+where the log ends: open tool calls first, then the next model turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kestrel_lab.core.calls import Call, Result
+from kestrel_lab.core.errors import ModelError, boundary
+from kestrel_lab.core.events.union import ModelDelta, Progress
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.plan import Step
+from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.timing import Idle
+from kestrel_lab.eventlog.conversation import Conversation
+from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.record_events import RecordModel
+from kestrel_lab.runtime.agent.tool_calls import run_turn
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.memory.run_memory import spoken
+from kestrel_lab.runtime.supervision.model_guard import guarded
+
+
+async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
+    """Work on `step` until the model answers without calling a tool; return that answer.
+
+    Raises `LimitError` when a limit is reached, `ModelError` when the model fails or says nothing, and
+    `ApprovalRequired` when a call needs a person and none is here.
+    """
+    talk = ctx.state.conversation(step.id)
+    while True:
+        if talk.requests:
+            await run_turn(step, talk, ctx, desk)
+        elif talk.messages[-1].role == "assistant":
+            return _answer(talk)
+        await ctx.give_way()
+        cycle, model = talk.cycles + 1, ctx.model_of(step)
+        call = f"{step.id}.m{cycle}"
+        async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
+            await _think(call, cycle, model, step, talk, ctx)
+
+
+async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conversation, ctx: RunContext) -> None:
+    call = Call(
+        id=call_id,
+        kind="model",
+        target=model.name,
+        request=ModelRequest(
+            messages=await spoken(talk.messages, ctx),
+            tools=ctx.specs_of(step),
+            schema=step.schema,
+            temperature=step.temperature,
+            stream=bool(ctx.listeners),
+        ),
+        step=step.id,
+        effect="pure",
+    )
+
+    idle = Idle(hold=ctx.clock.hold, release=ctx.clock.release)
+
+    async def ask(asked: Call) -> Result:
+        assert asked.request is not None
+        with boundary(ModelError, f"model {model.name!r}"):
+            answer = await guarded(model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds)(
+                asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text))
+            )
+        # Models reuse ids between turns; ours are unique in the run, whichever model answers.
+        calls = tuple(replace(request, id=f"{step.id}.{cycle}.{place}") for place, request in enumerate(answer.calls, 1))
+        return Result(answer=replace(answer, calls=calls))
+
+    unpriced = ctx.state.usage.unpriced
+    result = await compose(ask, RecordModel(ctx.emit, cycle, idle), *ctx.middleware)(call)
+    ctx.warn_unpriced(model, unpriced)
+    if result.answer is not None and result.answer.finish == "length":
+        ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
+
+
+def _answer(talk: Conversation) -> str:
+    text = talk.messages[-1].text.strip()
+    if not text:
+        msg = "the model ended without an answer: neither text nor a tool call"
+        raise ModelError(msg)
+    return text

@@ -1,0 +1,88 @@
+"""How a step asks its model for something that has a form, and insists on it a limited number of times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeVar
+
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.events.union import Prompted
+from kestrel_lab.core.json_types import Json, dumps, loads, values_in
+from kestrel_lab.core.step import Step
+from kestrel_lab.runtime.agent.loop import run_agent
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.context.run_context import RunContext
+
+T = TypeVar("T")
+RETRIES = 2
+"""How often an answer that cannot be used goes back to the model."""
+
+
+class Dialogue:
+    """Questions of one step to its model, each with an answer that passed a check.
+
+    What was asked and answered before a crash is not asked again: the n-th question takes the n-th answer of the log.
+    """
+
+    def __init__(self, step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+        self._step, self._ctx, self._desk = step, ctx, desk
+        self._asked = 0
+
+    async def ask(self, text: str, check: Callable[[str], T]) -> T:
+        """The answer to `text`, as `check` makes it; tools are the step's.
+
+        `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most. Raises
+        `ModelError` when it then still cannot be used, and what `run_agent` raises.
+        """
+        await asyncio.to_thread(import_module, "jsonschema")  # what checks use; its import would hold up whoever watches
+        answer = await self._said(text)
+        for _ in range(RETRIES):
+            try:
+                return check(answer)
+            except UsageError as error:
+                answer = await self._said(f"This answer cannot be used: {error}\n\nAnswer again, all of it, with that put right.")
+        try:
+            return check(answer)
+        except UsageError as error:
+            msg = f"step {self._step.id!r}: the model's answer could not be used after {RETRIES + 1} attempts: {error}"
+            raise ModelError(msg) from error
+
+    async def _said(self, text: str) -> str:
+        number, self._asked = self._asked, self._asked + 1
+        talk = self._ctx.state.conversation(self._step.id)
+        if len(talk.replies) > number:
+            return talk.replies[number].strip()
+        if talk.prompts == number:
+            self._ctx.emit(Prompted(step=self._step.id, text=text, system=self._ctx.system_of(self._step)))
+        return await run_agent(self._step, self._ctx, self._desk)
+
+
+def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
+    """The JSON value in a model's answer, alone or in a fence or among words; raises `UsageError` if there is none or it does not fit."""
+    value = _found(text)
+    if schema is not None:
+        import jsonschema  # a third of a second: not at import
+
+        problems = sorted(jsonschema.Draft202012Validator(schema).iter_errors(value), key=lambda error: list(map(str, error.absolute_path)))
+        if problems:
+            told = "; ".join(f"{_place(error.absolute_path)}{error.message[:300]}" for error in problems[:5])
+            raise UsageError(told)
+    return value
+
+
+def _place(path: object) -> str:
+    where = ".".join(map(str, path))  # type: ignore[call-overload]  # a deque of keys and numbers
+    return f"{where}: " if where else ""
+
+
+def _found(text: str) -> Json:
+    try:
+        return loads(text.strip())
+    except ValueError:
+        found = list(values_in(text, "{["))
+    if not found:
+        msg = "there is no JSON in it"
+        raise UsageError(msg)
+    return max(found, key=lambda value: len(dumps(value)))

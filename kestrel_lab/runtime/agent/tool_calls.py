@@ -1,0 +1,266 @@
+"""One turn's tool calls: prepared, asked for together, run as far apart or together as their danger allows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
+from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, nearest
+from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.core.plan import Step
+from kestrel_lab.core.protocols import Handler
+from kestrel_lab.eventlog.conversation import Conversation
+from kestrel_lab.eventlog.large_results import Spool
+from kestrel_lab.middleware.approval import Approval
+from kestrel_lab.middleware.cache import ToolCache
+from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent
+from kestrel_lab.middleware.timeout import Timeout
+from kestrel_lab.middleware.turn_order import TurnOrder
+from kestrel_lab.runtime.agent.file_trace import FileTrace
+from kestrel_lab.runtime.agent.macro_calls import MacroCalls
+from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, kept
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.file_versions import versions_of
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.memory.run_memory import notes_of
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
+from kestrel_lab.tools import read_result as reading
+from kestrel_lab.tools.sandbox.select import chosen
+from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
+
+TOGETHER = Danger.LOW
+"""Calls up to this danger may run beside others of their turn."""
+_SHARED = frozenset({"workspace", "anything"})
+"""What calls of different steps may change at the same time: see `tools.flows.Reach`."""
+
+
+async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> None:
+    """Answer every open request of the last model turn.
+
+    A failing call is answered with an error for the model and harms no other. When a call needs a
+    person and none is here, the others are finished first, except those whose place is after it; then
+    `ApprovalRequired` is raised.
+    """
+    allowed = {request.id for request in talk.requests[: ctx.limits.calls_per_turn]}
+    await run_requests(talk.open_requests, allowed, step, ctx, desk)
+
+
+async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+    """Answer `requests`; those whose id is not `allowed` with an error. Contract: `run_turn`."""
+    await ctx.give_way()
+    state = ctx.state
+    record = RecordAnswer(
+        ctx.emit,
+        render,
+        lambda call: _max_chars(ctx, call),
+        begun=lambda call: call.id in state.begun,
+        keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None,
+        store=ctx.store.results.keep,
+        interrupted=lambda: ctx.interrupted,
+        reader="" if reading.NAME in ctx.toolbox else reading.NAME,
+    )
+    calls: list[Call] = []
+    for request in requests:
+        prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
+        if isinstance(prepared, Call):
+            prepared = await _held_in(prepared, ctx)
+        elif prepared.kind == "unknown_tool" and ctx.growth is not None:
+            prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
+        if isinstance(prepared, Call):
+            calls.append(prepared)
+        else:
+            await record(Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refused(prepared))
+    if not calls:
+        return
+    together = frozenset(call.id for call in calls if _may_run_beside_others(call, ctx.tools))
+    if len(together) > 1:
+        ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
+    order = TurnOrder(calls, together, {call.id for call in calls if _runs_alone(call, ctx.tools)}, ctx.alone)
+    timeout = Timeout(lambda call: ctx.tools.get(call.target).timeout_s)
+    handler = compose(
+        _tool_handler(ctx, lambda request: run_requests([request], {request.id}, step, ctx, desk)),
+        record,
+        *ctx.middleware,
+        Approval(desk.decide),
+        order,
+        Approval(desk.confirm),
+        FileTrace(ctx),
+        *_cache(ctx),  # in its place: a call that may not be made is not answered either, and a read sees the write before it
+        timeout,
+        RecordIntent(ctx.emit, ctx.on_disk),
+    )
+
+    async def one(call: Call) -> None:
+        if ctx.stopping:  # by what was called before it in this turn of the event loop
+            raise asyncio.CancelledError
+        try:
+            await handler(call)
+        except ApprovalRequired as signal:
+            order.leave(call, signal)
+            raise
+        finally:
+            order.end(call)
+
+    await _all([one(call) for call in calls])
+
+
+async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
+    """Await everything, then raise what matters most: a real error before a wish for approval."""
+    if len(work) == 1:
+        await work[0]
+        return
+    tasks = [asyncio.create_task(item) for item in work]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if any(task.cancelled() for task in tasks):
+        raise asyncio.CancelledError
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, ApprovalRequired))
+
+
+def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Problem:
+    """The call that `request` means, or what is wrong with it."""
+    if request.problem:
+        return Problem(kind="invalid_arguments", message=f"the arguments of {request.name} could not be read: {request.problem}")
+    offered = ctx.offered(step) if not step.tool else None
+    names = ctx.tools.names if offered is None else offered
+    if request.name not in ctx.tools or (offered is not None and request.name not in offered):
+        return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, names)}")
+    tool = ctx.tools.get(request.name)
+    begun = ctx.state.begun.get(request.id)
+    try:
+        args = tool.validate(request.args if begun is None else begun.args)
+    except ToolArgumentsError as error:
+        return Problem(kind="invalid_arguments", message=str(error))
+    # A step's call that failed may have had its effect: made anew, it is asked about like one of unknown outcome.
+    tries = ctx.state.conversation(step.id).attempt if step.tool and tool.effect not in REPEATABLE else 1
+    return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
+
+
+async def _held_in(call: Call, ctx: RunContext) -> Call | Problem:
+    """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was asked for."""
+    least = ctx.tools.get(call.target).sandbox
+    if least is None:
+        return call
+    try:
+        choice = await chosen(ctx.sandbox, ctx.workspace.root, least)
+    except UsageError as error:
+        return Problem(kind="failed", message=str(error))
+    network = " with network" if ctx.sandbox.network and choice.level else ""
+    return replace(call, sandbox=f"{choice}{network}", danger=call.danger if choice.wanted else Danger.CRITICAL)
+
+
+def _may_run_beside_others(call: Call, toolbox: Toolbox) -> bool:
+    """Whether the call, and each call it makes, is neither dangerous nor meant to run alone."""
+    tool = toolbox.get(call.target)
+    parts = [toolbox.get(name) for name in (() if tool.parts is None else tool.parts(call.args))]
+    return call.danger <= TOGETHER and tool.parallel_safe and all(part.danger <= TOGETHER and part.parallel_safe for part in parts)
+
+
+def _runs_alone(call: Call, toolbox: Toolbox) -> bool:
+    """Whether no other such call of any step may be at work meanwhile: both may change the workspace, or nobody knows what.
+
+    A call that is made of calls changes nothing itself.
+    """
+    tool = toolbox.get(call.target)
+    return not tool.parallel_safe or (call.danger > TOGETHER and tool.flow.at(call.sandbox).reaches in _SHARED)
+
+
+def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attempt: int) -> Call:
+    own = tool.danger if tool.danger_of is None else tool.danger_of(args)
+    danger = max(own, Danger.HIGH) if step.tool == tool.name and step.needs_approval else own
+    return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=danger, effect=tool.effect, attempt=attempt)
+
+
+def _too_many(allowed: int) -> Problem:
+    return Problem(kind="limit", message=f"only {allowed} tool calls are carried out per turn; ask for this one again in the next turn")
+
+
+def _refused(problem: Problem) -> Handler:
+    async def refuse(_: Call) -> Result:
+        return Result(error=problem)
+
+    return refuse
+
+
+def _max_chars(ctx: RunContext, call: Call) -> int:
+    return ctx.tools.get(call.target).max_chars if call.target in ctx.tools else 20_000
+
+
+def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
+    if ctx.cache is None:
+        return ()
+    return ctx.cache.layers(ctx.cache_mode, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
+
+
+def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[None]]) -> Handler:
+    """Runs the tool itself; whatever it raises becomes an error that the model can read.
+
+    `answer` carries out a request that the tool makes, as if the model had made it.
+    """
+
+    def tell(text: str, fraction: float | None = None) -> None:
+        ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
+
+    tasks = Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit)
+
+    async def run(call: Call) -> Result:
+        tool = ctx.tools.get(call.target)
+        versions = versions_of(call, ctx)
+        parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
+        spools: list[Spool] = []
+        scope = ToolContext(
+            workspace=ctx.workspace.for_call(),
+            run_id=ctx.run_id,
+            call_id=call.id,
+            versions=versions,
+            progress=tell,
+            time=ctx.began,
+            tasks=tasks,
+            notes=notes_of(ctx, call.step),
+            parts=parts,
+            sandbox=ctx.sandbox,
+            folder=ctx.state.conversation(call.step).folder,
+            moved=lambda folder: ctx.emit(FolderChanged(call=call.id, step=call.step, folder=folder)),
+            output=lambda text: ctx.tell(ToolDelta(call=call.id, text=text)),
+            redactor=ctx.redactor,
+            kept=partial(kept, ctx),
+            spool=partial(begin_spool, ctx, spools),
+            looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
+        )
+        try:
+            value = ctx.redactor.json(await tool.run(call.args, scope))
+            name, chars = end_spools(spools)
+            seconds = parts.seconds if parts else 0.0
+            return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=versions.knows, changed=versions.changed)
+        except KeyboardInterrupt:
+            # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
+            ctx.break_off()
+            raise asyncio.CancelledError from None
+        except (Signal, StoreError):
+            raise
+        except ConflictError as error:
+            return Result(error=Problem(kind="conflict", message=ctx.redactor.text(str(error))))
+        except KestrelError as error:
+            return Result(error=Problem(kind="failed", message=ctx.redactor.text(str(error)), transient=classify(error) in RECOVERABLE))
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
+            passes = classify(error) in RECOVERABLE
+            return Result(error=Problem(kind="failed", message=ctx.redactor.text(f"{type(error).__name__}: {error}"), transient=passes))
+        finally:
+            for spool in spools:
+                spool.drop()
+
+    return run

@@ -1,0 +1,1 @@
+"""Approvals: who decides a call, and what a decision covers."""

@@ -1,0 +1,340 @@
+"""Who decides on a call: the policy, an earlier decision, whoever is here, or another process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kestrel_lab.core.calls import REPEATABLE, Call, Danger
+from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Record
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.eventlog.notify import wait_until
+from kestrel_lab.permissions.policy import Ruling
+from kestrel_lab.permissions.suggest import offer
+from kestrel_lab.runtime.approvals.file_versions import preview_of
+from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.memory.run_memory import worded
+from kestrel_lab.runtime.security.containment import met, tells_others, undeclared, why_denied
+from kestrel_lab.runtime.security.provenance import origins_of, private_in
+from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
+from kestrel_lab.tools.files.versions import preview_key
+from kestrel_lab.tools.tool import ToolArgumentsError
+
+PREVIEW_CHARS = 20_000
+"""How much of what a call would change is recorded with the question about it."""
+CHANGED = "what it would change is not what was shown before"
+"""Why a call is asked about again."""
+ALWAYS = "a yes for the rest of the run"
+"""Who let a call go on that is like one that a person allowed for the whole run."""
+
+
+@dataclass
+class ApprovalDesk:
+    """Decides on the calls of one run, one at a time or many at once.
+
+    A question is on disk before anyone is asked. The first answer stands, whether it comes from the
+    approver here, from `Run.decide`, or from another process; the run goes on at once.
+    """
+
+    ctx: RunContext
+    _answers: dict[str, asyncio.Future[ApprovalGiven]] = field(default_factory=dict)
+    _in_order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Questions of a turn are asked in the order of its calls, however long their previews take."""
+
+    _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """What a tool does is asked once, also where many calls of a turn want to know."""
+
+    async def decide(self, call: Call) -> ApprovalGiven | None:
+        """The decision on `call`, or `None` when none is needed.
+
+        Raises `ApprovalRequired` when it must be asked and nobody is here.
+        """
+        unknown = call.attempt > 1 and call.effect not in REPEATABLE
+        question = f"{call.id}#{call.attempt}" if unknown else call.id
+        if call.unheld:  # leave that was given for a command in a sandbox is none for one without
+            question += "@S0"
+        bound = binding(call, self.ctx.tools, self.ctx.workspace)
+        if not is_for(self.ctx.state, question, call, bound):  # another call than the one that was decided on
+            question += f"@{bound[:8]}"
+        await self._withdraw(call, question, again=False)
+        if (known := self.ctx.state.decisions.get(question)) is not None:
+            return known
+        contained, call = await self._judged(call)
+        if call.attempt > 1 and not unknown and not contained:
+            return None
+        ruling = self.ctx.policy.ruling(call)
+        forbidden = ruling.how == "rule" and ruling.verdict == "deny"
+        if self._asks_person(call) and not forbidden:
+            return await self._put(_asked(call, "question", bound), call)
+        always = not forbidden and not self._each_for_itself(call) and standing_leave(self.ctx.state, call, bound)
+        needed = unknown or bool(contained) or not (always or ruling.verdict == "allow")
+        if not needed and question not in self.ctx.state.questions:
+            return _gone_on(call, ruling, always=always)
+        why = (
+            "unknown_outcome"
+            if unknown
+            else ruling.why
+            if ruling.how == "rule" and not contained
+            else "contained"
+            if contained
+            else "danger"
+        )
+        asked = replace(_asked(call, why, bound), question=question, offer=offer(call), contained=contained)
+        if contained and ruling.verdict != "deny" and self._nobody_decides():
+            return await self._settle(asked, Ruling("deny", "policy", why_denied(contained), "policy"), granted=False)
+        if needed and ruling.verdict != "deny":
+            return await self._ask(asked, call)
+        if always:
+            ruling = Ruling("allow", "policy", "allowed for the whole run", "policy")
+        return await self._settle(asked, ruling, granted=not needed)
+
+    async def confirm(self, call: Call) -> ApprovalGiven | None:
+        """The decision on a call that would change something else by now than what was shown; `None` where nothing was, or is the same."""
+        state = self.ctx.state
+        if (shown := state.shows.get(call.id)) is None:
+            return None
+        if not shown:  # a person has said what to run instead
+            return next(given for given in reversed(state.decisions.values()) if given.call == call.id and given.args is not None)
+        _, shows = await self._preview(call)
+        if shows == shown:
+            return None
+        question = f"{call.id}~{shows[:8]}"
+        await self._withdraw(call, question, again=True)
+        if (known := state.decisions.get(question)) is not None:
+            return known
+        asked = _asked(call, CHANGED, binding(call, self.ctx.tools, self.ctx.workspace))
+        return await self._ask(replace(asked, question=question, contained=self._contained(call)), call)
+
+    async def _withdraw(self, call: Call, question: str, *, again: bool) -> None:
+        """Answer what an earlier session asked about this call, at first or `again`, when it was another one: nobody needs to any more."""
+        found = [asked for asked in self.ctx.state.questions.values() if asked.call == call.id and (asked.why == CHANGED) is again]
+        for asked in [asked for asked in found if asked.question != question]:
+            await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
+
+    async def _judged(self, call: Call) -> tuple[dict[str, Json], Call]:
+        """What met in `call`, once whoever is here has said what its tools do, and the call with its danger."""
+        contained = self._contained(call)
+        if contained and not self._nobody_decides():
+            async with self._declaring:
+                while (contained := self._contained(call)) and await self._declare(call):
+                    pass
+        if not contained and self._carried(call):  # as dangerous as sending it
+            call = replace(call, danger=max(call.danger, Danger.HIGH))
+        return contained, call
+
+    def _carried(self, call: Call) -> list[str]:
+        """Sources of private text that `call` would tell others, though all it does is to ask them."""
+        ctx = self.ctx
+        if ctx.containment == "off" or call.target not in ctx.tools or not tells_others(call, tool := ctx.tools.get(call.target)):
+            return []
+        back = {
+            other.name for other in ctx.tools if tool.group and other.group == tool.group
+        }  # who is told what it said itself learns nothing
+        return private_in(call.args, ctx.flow.now(), back)
+
+    def _contained(self, call: Call) -> dict[str, Json]:
+        """What met in `call` that only a person may allow, whatever the policy says; empty where nothing did."""
+        ctx = self.ctx
+        if ctx.containment == "off" or call.target not in ctx.tools:
+            return {}
+        return met(call, ctx.tools.get(call.target), ctx.flow, ctx.workspace, self._carried(call))
+
+    async def _declare(self, call: Call) -> bool:
+        """Ask what a tool does, if that decides on `call`; returns whether anything was said that had not been."""
+        ctx = self.ctx
+        for name, question in undeclared(call, ctx.tools.get(call.target), ctx.flow):
+            known = ctx.state.decisions.get(named(name, question, call))
+            if known is None:
+                given = await self._ask(asked_of(name, question, call), replace(call, target="", args={}))
+                yes = read_answer(given.answer) if given.granted else None
+                if yes is not None:
+                    keep(ctx.tools.get(name), question, ctx.store, yes=yes)
+                    return True
+        return False
+
+    def _nobody_decides(self) -> bool:
+        """Whether no person is to be waited for."""
+        policy = self.ctx.policy
+        return policy.otherwise == "deny" or (policy.unattended and self.ctx.approver is None)
+
+    def _each_for_itself(self, call: Call) -> bool:
+        """Whether leave for one call says nothing of another one: its arguments decide how dangerous it is."""
+        return call.target in self.ctx.tools and self.ctx.tools.get(call.target).danger_of is not None
+
+    def _asks_person(self, call: Call) -> bool:
+        return call.target in self.ctx.tools and self.ctx.tools.get(call.target).asks_person
+
+    async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
+        """Put a question to a person: under `ask` the run waits for one, under `auto` only if one is here, under `deny` never."""
+        policy = self.ctx.policy
+        if not policy.unattended or (policy.otherwise == "ask" and self.ctx.approver is not None):
+            return await self._ask(asked, call)
+        if asked.question in self.ctx.state.questions:
+            return await self._settle(asked, Ruling("deny", "policy", "nobody is here to answer", "policy"), granted=False)
+        return None
+
+    async def _preview(self, call: Call) -> tuple[str, str]:
+        """What the call would change, read in a thread, and a key of it; both empty where its tool cannot say."""
+        if call.target not in self.ctx.tools or self.ctx.tools.get(call.target).preview is None:
+            return "", ""
+        text = await asyncio.to_thread(preview_of, call, self.ctx)
+        return head_tail(text, PREVIEW_CHARS)[0], preview_key(text)
+
+    def _origins(self, asked: ApprovalAsked) -> list[dict[str, Json]]:
+        """Where the arguments come from: from the tool itself, where it says so or the model did not name them."""
+        requests = (request for talk in self.ctx.state.conversations.values() for request in talk.requests)
+        said = next((request.args for request in requests if request.id == asked.call), asked.args)
+        tool = self.ctx.tools.get(asked.tool) if asked.tool in self.ctx.tools else None
+        filled = {name: f"filled in by {asked.tool}, not said by the model" for name in asked.args if name not in said}
+        if tool is not None and tool.filled is not None:
+            filled |= tool.filled(asked.args)
+        return origins_of(asked.args, self.ctx.flow.now(), filled)
+
+    def answer(self, given: ApprovalGiven) -> None:
+        """Hand in a decision from this process; the first one stands. Call on the run's loop."""
+        question = given.question or given.call
+        waiting = self._answers.get(question)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(given)
+        elif waiting is None and question in self.ctx.state.questions:  # nobody was here to be asked
+            self.ctx.emit(replace(given, question=question), urgent=True)
+
+    def checked(self, asked: ApprovalAsked, given: ApprovalGiven) -> ApprovalGiven:
+        """`given` with edited arguments completed; raises `UsageError` if they do not fit the tool."""
+        if given.args is None or not given.granted:
+            return given
+        try:
+            return replace(given, args=self.ctx.tools.get(asked.tool).validate(given.args))
+        except ToolArgumentsError as error:
+            raise UsageError(str(error)) from error
+
+    async def _settle(self, asked: ApprovalAsked, ruling: Ruling, *, granted: bool) -> ApprovalGiven:
+        """Decide by rule or policy, also on a question that an earlier session left open."""
+        if asked.question not in self.ctx.state.questions:
+            self.ctx.emit(replace(asked, origins=self._origins(asked)) if asked.contained else asked)
+        by = ruling.by if ruling.how == "rule" else "policy"
+        given = ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=ruling.how, reason=ruling.why)
+        return self._go_on(await self._record(given))
+
+    def _go_on(self, given: ApprovalGiven) -> ApprovalGiven:
+        if not self.ctx.state.questions and self.ctx.state.status is RunStatus.WAITING_APPROVAL:
+            self.ctx.go(RunStatus.EXECUTING, "decided")
+        return given
+
+    async def _ask(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven:
+        ctx = self.ctx
+        async with self._in_order:
+            if asked.question not in ctx.state.questions:
+                preview, shows = await self._preview(call)
+                told = replace(asked, preview=preview, shows=shows, origins=self._origins(asked))
+                ctx.emit(told, urgent=True, shown=await worded(told, ctx))
+            asked = await worded(ctx.state.questions[asked.question], ctx)
+        if ctx.state.status is RunStatus.EXECUTING:
+            ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for {'an answer' if asked.why == 'question' else 'approval'}")
+        await ctx.on_disk()
+        if (known := ctx.state.decisions.get(asked.question)) is not None:  # a listener was quick
+            return self._go_on(known)
+        if ctx.approver is None:
+            raise ApprovalRequired(ctx.run_id, asked.tool, asked.args, question=asked.why == "question")
+        ctx.clock.hold()
+        try:
+            given = await self._first_answer(asked)
+        finally:
+            ctx.clock.release()
+        return self._go_on(given)
+
+    async def _first_answer(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Race the approver, `answer` and the log; record what is not recorded yet."""
+        ctx, question = self.ctx, asked.question
+        began = time.perf_counter()
+        here: asyncio.Future[ApprovalGiven] = asyncio.get_running_loop().create_future()
+        self._answers[question] = here
+        elsewhere = asyncio.create_task(wait_until(ctx.store.path, lambda: ctx.store.decision(ctx.run_id, question)))
+        person = asyncio.create_task(self._ask_person(asked))
+        racers: tuple[asyncio.Future[Any], ...] = (here, elsewhere, person)
+        try:
+            done, _ = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
+            if elsewhere in done:
+                return _adopt(ctx, elsewhere.result())
+            first = here if here in done else person
+            if first.cancelled():
+                ctx.break_off()
+            given = replace(first.result(), call=asked.call, question=question, waited=time.perf_counter() - began)
+            return await self._record(given)
+        finally:
+            del self._answers[question]
+            for racer in racers:
+                racer.cancel()
+            await asyncio.gather(elsewhere, person, return_exceptions=True)
+
+    async def _ask_person(self, asked: ApprovalAsked) -> ApprovalGiven:
+        """Ask until the answer can be used: edited arguments must fit the tool."""
+        assert self.ctx.approver is not None
+        while True:
+            try:
+                given = await self.ctx.approver(asked)
+            except KeyboardInterrupt:  # out of a task it would tear down the event loop
+                raise asyncio.CancelledError from None
+            try:
+                return self.checked(asked, given)
+            except UsageError as error:
+                asked = replace(asked, args=given.args or {}, why=str(error), preview="")
+
+    async def _record(self, given: ApprovalGiven) -> ApprovalGiven:
+        """Make `given` the decision, unless another process was faster: then that one stands.
+
+        A cancellation waits for it, because what is in the log must be in the state too.
+        """
+        writing = asyncio.create_task(self._write(given))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing
+            raise
+
+    async def _write(self, given: ApprovalGiven) -> ApprovalGiven:
+        ctx, at = self.ctx, time.time()
+        done = ctx.store.append(ctx.run_id, given, at=at, urgent=True)
+        try:
+            await asyncio.wrap_future(done)
+        except AlreadyDecided:
+            earlier = ctx.store.decision(ctx.run_id, given.question)
+            if earlier is None:
+                raise
+            return _adopt(ctx, earlier)
+        ctx.adopt(given, at)
+        return given
+
+
+def _gone_on(call: Call, ruling: Ruling, *, always: bool) -> ApprovalGiven | None:
+    """Leave without a question, which `tool_called` will say; `None` for what is so harmless that no policy asks about it."""
+    if ruling.how == "policy" and call.danger <= Danger.LOW:
+        return None
+    by, how, why = (ALWAYS, "policy", "") if always and ruling.verdict != "allow" else (ruling.by, ruling.how, ruling.why)
+    return ApprovalGiven(call=call.id, granted=True, by=by, how=how, reason=why)
+
+
+def _asked(call: Call, why: str, key: str) -> ApprovalAsked:
+    return ApprovalAsked(
+        call=call.id,
+        step=call.step,
+        tool=call.target,
+        args=call.args,
+        danger=call.danger.name,
+        key=key,
+        why=why,
+        question=call.id,
+        sandbox=call.sandbox,
+    )
+
+
+def _adopt(ctx: RunContext, record: Record) -> ApprovalGiven:
+    ctx.adopt(record.event, record.at)
+    assert isinstance(record.event, ApprovalGiven)
+    return record.event

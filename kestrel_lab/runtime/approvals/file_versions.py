@@ -1,0 +1,59 @@
+"""Which versions of files a call of a run goes by: from the log what its step knows, from its plan who came before."""
+
+from __future__ import annotations
+
+import itertools
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.errors import ConflictError
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.memory.run_memory import notes_of
+from kestrel_lab.tools.files.versions import Versions, preview_key
+from kestrel_lab.tools.tool import ToolContext
+
+
+def versions_of(call: Call, ctx: RunContext) -> Versions:
+    """What `call` may take for granted of the files that it changes."""
+    talk = ctx.state.conversation(call.step)
+
+    def other(path: str) -> str:
+        writers = [step for step in ctx.state.writers.get(path, ()) if step != call.step]
+        before = earlier_steps(ctx.state.planned, call.step) if writers else set()
+        return next((step for step in reversed(writers) if step not in before), "")
+
+    def as_shown() -> None:
+        shown = ctx.state.shows.get(call.id)
+        if shown and shown != preview_key(preview_of(call, ctx)):
+            msg = f"{call.target} did nothing: what it would change is not what was approved any more; call it again"
+            raise ConflictError(msg)
+
+    return Versions(known=talk.files, since=talk.began, other=other, as_shown=as_shown)
+
+
+def earlier_steps(plan: Plan, step: str) -> set[str]:
+    """The steps that `step` waits for, however far back, and those that never run beside it and have their place before it."""
+    needs = plan.needs()
+    order = plan.order()
+    exclusive = [one.id for one in order if one.exclusive]
+    for earlier, later in itertools.pairwise(exclusive):
+        needs[later] = (*needs[later], earlier)
+    found: set[str] = set()
+    todo = [step]
+    while todo:
+        for name in needs.get(todo.pop(), ()):
+            if name not in found:
+                found.add(name)
+                todo.append(name)
+    return found
+
+
+def preview_of(call: Call, ctx: RunContext) -> str:
+    """What `call` would change, as its tool says; empty where it cannot say, and why it failed where it tried."""
+    preview = ctx.tools.get(call.target).preview if call.target in ctx.tools else None
+    if preview is None:
+        return ""
+    try:
+        return preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
+    except Exception as error:  # noqa: BLE001  # the boundary to a tool's own code; the person is told
+        return f"no preview: {type(error).__name__}: {error}"

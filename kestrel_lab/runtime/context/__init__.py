@@ -1,0 +1,1 @@
+"""What a run carries along: its context, budget, tools and tool cache."""

@@ -1,0 +1,48 @@
+"""What operations and stages ask for that is neither a model nor a tool, and what stands there by default."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kestrel_lab.core.notes import Note
+from kestrel_lab.core.protocols import Gatherer, Memory
+from kestrel_lab.runtime.context.gatherers import FileGatherer
+from kestrel_lab.runtime.supervision.retry_budget import RetryBudget, Sleep
+from kestrel_lab.tools.timeparse.session_time import machine_now
+
+
+class NoMemory:
+    """A `Memory` that keeps nothing."""
+
+    async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
+        """Nothing."""
+        return ()
+
+    async def remember(self, note: Note, *, workspace: str) -> bool:
+        """Not kept."""
+        return False
+
+    async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
+        """None."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ports:
+    """Each may be replaced, for example `lab.ports = replace(lab.ports, memory=…)`; runs begun later use it."""
+
+    memory: Memory = field(default_factory=NoMemory)
+    gatherer: Gatherer = field(default_factory=FileGatherer)
+    now: Callable[[], datetime] = machine_now
+    """The time, with its zone; asked once per run, at its beginning, the answer is in the log."""
+    sleep: Sleep = asyncio.sleep
+    """Waits between attempts."""
+    budget: RetryBudget = field(default_factory=RetryBudget)
+    """How long the steps of stages are tried."""
+    look: bool = True
+    """Whether an answer is looked at before it is given, for what files, names, numbers and commands it names."""
+    abstain: float | None = None
+    """The confidence, from 0 to 1, that an answer has to state where it is looked at; one that states less ends its run as not good enough."""

@@ -1,0 +1,353 @@
+"""What a run carries with it: where its events go, what it may use, how far it may go."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+
+from kestrel_lab.core.errors import LimitError, RunError, StoreError
+from kestrel_lab.core.events.union import EVENT_TYPES, BudgetWarned, CheckpointSaved, Event, ModelAnswered, StateTransition, Told
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ToolSpec
+from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
+from kestrel_lab.core.redaction import Redactor
+from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.core.step import Step
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.middleware.cache import CacheMode
+from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.permissions.policy import Policy
+from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
+from kestrel_lab.runtime.context.dependencies import Ports
+from kestrel_lab.runtime.context.tool_cache import ToolCaching
+from kestrel_lab.runtime.context.tool_selection import Growth, shown_names
+from kestrel_lab.runtime.security.containment import Containment
+from kestrel_lab.runtime.security.file_taint import FileTaint
+from kestrel_lab.runtime.security.taint import Taint, TaintLog
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+from kestrel_lab.tools import read_result as reading
+from kestrel_lab.tools.data_flow import UNKNOWN, Flow
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox.levels import Sandbox
+from kestrel_lab.tools.tool import Tool, Toolbox
+
+# Events without secrets: what a failure says may quote an address, a header or a file.
+
+_FOREIGN = ("error", "reason", "message")
+"""Fields with words of errors. What tools answer is redacted where it comes from, before anything keeps it; what is asked for stays exact."""
+_OF_KIND = {kind: tuple(field.name for field in fields(kind) if field.name in _FOREIGN) for kind in EVENT_TYPES.values()}
+
+
+def without_secrets(event: Event, redactor: Redactor) -> Event:
+    """`event`, or one like it whose words about what went wrong hold no secret."""
+    changed = {}
+    for name in _OF_KIND.get(type(event), ()):
+        if (said := getattr(event, name)) and (clean := redactor.json(said)) != said:
+            changed[name] = clean
+    return replace(event, **changed) if changed else event  # type: ignore[arg-type]  # the type of a field stays what it was
+
+
+MOST_QUEUED = 1_024
+"""Events that may wait for the log before a run waits for it: what is queued is written in a tenth of a second."""
+
+
+@dataclass(kw_only=True)
+class RunContext:
+    """Everything the parts of the engine share about one run."""
+
+    run_id: str
+    store: SessionStore
+    state: RunState
+    model: Model
+    toolbox: Toolbox
+    workspace: Workspace
+    limits: Limits
+    policy: Policy
+    approver: Approver | None
+    resolve: Callable[[str], Model]
+    """The model of a name, for steps that have one of their own."""
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """How commands that tools start are held in."""
+    redactor: Redactor = field(default_factory=Redactor)
+    """Knows the secrets that neither the log nor the model nor a screen is to have."""
+    cache: ToolCaching | None = None
+    """Where answers of pure tools are kept; `None` for nowhere."""
+    cache_mode: CacheMode | None = None
+    """How it is used; `None` for as the session says at each call."""
+    middleware: tuple[Middleware, ...] = ()
+    """What a user put around every call: hooks before and after thinking and acting."""
+    listeners: list[Listener] = field(default_factory=list)
+    ports: Ports = field(default_factory=Ports)
+    """What operations ask for that is neither a model nor a tool."""
+    supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
+    """Health of what runs of the session depend on."""
+    growth: Growth | None = None
+    """What finds more tools for the run; `None` for a run that keeps those it began with."""
+    equip: Callable[[], Awaitable[None]] | None = None
+    """Has servers started whose tools the run is to have, before its first step; `None` where there are none."""
+    checkpoint_every: int | None = None
+    """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
+    containment: Containment = "on"
+    """Whether what others wrote may lead to effects without a person: see `engine.containment`."""
+    files: FileTaint | None = None
+    """Which files hold words of others; `None` where nobody keeps that."""
+    dearest: Dearest = field(default_factory=dict)
+    """What calls of models used at most."""
+    flow: TaintLog = field(init=False)
+    """Whose words its models have read."""
+    allowance: Allowance = field(init=False)
+    clock: WorkClock = field(init=False)
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the one call, of all steps, that may change what others of its kind change too."""
+    cancelled: bool = False
+    """Whether somebody decided that the run ends."""
+    task: asyncio.Task[None] | None = None
+    """What works on the run."""
+    _turns_kept: int = field(init=False)
+    _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
+    _reading: Toolbox | None = None
+    _queued: bool = False
+    """Whether an event was recorded since `_durable` was made."""
+    _durable: Future[None] | None = None
+    """Resolves when everything recorded before it is on disk."""
+    _failure: BaseException | None = None
+    _in_order: bool = True
+    """Whether the state was made of the events in the order of the log; a decision from elsewhere may come between."""
+
+    def __post_init__(self) -> None:
+        limits, state = self.limits, self.state
+        self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
+        self.allowance = Allowance(limits, state, self.dearest)
+        self._turns_kept = self.state.usage.model_calls
+        self.flow = TaintLog(partial(self._earlier, state.events), Taint(known=self._flow_of, strict=self.containment == "strict"))
+        self._specs[None] = tuple(self.toolbox.specs())
+        if self.growth is not None:
+            self.growth.attach(self)
+
+    @property
+    def began(self) -> Mapping[str, Json]:
+        """What the run was told of the time at its beginning; empty in a log of an earlier version."""
+        return {} if self.state.started is None else self.state.started.time
+
+    def emit(self, event: Event, *, urgent: bool = False, shown: Event | None = None) -> None:
+        """Record `event`, take it into the state and tell the listeners; deltas are only told.
+
+        With `shown` they are told that instead: the same, with words that the log is not to have.
+        """
+        event = without_secrets(event, self.redactor)
+        if not isinstance(event, Told):
+            at = time.time()
+            self.store.record(self.run_id, event, at, self._refused, urgent=urgent)
+            self._queued = True
+            self.state.apply(event, at)
+            self.flow.take(event)
+            if isinstance(event, ModelAnswered):
+                self.allowance.note(event)
+        self.tell(event if shown is None else shown)
+
+    def _due(self) -> bool:
+        """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the run does, not as its square."""
+        turns = self.state.usage.model_calls
+        due = self.checkpoint_every is not None and turns - self._turns_kept >= max(self.checkpoint_every, turns // 20)
+        if due:
+            self._turns_kept = turns
+        return due
+
+    def checkpoint(self, reason: str) -> None:
+        """Keep a snapshot of the run as it is now. A log that cannot be read is left to whoever needs it."""
+        with suppress(StoreError):
+            self.store.flush()
+            self._tell_of(self.store.checkpoint(self.run_id, reason))
+
+    def _tell_of(self, saved: CheckpointSaved | None) -> None:
+        if saved is not None:
+            self.emit(saved)
+
+    def adopt(self, event: Event, at: float) -> None:
+        """Take in an event that is in the log already."""
+        self._in_order = False  # it may stand before events that were applied earlier
+        self.state.apply(event, at)
+        self.flow.take(event)
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """Tell the listeners; one that fails is reported to the event loop and told no more."""
+        for listener in tuple(self.listeners):
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001  # whoever watches a run must not end it
+                self.listeners.remove(listener)
+                message = f"a listener of run {self.run_id} failed and is told no more"
+                asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+
+    def go(self, target: RunStatus, reason: str = "") -> None:
+        """Change the run's state."""
+        waited_for = target is not RunStatus.EXECUTING  # of that nobody waits: it shares a commit with what follows
+        self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=waited_for)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait between attempts of a step; that is no work."""
+        self.clock.hold()
+        try:
+            await self.ports.sleep(seconds)
+        finally:
+            self.clock.release()
+
+    async def give_way(self) -> None:
+        """Let the event loop turn over before the next model call, and before the tool calls of a turn.
+
+        A model that never suspends (a script, a recording) and tools that never do (plain functions, stored answers) would
+        otherwise keep deadlines, cancellation and listeners from being heard. Waits for the log where it lags far behind,
+        because stopping has to wait for what is queued. Raises `LimitError` past a deadline of the run, the store's error if an event was refused.
+        """
+        await asyncio.sleep(0)
+        if self.stopping:  # whoever was cancelled took no notice
+            raise asyncio.CancelledError
+        self._check_going()
+        if self.store.backlog > MOST_QUEUED:
+            await self.on_disk()
+        if self._due():  # its cost grows with the run: in a thread, or nothing else would be heard meanwhile
+            image = self.store.image(self.run_id, self.state) if self._in_order else None
+            with suppress(StoreError):
+                self._tell_of(await asyncio.to_thread(self.store.checkpoint, self.run_id, "cycles", image))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the work is being broken off while neither a person nor a limit ends the run: then whoever resumes it goes on."""
+        return self.stopping and not (self.cancelled or self.clock.expired)
+
+    def break_off(self) -> None:
+        """Interrupt the run, because a Ctrl-C reached a tool, or whoever was asked, instead of the event loop."""
+        if self.task is not None:
+            self.task.cancel()
+        handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(handler) and handler is not signal.default_int_handler:
+            signal.raise_signal(signal.SIGINT)  # whatever else runs on the loop is to hear of it too
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is being stopped, for whatever reason: nothing new may begin."""
+        return self.task is not None and self.task.cancelling() > 0
+
+    def out_of_time(self, limit: str) -> LimitError:
+        """What ends the run past the deadline of that limit."""
+        what = "s of work" if limit == "seconds" else "s since it began"
+        return LimitError(limit, f"the limit of {getattr(self.limits, limit):g} {what} is reached")
+
+    def _check_going(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if limit := self.clock.overdue:
+            raise self.out_of_time(limit)
+
+    async def on_disk(self) -> None:
+        """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
+        if self._queued:
+            self._durable, self._queued = self.store.on_disk(), False
+        # Calls of one turn share the wait: whoever emitted nothing since still has to wait for what others emitted.
+        if self._durable is not None and not self._durable.done():
+            await asyncio.wrap_future(self._durable)
+        if self._failure is not None:
+            raise self._failure
+
+    def model_of(self, step: Step) -> Model:
+        """The model that works on `step`."""
+        model = self.resolve(step.model) if step.model else self.model
+        return TextToolModel(model, thought=True) if step.react else model
+
+    @property
+    def tools(self) -> Toolbox:
+        """The tools that can be called now: `toolbox`, and what reads on in answers as soon as one was too long to show."""
+        if not self.state.wholes or reading.NAME in self.toolbox:
+            return self.toolbox
+        if self._reading is None:
+            self._reading = Toolbox([*self.toolbox, reading.read_result])
+        return self._reading
+
+    def offered(self, step: Step) -> tuple[str, ...] | None:
+        """Names of the tools that `step` may ask for; `None` for all of `toolbox`."""
+        if self.growth is not None and step.tools is not None:
+            names: tuple[str, ...] | None = self.growth.allowed(step.tools)
+        else:
+            names = () if step.operation and step.tools is None else step.tools
+        if names == () or self.tools is self.toolbox:
+            return names
+        return (*(self.toolbox.names if names is None else names), reading.NAME)
+
+    def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
+        """The tools that the model of `step` is told of: of very many some, see `engine.showing`."""
+        names = shown_names(step.id, self.offered(step), self.tools, self.state, self.emit)
+        if names not in self._specs:
+            self._specs[names] = self.tools.only(names or ()).specs()
+        return self._specs[names]
+
+    def grow(self, tools: Iterable[Tool]) -> None:
+        """Have these tools too from now on; those of a name that is known take its place."""
+        new = tuple(tools)
+        names = {tool.name for tool in new}
+        self.toolbox = Toolbox([*(tool for tool in self.toolbox if tool.name not in names), *new])
+        self._specs, self._reading = {None: self.toolbox.specs()}, None
+
+    def system_of(self, step: Step) -> str | None:
+        """The system message of `step` where it is not the run's."""
+        if not step.instructions.strip() or self.state.started is None:
+            return None
+        return f"{self.state.started.system}\n\n{step.instructions.strip()}"
+
+    def check_limits(self, step: Step) -> None:
+        """Raise `LimitError` if the next model turn, of `step`, would pass a limit of the run; `RunError` for one of the step.
+
+        Raises the store's error if an event was refused: nothing the model says would be kept.
+        """
+        self._check_going()
+        if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
+            msg = f"step {step.id!r} has used its {step.turns} model turns without an answer"
+            raise RunError(msg)
+        limits, usage = self.limits, self.state.usage
+        turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
+        if limits.cycles is not None and turns >= limits.cycles:
+            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message
+        if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
+            raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")  # noqa: EM101  # the limit and the message
+        if limits.tokens is not None and usage.tokens >= limits.tokens:
+            raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")  # noqa: EM101  # the limit and the message
+        if limits.messages is not None and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages:
+            raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")  # noqa: EM101  # the limit and the message
+
+    def warn_unpriced(self, model: Model, before: int) -> None:
+        """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""
+        if before == 0 < self.state.usage.unpriced and self.limits.cost_usd is not None:
+            text = (
+                f"the price of {model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
+            )
+            self.emit(BudgetWarned(limit="cost_usd", message=text))
+
+    def _earlier(self, count: int) -> list[Event]:
+        """The first `count` events of the run; raises `StoreError` rather than return fewer: whoever asks would forget what was read."""
+        records = self.store.records(self.run_id)
+        if len(records) < count:  # the beginning of a run or a fork may still be queued
+            self.store.flush()
+            records = self.store.records(self.run_id)
+        if len(records) < count:
+            msg = f"the log of run {self.run_id} has {len(records)} events of the {count} that the session took up"
+            raise StoreError(msg)
+        return [record.event for record in records[:count]]
+
+    def _flow_of(self, tool: str) -> Flow:
+        return self.tools.get(tool).flow if tool in self.tools else UNKNOWN
+
+    def _refused(self, error: Exception) -> None:
+        self._failure = self._failure or error
+
+
+def _left(limit: float | None, used: float) -> float | None:
+    """Seconds that a limit leaves; never none, since a run that begins has to end by itself."""
+    return None if limit is None else max(0.001, limit - used)

@@ -1,0 +1,169 @@
+"""The tool cache of a session: where answers are kept, under which keys, and what becomes of a run when that place fails."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.errors import DependencyError
+from kestrel_lab.core.events.union import Event, HealthChanged
+from kestrel_lab.core.json_types import content_key
+from kestrel_lab.middleware.cache import CacheMode, Flights, Place, Shelf, ShelfError, ToolCache, cache_mode
+from kestrel_lab.middleware.disk_cache import DiskShelf
+from kestrel_lab.middleware.redis_cache import RedisShelf
+from kestrel_lab.runtime.supervision.dependency import Dependency
+from kestrel_lab.runtime.supervision.health import HealthPolicy, HealthState
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+from kestrel_lab.tools.files.fingerprints import PathFingerprint
+from kestrel_lab.tools.tool import Tool, Toolbox, ToolContext
+
+_T = TypeVar("_T")
+Emit = Callable[[Event], Any]
+KIND, DEPENDENCY = "tool", "cache"
+"""What the supervisor and the log call it."""
+_POLICY = HealthPolicy(failures=1)
+"""One failure is enough to leave it alone for a while: a call is seldom dearer than waiting for a server that is gone."""
+
+
+class ToolCaching:
+    """One shelf for all runs of a session, opened when the first call is looked up."""
+
+    def __init__(self, folder: Path, mode: str, url: str | None, supervisor: RuntimeSupervisor) -> None:
+        """Keep answers in `folder`, or on the server at `url`. Raises `UsageError` for an unknown mode or no such address."""
+        self.mode = mode
+        self._folder, self._supervisor = folder, supervisor
+        self._shelf: Shelf | None = RedisShelf(url) if url else None
+        self._flights = Flights()
+        self._pins: dict[Tool, str] = {}
+
+    @property
+    def mode(self) -> CacheMode:
+        """What runs do that do not say it themselves."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, text: str) -> None:
+        """Take another mode from now on; raises `UsageError` for one that does not exist."""
+        self._mode = cache_mode(text)
+
+    @property
+    def where(self) -> str:
+        """A folder or an address, as people may see it."""
+        return self._shelf.where if isinstance(self._shelf, RedisShelf) else str(self._folder)
+
+    def layers(self, mode: CacheMode | None, toolbox: Toolbox, scope: ToolContext, emit: Emit) -> tuple[ToolCache, ...]:
+        """What is put around the tool calls of a run: nothing when the cache is off."""
+        mode = mode or self._mode
+        if mode == "off":
+            return ()
+
+        async def place(call: Call) -> Place | None:
+            tool = toolbox.get(call.target)
+            return await place_of(tool, call, scope, self._pin(tool)) if reusable(tool) else None
+
+        return (ToolCache(WatchedShelf(self._open, self._watched(), emit), place, emit, mode, self._flights),)
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._shelf is not None:
+            self._shelf.close()
+
+    def _open(self) -> Shelf:
+        if self._shelf is None:
+            self._shelf = DiskShelf(self._folder)
+        return self._shelf
+
+    def _watched(self) -> Dependency:
+        advice = f"Runs go on without stored answers; look at {self.where}, or set cache to off."
+        known = self._supervisor.get(DEPENDENCY)
+        return known or self._supervisor.watch(DEPENDENCY, KIND, policy=_POLICY, advice=advice)
+
+    def _pin(self, tool: Tool) -> str:
+        if tool not in self._pins:
+            self._pins[tool] = content_key(tool.name, tool.version, tool.description, tool.schema, tool.effect, tool.untrusted)
+        return self._pins[tool]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedShelf:
+    """A shelf that is a miss while it fails: its health is told, no call waits for it long, and none fails for it."""
+
+    opened: Callable[[], Shelf]
+    dependency: Dependency
+    emit: Emit
+
+    async def get(self, key: str) -> str | None:
+        """The text under `key`, or `None`."""
+        return await self._ask(lambda shelf: shelf.get(key))
+
+    async def set(self, key: str, value: str, ttl_s: float | None) -> None:
+        """Keep `value` if that can be done."""
+        await self._ask(lambda shelf: shelf.set(key, value, ttl_s))
+
+    def close(self) -> None:
+        """Leave it open: it is the session's."""
+
+    async def _ask(self, work: Callable[[Shelf], Awaitable[_T]]) -> _T | None:
+        try:
+            permit = self.dependency.admit()
+        except DependencyError:
+            return None
+        try:
+            found = await work(self.opened())
+        except ShelfError as error:
+            self._tell(self.dependency.failure(error, permit))
+            return None
+        except BaseException:
+            self.dependency.release(permit)
+            raise
+        self._tell(self.dependency.success(permit))
+        return found
+
+    def _tell(self, changes: list[HealthChanged]) -> None:
+        for change in changes[-1:]:  # one word for all that one failure has changed
+            if change.source != HealthState.STARTING or change.target != HealthState.READY:  # that it works is no news to a run
+                self.emit(change)
+
+
+def reusable(tool: Tool) -> bool:
+    """Whether answers of the tool may be used again at all: it is pure, and says when they are out of date."""
+    return tool.effect == "pure" and (tool.fingerprint is not None or tool.cache_ttl_seconds is not None)
+
+
+async def place_of(tool: Tool, call: Call, scope: ToolContext, pin: str) -> Place | None:
+    """Where the answer of a call belongs; `None` if it must not be used again.
+
+    The key is a hash of the tool (`pin`: its definition and version), the arguments (paths in one spelling), whose workspace or run it is, and
+    the state of what the call reads.
+    """
+    state: str | None = ""
+    if tool.fingerprint is not None:
+        try:
+            found = tool.fingerprint(call.args, scope)
+            state = await found if inspect.isawaitable(found) else found
+        except Exception as error:  # noqa: BLE001  # foreign code; the call itself is not harmed
+            warnings.warn(f"answers of {tool.name} are not reused: its fingerprint failed ({type(error).__name__}: {error})", stacklevel=2)
+            return None
+        if state is None:
+            return None
+        if not state:
+            return Place("", tool.cache_ttl_seconds)
+    args = tool.fingerprint.spelled(call.args, scope.workspace) if isinstance(tool.fingerprint, PathFingerprint) else call.args
+    return Place(content_key(pin, args, _whose(tool, scope), state), tool.cache_ttl_seconds)
+
+
+def _whose(tool: Tool, scope: ToolContext) -> str:
+    match tool.cache_scope:
+        case "global":
+            return ""
+        case "run":
+            return scope.run_id
+    root = scope.workspace.root
+    status = root.stat()  # another folder may have the same name later, or on another machine that shares the cache
+    return f"{platform.node()}:{root}:{status.st_dev}:{status.st_ino}"

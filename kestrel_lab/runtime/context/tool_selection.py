@@ -1,0 +1,89 @@
+"""Which of very many tools a model is told of: those it always needs, those it used, and those that its goal names.
+
+What was chosen is an event, so a resumed run shows the same; the list only grows, so that a model's cache of its prompt lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from kestrel_lab.core.events.union import Event, ToolsShown
+from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.tools.builtin import native_tools
+from kestrel_lab.tools.interaction import task_tools
+from kestrel_lab.tools.macros.macro import MACRO_RUN
+from kestrel_lab.tools.memory_tools import memory_tools
+from kestrel_lab.tools.read_result import NAME as READ_RESULT
+from kestrel_lab.tools.tool import Tool, Toolbox
+from kestrel_lab.tools.tool_search import ToolIndex, described, names, tool_index
+
+MOST_SHOWN = 40
+"""A model that may use more tools is told of some; of so many it is told of all."""
+FOR_QUESTION, FOR_NEED = 12, 8
+"""How many are looked out for a question that is put to it, more where there is room; and for a need of its own."""
+FIND_TOOL, MCP_INSTALL = "find_tool", "mcp_install"
+
+
+class Growth(Protocol):
+    """What a run asks for tools that it does not have."""
+
+    def attach(self, ctx: Any) -> None:
+        """Work for the run of this `RunContext`."""
+        ...
+
+    def allowed(self, named: tuple[str, ...]) -> tuple[str, ...]:
+        """The tools of a step that names `named`: where it may look for more, those that were found too."""
+        ...
+
+    async def missing(self, request: ToolRequest, problem: str) -> str:
+        """What a model is told that called a tool which is not there: `problem`, and what is."""
+        ...
+
+
+def shown_names(
+    step: str, offered: tuple[str, ...] | None, toolbox: Toolbox, state: RunState, emit: Callable[[Event], Any]
+) -> tuple[str, ...] | None:
+    """The tools that the model of `step` is told of, `None` for all; what is chosen anew is recorded."""
+    if (len(toolbox) if offered is None else len(offered)) <= MOST_SHOWN:
+        return offered
+    may = toolbox.names if offered is None else offered
+    questions = [message.text for message in state.conversation(step).messages if message.role == "user"]
+    if len(questions) > state.questions_shown.get(step, 0):
+        others = tuple(toolbox.get(name) for name in may if not always_shown(name))
+        room = MOST_SHOWN - (len(may) - len(others))
+        found = names(index_of(others).search(questions[-1], max(FOR_QUESTION, room)))
+        emit(ToolsShown(tools=list(found), step=step, messages=len(questions)))
+    wanted = {*state.shown.get(step, ()), *state.shown.get("", ()), *_used(step, state)}
+    return tuple(name for name in may if name in wanted or always_shown(name))
+
+
+def always_shown(name: str) -> bool:
+    """Whether a model is told of the tool of that name whatever its goal."""
+    return name in _core()
+
+
+def index_of(tools: Sequence[Tool]) -> ToolIndex:
+    """The index of these very tools, made once."""
+    return _index(tools if isinstance(tools, tuple) else tuple(tools))
+
+
+@lru_cache(maxsize=8)
+def _index(tools: tuple[Tool, ...]) -> ToolIndex:
+    return tool_index(described(tool.name, tool.description, tool.schema, tool.name.partition(":")[0]) for tool in tools)
+
+
+@lru_cache(maxsize=1)
+def _core() -> frozenset[str]:
+    return frozenset({*_names([*native_tools(), *task_tools(), *memory_tools()]), READ_RESULT, MACRO_RUN, FIND_TOOL, MCP_INSTALL})
+
+
+def _names(tools: Iterable[Tool]) -> Iterable[str]:
+    return (tool.name for tool in tools)
+
+
+def _used(step: str, state: RunState) -> set[str]:
+    """What the step has called so far."""
+    return {request.name for message in state.conversation(step).messages for request in message.calls}

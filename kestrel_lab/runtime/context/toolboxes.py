@@ -1,0 +1,107 @@
+"""Toolboxes from whatever a caller may give as tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.plan import Step
+from kestrel_lab.models.chat_format import wire_name
+from kestrel_lab.tools.builtin import NEEDS
+from kestrel_lab.tools.decorator import tool as as_tool
+from kestrel_lab.tools.tool import Tool, Toolbox
+
+Tools = Iterable["str | Tool | Callable[..., Any]"]
+"""Tools by name, as made by `@tool`, or as plain functions."""
+
+
+def offered(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
+    """The tools as an event names them."""
+    return [
+        {"name": tool.name, "version": tool.version, "danger": tool.danger.name, "effect": tool.effect, **tool.flow.as_json()}
+        for tool in toolbox
+    ]
+
+
+DEFAULT = "default"
+"""Stands for the tools that every run is offered unless it names some."""
+
+
+def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()) -> Toolbox:
+    """The tools of the package and those that a caller gives to every run: tools, functions, and the names that `chosen_tools` takes.
+
+    A given tool takes the place of one that is offered on request only; one of those that is named is offered to every
+    run. Tools of the `servers` are already. Raises `UsageError` for an unknown name.
+    """
+    known, added = Toolbox(own), list[Tool]()
+    for item in given:
+        server, colon, _ = item.partition(":") if isinstance(item, str) else ("", "", "")
+        if colon and server not in servers:
+            msg = f"there is no MCP server {server!r}; {nearest(server, servers)}"
+            raise UsageError(msg)
+        if not isinstance(item, str):
+            added.append(replace(given_tool(item), group=""))
+        elif not colon:
+            named = [replace(tool, group="") for tool in _named(known, item) if tool.group]
+            added += [tool for tool in named if tool.name not in {one.name for one in added}]  # a tool and its group may both be named
+    taken = {tool.name for tool in added}
+    return Toolbox([*(tool for tool in known if not (tool.group and tool.name in taken)), *added])
+
+
+def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:
+    """The toolbox that `tools` describe, names being those of `known`, of their groups, or `default`.
+
+    For `None` it is all that belong to no group, and those that `steps` name. Raises `UsageError` for an unknown name.
+    """
+    if tools is None:
+        named = {name for step in steps for name in (step.tool, *(step.tools or ()))}
+        return Toolbox(tool for tool in known if not tool.group or tool.name in named)
+    if isinstance(tools, Toolbox):
+        return tools
+    if isinstance(tools, str):
+        msg = f"tools must be a list, not the text {tools!r}"
+        raise UsageError(msg)
+    found: list[Tool] = []
+    for item in tools:
+        if isinstance(item, str):
+            found += [tool for tool in _named(known, item) if tool not in found]  # a tool and its group may both be named
+        else:
+            found.append(given_tool(item))
+    return Toolbox(found)
+
+
+def group_names(known: Toolbox) -> list[str]:
+    """The words that stand for several tools."""
+    return [DEFAULT, *dict.fromkeys(tool.group for tool in known if tool.group)]
+
+
+def apart_on_the_wire(toolbox: Toolbox) -> Toolbox:
+    """`toolbox`; raises `UsageError` where a model could not tell two of its tools apart."""
+    seen: dict[str, str] = {}
+    for name in toolbox.names:
+        if (other := seen.setdefault(wire_name(name), name)) != name:
+            msg = f"models are told of {other!r} and of {name!r} by the same name, {wire_name(name)!r}: rename one of them"
+            raise UsageError(msg)
+    return toolbox
+
+
+def given_tool(item: Tool | Callable[..., Any] | str) -> Tool:
+    """The tool that a tool or a plain function is; raises `UsageError` for a name."""
+    if isinstance(item, str):
+        msg = f"{item!r} is a name: give the tool or function itself"
+        raise UsageError(msg)
+    return item if isinstance(item, Tool) else as_tool(item)
+
+
+def _named(known: Toolbox, name: str) -> Iterator[Tool]:
+    if name in known:
+        yield known.get(name)
+    elif name in (groups := group_names(known)):
+        yield from (tool for tool in known if tool.group == ("" if name == DEFAULT else name))
+    else:
+        needs = next((what for start, what in NEEDS.items() if name == start or name.startswith(f"{start}_")), "")
+        msg = f"there is no tool {name!r}; {f'it needs {needs} in the environment' if needs else nearest(name, [*known.names, *groups])}"
+        raise UsageError(msg)

@@ -1,0 +1,204 @@
+"""Two runs side by side: what they share, where they part, and what each did then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CheckpointSaved,
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    Record,
+    RunFinished,
+    RunForked,
+    RunInterrupted,
+    RunResumed,
+    StateTransition,
+    StepStarted,
+    ToolAnswered,
+    ToolCalled,
+    to_json,
+)
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.formatting import args_line, usage_line
+from kestrel_lab.views.html.run_page import headline_html, table_html
+from kestrel_lab.views.text import table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TIMES = frozenset({"seconds", "queued", "waited"})
+_COLUMNS = ("a_seq", "b_seq", "type", "same", "a", "b")
+_SHOWN = 40
+"""Rows behind the parting that are shown; the frame has all."""
+
+Pair = tuple[Record | None, Record | None]
+
+
+@dataclass(frozen=True)
+class RunDiff:
+    """Where two runs part.
+
+    Two events are the same when their type and fields are; times and ids of runs and records do not count.
+    The order of events counts. Left out is what only says how a run came to go on: changes of its state,
+    `run_resumed`, `run_forked`, and that a step was begun, or a model or a person asked, once more.
+    """
+
+    a: Run
+    b: Run
+    rows: tuple[Pair, ...]
+    """The events side by side, first those that are the same; behind the parting, events of the same type are paired."""
+    shared: int
+    """How many events are the same before the runs part."""
+
+    @property
+    def first_a(self) -> Record | None:
+        """The first event of `a` that is not in `b` at its place; `None` when `a` has nothing more."""
+        return next((a for a, _ in self.rows[self.shared :] if a is not None), None)
+
+    @property
+    def first_b(self) -> Record | None:
+        """The first event of `b` that is not in `a` at its place; `None` when `b` has nothing more."""
+        return next((b for _, b in self.rows[self.shared :] if b is not None), None)
+
+    @property
+    def same(self) -> bool:
+        """Whether the runs did the same from beginning to end."""
+        return self.shared == len(self.rows)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row per step, side by side: `a_seq`, `b_seq` (missing where only one run has it), `type`, `same`, and what happened in `a` and `b`."""
+        frame = shown_frame([_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)], columns=list(_COLUMNS))
+        return frame.astype({"a_seq": "Int64", "b_seq": "Int64", "same": bool})
+
+    def __repr__(self) -> str:
+        lines = [self._headline, table_text(("", "a", "b"), self._summary)]
+        if not self.same:
+            lines.append(table_text(("a_seq", "b_seq", "type", "a", "b"), self._parted))
+        return "\n\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        parted = "" if self.same else table_html(("a_seq", "b_seq", "type", "a", "b"), self._parted)
+        return f"{headline_html(self._headline)}{table_html(('', 'a', 'b'), self._summary)}{parted}"
+
+    @property
+    def _headline(self) -> str:
+        """In words of ours and numbers only: it is put into HTML as it is."""
+        if self.same:
+            return f"the runs did the same: {self.shared} events"
+        left = len(self.rows) - self.shared - _SHOWN
+        more = f"; {left} more rows are in .frame" if left > 0 else ""
+        return f"the runs share {self.shared} events, then part{more}"
+
+    @property
+    def _summary(self) -> list[tuple[str, str, str]]:
+        a, b = self.a, self.b
+        return [
+            ("run", a.id, b.id),
+            ("status", str(a.status), str(b.status)),
+            ("model", a.model, b.model),
+            ("answer", one_line(a.answer, 200), one_line(b.answer, 200)),
+            ("used", usage_line(a.usage), usage_line(b.usage)),
+        ]
+
+    @property
+    def _parted(self) -> list[tuple[object, ...]]:
+        rows = (_row(pair, same=False) for pair in self.rows[self.shared :][:_SHOWN])
+        return [(a_seq or "", b_seq or "", kind, a, b) for a_seq, b_seq, kind, _, a, b in rows]
+
+
+def diff_runs(a: Run, b: Run) -> RunDiff:
+    """Compare two runs event by event; they need not be forks of each other."""
+    left, right = _deeds(a.records()), _deeds(b.records())
+    shared = next((place for place, (x, y) in enumerate(zip(left, right, strict=False)) if _differ(x, y)), min(len(left), len(right)))
+    rows = [*zip(left[:shared], right[:shared], strict=True), *_paired(left[shared:], right[shared:])]
+    return RunDiff(a=a, b=b, rows=tuple(rows), shared=shared)
+
+
+_PASSED_OVER = (RunInterrupted, RunResumed, RunForked, StateTransition, CheckpointSaved)
+
+
+def _deeds(records: Sequence[Record]) -> list[Record]:
+    """The records without those that only say how the run came to go on."""
+    last = {key: record.seq for record in records if (key := _repeatable(record.event))}
+    first = {key: record.seq for record in reversed(records) if (key := _repeatable(record.event))}
+    kept = []
+    for record in records:
+        key = _repeatable(record.event)
+        stays = first if isinstance(record.event, StepStarted) else last
+        if not isinstance(record.event, _PASSED_OVER) and (key is None or stays[key] == record.seq):
+            kept.append(record)
+    return kept
+
+
+def _repeatable(event: Event) -> tuple[str, str] | None:
+    """What a run that goes on may begin or ask once more."""
+    match event:
+        case StepStarted(step=name) | ModelCalled(call=name):
+            return event.type, name
+        case ApprovalAsked():
+            return event.type, event.question or event.call
+        case _:
+            return None
+
+
+def _differ(a: Record, b: Record) -> bool:
+    return a.event.type != b.event.type or (a.eid != b.eid and _timeless(a.event) != _timeless(b.event))
+
+
+def _timeless(event: Event) -> dict[str, object]:
+    return {name: value for name, value in to_json(event).items() if name not in _TIMES}
+
+
+def _paired(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:
+    rows: list[Pair] = []
+    if left and right and left[0].event.type == right[0].event.type:  # where they part belongs on one row
+        rows, left, right = [(left[0], right[0])], left[1:], right[1:]
+    kinds = SequenceMatcher(None, [r.event.type for r in left], [r.event.type for r in right], autojunk=False)
+    for tag, i1, i2, j1, j2 in kinds.get_opcodes():
+        if tag == "equal":
+            rows += zip(left[i1:i2], right[j1:j2], strict=True)
+        else:
+            rows += [(record, None) for record in left[i1:i2]]
+            rows += [(None, record) for record in right[j1:j2]]
+    return rows
+
+
+def _row(pair: Pair, *, same: bool) -> tuple[int | None, int | None, str, bool, str, str]:
+    a, b = pair
+    kind = next(record.event.type for record in pair if record is not None)
+    same = same or (a is not None and b is not None and not _differ(a, b))
+    return (None if a is None else a.seq, None if b is None else b.seq, kind, same, _told(a), _told(b))
+
+
+def _told(record: Record | None) -> str:
+    """What happened, on one line."""
+    if record is None:
+        return ""
+    match record.event:
+        case ModelCalled(model=model):
+            return model
+        case ModelAnswered() as event:
+            asked = ", ".join(f"{call.get('name')} {args_line(call.get('args') or {})}" for call in event.calls)  # type: ignore[arg-type]  # what the engine wrote
+            return one_line(str((event.error or {}).get("message", "")) or " → ".join(filter(None, (event.text, asked))), 200)
+        case ToolCalled() as event:
+            return one_line(f"{event.tool} {args_line(event.args)}", 200)
+        case ToolAnswered() as event:
+            return one_line(f"{event.tool}: {event.text[:1_000]}", 200)
+        case ApprovalGiven() as event:
+            word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
+            return one_line(f"{word} by {event.by} {event.reason if event.answer is None else event.answer}", 200)
+        case RunFinished() as event:
+            return one_line(f"{event.outcome}: {event.answer[:1_000] or event.reason}", 200)
+        case event:
+            return one_line(", ".join(f"{name}={value}" for name, value in to_json(event).items() if value not in ("", None, [], {})), 200)

@@ -1,0 +1,1 @@
+"""Execution of plans: scheduler, steps, stages, artifacts."""

@@ -1,0 +1,66 @@
+"""What an operation is: work of a step that the engine does itself, and that may grow the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.step import Step
+from kestrel_lab.eventlog.conversation import Conversation
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.context.run_context import RunContext
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """What an operation may know and use."""
+
+    step: Step
+    args: dict[str, Json]
+    """The step's arguments, with artifacts put in."""
+    inputs: Mapping[str, Json]
+    """The artifacts it consumes, by name."""
+    steps: Mapping[str, Json]
+    """How the steps it waits for went: `{ok, skipped, answer, reason}` by name."""
+    plan: Plan
+    """As far as it has grown."""
+    ctx: RunContext
+    desk: ApprovalDesk
+
+    @property
+    def talk(self) -> Conversation:
+        """What was said in this step so far."""
+        return self.ctx.state.conversation(self.step.id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """What came of an operation."""
+
+    output: Json = None
+    """What it gives to those that consume what it produces; `None` to let the steps it grew speak for it."""
+    grows: tuple[Step, ...] = field(default=())
+    """Steps to be done now, before anything that waits for this one."""
+    skipped: bool = False
+    """There was nothing to do: the step counts as skipped, and what it produces is `None`."""
+
+
+Operation = Callable[[Scope], Awaitable[Done]]
+"""Work of the engine, by name in a step.
+
+It must come to the same result when it is done again after a crash: what it learns from models and tools is in the
+log and is not asked again, the clock and chance it must not ask at all. Raises a `RunError` when it fails, a
+`UsageError` when its arguments are wrong.
+"""
+
+
+def under(prefix: str, steps: Iterable[Step], **changes: Any) -> tuple[Step, ...]:
+    """The steps with `prefix/` before their ids, also where they name each other, and with `changes` made to each."""
+    found = tuple(steps)
+    names = {step.id: f"{prefix}/{step.id}" for step in found}
+    return tuple(
+        replace(step, id=names[step.id], depends_on=tuple(names.get(need, need) for need in step.depends_on), **changes) for step in found
+    )

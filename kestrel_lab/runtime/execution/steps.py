@@ -1,0 +1,187 @@
+"""The steps of one plan: each carried out with the artifacts it is given, and what it leaves for others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from kestrel_lab.core.calls import Call, Danger, Problem
+from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, nearest
+from kestrel_lab.core.events.union import StepStarted
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.step import STEPS
+from kestrel_lab.runtime.agent.loop import run_agent
+from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
+from kestrel_lab.runtime.agent.tool_calls import run_requests
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.execution.artifacts import artifact, as_text, output, told
+from kestrel_lab.runtime.execution.operation import Operation, Scope
+from kestrel_lab.runtime.execution.scheduler import Outcome
+from kestrel_lab.shell_syntax.template import check_command, render_call
+from kestrel_lab.tools.tool import ToolArgumentsError, Toolbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kestrel_lab.core.protocols import Model
+
+
+def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str, Operation], resolve: Callable[[str], Model]) -> None:
+    """Raise `UsageError` for a step whose tool, operation or model does not exist or whose arguments do not fit its tool.
+
+    Arguments that stand for artifacts are looked at when the step runs, all others of the step with them.
+    """
+    for step in steps:
+        try:
+            if step.tool and (tool := toolbox.get(step.tool)) and not step.references:
+                tool.validate(step.args)
+            check_command(step.args)
+            if step.operation and step.operation not in operations:
+                msg = f"there is no operation {step.operation!r}; {nearest(step.operation, operations)}"
+                raise UsageError(msg)
+            toolbox.only(step.tools or ())
+            if step.model:
+                resolve(step.model)
+        except (UsageError, ToolArgumentsError) as error:
+            msg = f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}"
+            raise UsageError(msg) from error
+
+
+def not_of(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
+    """The steps that name no tool of these servers."""
+    return [step for step in steps if not any(name.partition(":")[0] in servers for name in (step.tool, *(step.tools or ())))]
+
+
+class StepRunner:
+    """Does the work of the steps of one run, or goes on with it where the log ends."""
+
+    def __init__(self, plan: Plan, ctx: RunContext, desk: ApprovalDesk, operations: Mapping[str, Operation]) -> None:
+        self.plan = plan
+        """As far as it has grown."""
+        self._ctx, self._desk, self._operations = ctx, desk, operations
+
+    async def __call__(self, step: Step) -> Outcome:
+        """Carry out `step`; `artifacts.output` then says what it answered.
+
+        Raises `ToolError` when its call fails or it is not approved, and what `run_agent` or the operation raises.
+        """
+        ctx, inputs = self._ctx, self.inputs(step)
+        if not self._wanted(step, inputs):
+            return Outcome(skipped=True)
+        model = ctx.model_of(step)
+        goal = step.goal
+        ctx.emit(
+            StepStarted(
+                step=step.id,
+                goal=goal,
+                context=told(inputs) if goal else "",
+                model=step.model,
+                model_kind=model.kind if step.model else "real",
+                system=ctx.system_of(step) if goal else None,
+            )
+        )
+        if step.tool:
+            await self._call(step, inputs)
+            return Outcome()
+        if step.needs_approval:
+            await self._ask(step)
+        if step.operation:
+            return await self._operate(step, inputs)
+        await self._work(step)
+        return Outcome()
+
+    def inputs(self, step: Step) -> dict[str, Json]:
+        """The artifacts that `step` is given, by name."""
+        return {**step.given} | {name: artifact(self.plan, step, name, self._ctx.state) for name in step.consumes}
+
+    def answer(self) -> str:
+        """What the run answers: the outputs of the steps that nothing waits for."""
+        state = self._ctx.state
+        texts = (as_text(output(self.plan, step, state)) for step in self.plan.ends() if step.id not in state.skipped_steps)
+        return "\n\n".join(text for text in texts if text)
+
+    def _wanted(self, step: Step, inputs: Mapping[str, Json]) -> bool:
+        condition = step.condition
+        if condition is None:
+            return True
+        try:
+            return condition.holds({**inputs, STEPS: cast("Json", self._went(step))})
+        except UsageError as error:
+            msg = f"the condition of step {step.id!r} cannot be decided: {error}"
+            raise RunError(msg) from error
+
+    def _went(self, step: Step) -> dict[str, Json]:
+        """How the steps went that `step` waits for."""
+        state = self._ctx.state
+        known = {other.id: other for other in self.plan.steps}
+        return {
+            name: {
+                "ok": state.finished_steps.get(name, False),
+                "skipped": name in state.skipped_steps,
+                "answer": output(self.plan, known[name], state) if state.finished_steps.get(name) else None,
+                "reason": state.reasons.get(name, ""),
+            }
+            for name in self.plan.needs()[step.id]
+        }
+
+    async def _work(self, step: Step) -> None:
+        if step.schema is None:
+            await run_agent(step, self._ctx, self._desk)
+        else:
+            await Dialogue(step, self._ctx, self._desk).ask(step.goal, lambda text: read_json(text, step.schema))
+
+    async def _operate(self, step: Step, inputs: Mapping[str, Json]) -> Outcome:
+        scope = Scope(
+            step=step,
+            args=self._args(step, inputs),
+            inputs=inputs,
+            steps=self._went(step),
+            plan=self.plan,
+            ctx=self._ctx,
+            desk=self._desk,
+        )
+        try:
+            done = await self._operations[step.operation](scope)
+            return Outcome(output=done.output, skipped=done.skipped, grown=self._grown(step, done.grows))
+        except UsageError as error:
+            msg = f"step {step.id!r}: {error}"
+            raise RunError(msg) from error
+
+    def _grown(self, step: Step, steps: tuple[Step, ...]) -> Plan | None:
+        """The plan with what `step` grew; what it grew before a crash is there already."""
+        known = {other.id: other.parent for other in self.plan.steps}
+        new = [other for other in steps if known.get(other.id) != step.id]
+        if not steps:
+            return None
+        check_steps(new, self._ctx.toolbox, self._operations, self._ctx.resolve)
+        self.plan = self.plan.grown(step.id, new)
+        return self.plan if new else None
+
+    def _args(self, step: Step, inputs: Mapping[str, Json]) -> dict[str, Json]:
+        try:
+            return render_call(step.args, inputs)
+        except UsageError as error:
+            msg = f"the arguments of step {step.id!r} cannot be filled in: {error}"
+            raise RunError(msg) from error
+
+    async def _call(self, step: Step, inputs: Mapping[str, Json]) -> None:
+        talk = self._ctx.state.conversation(step.id)
+        call_id = f"{step.id}.call" if talk.attempt == 1 else f"{step.id}.call.{talk.attempt}"
+        if call_id not in talk.answers:
+            request = ToolRequest(id=call_id, name=step.tool, args=self._args(step, inputs))
+            await run_requests([request], {call_id}, step, self._ctx, self._desk)
+        if talk.error:
+            problem = Problem(kind=talk.problem, message=talk.error, transient=talk.passing)
+            raise ToolError(f"{step.tool}: {talk.error}", problem)  # noqa: EM102  # the message and what it is about
+
+    async def _ask(self, step: Step) -> None:
+        """Wait until an agent may begin; a resumed step that was allowed is not asked about again."""
+        args: dict[str, Json] = {"step": step.id, "goal": step.work}
+        asked = Call(id=f"{step.id}.start", kind="tool", target=START_STEP, args=args, step=step.id, danger=Danger.HIGH, effect="pure")
+        given = await self._desk.decide(asked)
+        if given is not None and not given.granted:
+            msg = "it was not approved" + (f": {given.reason}" if given.reason else "")
+            raise ToolError(msg)

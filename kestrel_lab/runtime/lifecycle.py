@@ -1,0 +1,149 @@
+"""The life of a run, from PLANNING to its last state, whatever happens between."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import partial
+
+from kestrel_lab.core.errors import DependencyError, LimitError, RunError, Signal, StoreError, UnmetError, UsageError
+from kestrel_lab.core.events.union import PlanProposed, RunFinished, RunInterrupted, StepFinished
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.step import Step
+from kestrel_lab.eventlog.run_status import STOPPED
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.execution.scheduler import StepScheduler
+from kestrel_lab.runtime.execution.stages import StageRunner
+from kestrel_lab.runtime.execution.steps import StepRunner
+from kestrel_lab.runtime.operations.registry import OPERATIONS, WITHOUT_MODEL
+from kestrel_lab.runtime.review.answer_review import finished
+from kestrel_lab.runtime.supervision.model_guard import preflight as model_ready
+
+# What must be in order before a step of a stage begins: room for the log, and the model it will ask.
+
+LEAST_ROOM = 4_000_000
+"""Bytes that must be free where the log is: SQLite needs some even to keep little."""
+
+
+async def preflight(ctx: RunContext, step: Step) -> None:
+    """Return once `step` can begin; raises `DependencyError` that says what it needs and is not there.
+
+    A model is looked at where that costs nothing, and waited for as long as the budget's `gate_s` allows.
+    """
+    folder = ctx.store.path.parent
+    if (free := shutil.disk_usage(folder).free) < LEAST_ROOM:
+        msg = f"the disk of the log has {free:,} bytes left, at least {LEAST_ROOM:,} are needed: make room on the disk of {folder}"
+        raise DependencyError("the disk of the log", "failed", msg)  # noqa: EM101  # its name and state
+    if not step.tool and step.operation not in WITHOUT_MODEL:
+        await model_ready(ctx.model_of(step), ctx.supervisor, timeout=ctx.ports.budget.gate_s)
+
+
+async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
+    """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk.
+
+    A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes
+    and leaves the run WAITING_APPROVAL. `Run.cancel` ends it CANCELLED; any other cancellation, by Ctrl-C for example,
+    interrupts it: it stays in its state, nobody's, to be resumed. Either way `CancelledError` goes on. An error of the store
+    escapes and leaves the run where its log ends, to be resumed; a `UsageError` or a defect of the engine
+    escapes after the run was marked FAILED. Steps that are done are not done again; one that failed before
+    the run was resumed is tried again.
+    """
+    ctx.task = asyncio.current_task()
+    try:
+        async with ctx.clock:
+            answer = await _work(ctx, desk, plan)
+        end = await finished(ctx, answer)  # no work of the run: a limit cannot take its answer away
+    except asyncio.CancelledError:
+        stop(ctx)
+        await asyncio.shield(ctx.on_disk())
+        raise
+    except TimeoutError as error:
+        if not ctx.clock.expired:  # somebody else's, an approver's for example
+            await _defect(ctx, error)
+            raise
+        _limited(ctx, ctx.out_of_time(ctx.clock.limit))
+    except LimitError as error:
+        _limited(ctx, error)
+    except RunError as error:
+        outcome = "unmet" if isinstance(error, UnmetError) else "error"
+        _end(ctx, RunStatus.FAILED, RunFinished(outcome=outcome, answer=_so_far(ctx), reason=str(error)))
+    except Signal:
+        ctx.checkpoint("interrupt")
+        await asyncio.wrap_future(ctx.store.release(ctx.run_id))
+        raise
+    except StoreError:
+        raise
+    except Exception as error:
+        await _defect(ctx, error)
+        raise
+    else:
+        _end(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
+    await ctx.on_disk()
+
+
+def _limited(ctx: RunContext, error: LimitError) -> None:
+    _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
+
+
+async def _defect(ctx: RunContext, error: Exception) -> None:
+    reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"
+    _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
+    await ctx.on_disk()
+
+
+async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
+    if ctx.equip is not None:
+        ctx.clock.hold()  # waiting for servers is no work of the run
+        try:
+            await ctx.equip()
+        finally:
+            ctx.clock.release()
+    if not ctx.state.plan:
+        ctx.emit(PlanProposed(plan=plan.as_json()))
+    if ctx.state.status is RunStatus.PLANNING:
+        ctx.go(RunStatus.EXECUTING)
+    if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
+        ctx.go(RunStatus.EXECUTING, "decided")
+    runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
+    stages = StageRunner(
+        runner,
+        state=state,
+        toolbox=ctx.toolbox,
+        emit=ctx.emit,
+        inputs=runner.inputs,
+        preflight=partial(preflight, ctx),
+        on_disk=ctx.on_disk,
+        budget=ctx.ports.budget,
+        sleep=ctx.sleep,
+    )
+    scheduler = StepScheduler(plan, stages, emit=ctx.emit, finished=state.finished_steps, skipped=state.skipped_steps)
+    await scheduler.run_parallel(ctx.limits.steps_at_once)
+    return runner.answer()
+
+
+def stop(ctx: RunContext) -> None:
+    """Record that work on the run was stopped: for good where somebody decided that, else until it is resumed."""
+    if ctx.cancelled:
+        _end(ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason=STOPPED))
+        return
+    ctx.checkpoint("interrupt")
+    ctx.emit(RunInterrupted(), urgent=True)
+    ctx.store.release(ctx.run_id)
+
+
+def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
+    if status is not RunStatus.COMPLETE:
+        ctx.checkpoint("interrupt" if status is RunStatus.CANCELLED else "error")
+    for step in ctx.state.conversations:
+        if step not in ctx.state.finished_steps:
+            ctx.emit(StepFinished(step=step, ok=False, reason=finished.reason))
+    ctx.emit(finished)
+    ctx.go(status, finished.reason)
+
+
+def _so_far(ctx: RunContext) -> str:
+    """What the run has when something ends it early: the last thing a model said as an agent, not to the engine."""
+    agents = {step.id for step in ctx.state.planned.steps if not step.operation}
+    return next((talk.text for name, talk in reversed(ctx.state.conversations.items()) if talk.text and name in agents), "")

@@ -1,0 +1,1 @@
+"""MCP servers of a session: start, health, expansion during a run."""

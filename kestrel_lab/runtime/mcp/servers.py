@@ -1,0 +1,396 @@
+"""The MCP servers of a session: which are known and approved, their tools, and calls under supervision.
+
+A server is started at the first call of one of its tools. Until then its tools are those that were approved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kestrel_lab.core.calls import REPEATABLE
+from kestrel_lab.core.errors import DependencyError, ToolError, UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.mcp.approvals import Approvals, Definition, difference
+from kestrel_lab.mcp.background_loop import submit, there
+from kestrel_lab.mcp.config import ServerConfig
+from kestrel_lab.mcp.connection import Progress, Server
+from kestrel_lab.runtime.mcp.server_table import ServerRow, ServerTable
+from kestrel_lab.runtime.supervision.dependency import Dependency
+from kestrel_lab.runtime.supervision.health import HealthPolicy
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+from kestrel_lab.tools.arguments import SchemaArguments
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.tool import Tool, ToolContext
+
+POLICY = HealthPolicy(failures=1, open_s=1.0, restarts=3, restarts_per_s=600.0)
+"""A server that is gone answers nothing: one failure is enough, and three restarts in ten minutes."""
+_CONTEXT = "kestrel context"
+_CLOSE_S = 8.0
+
+
+def watched_as(server: str) -> str:
+    """The name of a server among the dependencies of a session."""
+    return f"server {server}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """A server as it is now beside what was approved of it."""
+
+    server: ServerConfig
+    tools: Mapping[str, Definition]
+    refused: Mapping[str, str]
+    """Tools that are not offered, and why."""
+    approved: Mapping[str, Definition] | None
+    """`None` when its command or address is not approved."""
+    who: str = ""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """A diff for each tool that is new, gone or different."""
+        before = self.approved or {}
+        names = sorted({*before, *self.tools})
+        pins = {name: (before[name].pin if name in before else "", self.tools[name].pin if name in self.tools else "") for name in names}
+        return tuple(difference(name, before.get(name), self.tools.get(name)) for name, (old, new) in pins.items() if old != new)
+
+
+class McpServers:
+    """Servers by name; may be used from any thread and event loop, and from none."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, ServerConfig],
+        supervisor: RuntimeSupervisor,
+        *,
+        env: Mapping[str, str],
+        logs: Path,
+        policy: HealthPolicy = POLICY,
+        sandbox: Callable[[], Sandbox] = Sandbox,
+    ) -> None:
+        """Start nothing.
+
+        Args:
+            servers: What is configured. One that code gives (it has no `source`) counts as approved, with the
+                tools it has at its first start; one of a file has to be approved first.
+            supervisor: Watches each from its first start on.
+            env: Our variables: where approvals are kept, and what servers are given by name.
+            logs: Folder of the servers' logs.
+            policy: When a server is given up.
+            sandbox: How those that are started are held in, where their tables do not say otherwise; without network. Asked
+                each time: a server that was started with another level is restarted before its next call.
+        """
+        self.approvals = Approvals.of(env)
+        self._supervisor, self._policy = supervisor, policy
+        self._env, self._logs, self._sandbox = env, logs, sandbox
+        self._servers = {
+            name: Server(config, env, logs / f"mcp-{name}.log", partial(self._ended, name), sandbox)
+            for name, config in servers.items()
+            if config.enabled
+        }
+        self._off = {name: config for name, config in servers.items() if not config.enabled}
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The servers that are not switched off."""
+        return tuple(self._servers)
+
+    def tools(self, server: str | None = None) -> tuple[Tool, ...]:
+        """The approved tools of every server, or of one; starts none."""
+        names = self._servers if server is None else [server] if server in self._servers else []
+        return tuple(tool for name in names for tool in self._tools_of(name))
+
+    async def adopt(self, config: ServerConfig) -> None:
+        """Know a server from now on; one of the same name that is started otherwise is ended first."""
+        known = self._servers.get(config.name)
+        if known is not None and known.config.key == config.key:
+            return
+        await self.forget(config.name)
+        log = self._logs / f"mcp-{config.name}.log"
+        self._servers[config.name] = Server(config, self._env, log, partial(self._ended, config.name), self._sandbox)
+
+    async def forget(self, name: str) -> None:
+        """End a server and know it no longer."""
+        known = self._servers.pop(name, None)
+        if known is not None and known.connection is not None:
+            self._supervisor.unwatch(watched_as(name))
+            await there(known.close())
+
+    def named(self, wanted: Iterable[Any]) -> list[Any]:
+        """`wanted` with `SERVER:*` replaced by the names of its tools.
+
+        A server that code gives and that was never started is started for that, which takes as long as its
+        `start_timeout_s` at most. Raises `UsageError` for a server that is unknown or not approved.
+        """
+        names: list[Any] = []
+        for item in wanted:
+            server, colon, tool = item.partition(":") if isinstance(item, str) else ("", "", "")
+            if not colon:
+                names.append(item)
+                continue
+            self.learn(server)
+            names += [one.name for one in self._tools_of(server)] if tool == "*" else [item]
+        return names
+
+    def learn(self, name: str | None = None) -> None:
+        """Have approved tools of `name`, or of every server that code gives; blocks while one is started for the first time.
+
+        Raises `UsageError` for a server that is unknown or not approved, `DependencyError` for one that cannot be started;
+        with no name neither.
+        """
+        if name is None:
+            for waiting in [submit(self._first(each)) for each in self.unstarted(None)]:
+                with suppress(DependencyError):  # it is named in the table, and blocks nothing else
+                    waiting.result()
+            return
+        if not self._learned(name):
+            submit(self._first(name)).result()
+
+    def _learned(self, name: str) -> bool:
+        """Whether the tools of a server are approved; raises `UsageError` for one that is unknown, or of a file and not approved."""
+        server = self._known(name)
+        if self.approvals.tools(server.config) is not None:
+            return True
+        if server.config.source:
+            msg = f"MCP server {name!r} of {server.config.source} is not approved: kestrel mcp check {name} shows it, kestrel mcp approve {name} allows it"
+            raise UsageError(msg)
+        return False
+
+    async def check(self, name: str) -> Checked:
+        """Start `name` and compare its tools with what was approved; raises `DependencyError` when it cannot be started."""
+        server = self._known(name)
+        watched = self._watched(name, server)
+        if watched.health.given_up or server.connection is None or not server.connection.alive:
+            await self._start(server, watched, again=True)  # whoever asks for this is not bound by the budget
+        connection = server.connection
+        assert connection is not None
+        return Checked(
+            server=server.config,
+            tools=connection.definitions,
+            refused=connection.refused,
+            approved=self.approvals.tools(server.config),
+            who=connection.who,
+        )
+
+    async def approve(self, name: str) -> Checked:
+        """Approve `name` with the tools it has now; returns what that changed."""
+        checked = await self.check(name)
+        self.approvals.approve(checked.server, checked.tools)
+        return checked
+
+    def withdraw(self, name: str) -> bool:
+        """Approve `name` no longer; returns whether it was."""
+        return self.approvals.withdraw(self._known(name).config)
+
+    def table(self) -> ServerTable:
+        """Every server as it stands; starts none."""
+        rows = [self._row(name, server) for name, server in self._servers.items()]
+        rows += [_off_row(one) for one in self._off.values()]
+        return ServerTable(rows)
+
+    def row(self, name: str) -> ServerRow:
+        """One server as it stands; raises `UsageError` for an unknown one."""
+        return _off_row(self._off[name]) if name in self._off else self._row(name, self._known(name))
+
+    def unstarted(self, wanted: Iterable[Any] | None) -> tuple[str, ...]:
+        """Servers given by code whose tools nobody knows yet, of those that `wanted` names, or of all.
+
+        Raises `UsageError` for a name of a server that is unknown or not approved.
+        """
+        if wanted is None:
+            return tuple(name for name, one in self._servers.items() if not one.config.source and self.approvals.tools(one.config) is None)
+        named = dict.fromkeys(item.partition(":")[0] for item in wanted if isinstance(item, str) and ":" in item)
+        return tuple(name for name in named if not self._learned(name))
+
+    async def start_first(self, names: Iterable[str]) -> dict[str, DependencyError]:
+        """Start servers together, for the first time, and approve what they have; returns the errors of those that cannot be started."""
+        names = tuple(names)
+        ends = await asyncio.gather(*(there(self._first(name)) for name in names), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, DependencyError):
+                raise end
+        return {name: end for name, end in zip(names, ends, strict=True) if isinstance(end, DependencyError)}
+
+    async def aclose(self) -> None:
+        """End every server; from any event loop."""
+        for name, server in self._servers.items():
+            self._supervisor.unwatch(watched_as(name))
+            if server.connection is not None:
+                await there(server.close())
+
+    def close(self) -> None:
+        """End every server; from any code that is not a coroutine of the servers' own loop."""
+        waiting = [submit(server.close()) for server in self._servers.values() if server.connection is not None]
+        for name in self._servers:
+            self._supervisor.unwatch(watched_as(name))
+        for one in waiting:
+            with suppress(TimeoutError):  # what does not end then dies with this process
+                one.result(_CLOSE_S)
+
+    async def call(self, server: str, tool: str, pin: str, args: dict[str, Json], progress: Progress, *, again: bool = False) -> str:
+        """Have a tool called, its server started or restarted first where need be; `again` once more when it dies meanwhile.
+
+        Raises `ToolError` with the tool's own error, and `DependencyError` that names the server and its state.
+        """
+        known = self._known(server)
+        await self._begun(server, known)
+        watched = self._watched(server, known)
+        permit = watched.admit()
+        try:
+            text = await there(known.call(tool, pin, args, progress))
+        except ToolError:
+            watched.success(permit)
+            raise
+        except ConnectionError as error:
+            watched.failure(str(error), permit)
+            if again:
+                return await self.call(server, tool, pin, args, progress)
+            raise watched.error() from error
+        except TimeoutError as error:
+            watched.release(permit)
+            await watched.look()
+            alive = "it still answers to others" if watched.health.usable else str(watched.error())
+            msg = f"{server}:{tool} gave no answer within {known.config.timeout_s:g} s and was cancelled; {alive}"
+            raise ToolError(msg) from error
+        except BaseException:
+            watched.release(permit)
+            raise
+        watched.success(permit)
+        return text
+
+    async def _begun(self, name: str, server: Server) -> None:
+        """Return once `name` can be called; restarts it within its budget."""
+        watched = self._watched(name, server)
+        if server.connection is None:
+            await self._start(server, watched)
+        elif server.outdated:
+            await self._start(server, watched, again=True)
+        elif not server.connection.alive:
+            watched.failure(server.connection.reason or "it is not connected")
+        if not watched.health.usable or not (server.connection and server.connection.alive):
+            await self._supervisor.ready(watched.name, timeout=server.config.start_timeout_s + self._policy.open_max_s)
+
+    async def _start(self, server: Server, watched: Dependency, *, again: bool = False) -> None:
+        try:
+            await there(server.reopen(again=again))
+        except (ConnectionError, UsageError) as error:
+            watched.failure(str(error))
+            raise watched.error() from error
+        watched.success()
+
+    async def _first(self, name: str) -> None:
+        """Start a server that code gives, and approve what it has."""
+        server = self._servers[name]
+        watched = self._watched(name, server)
+        try:
+            await server.reopen()
+        except (ConnectionError, UsageError) as error:
+            watched.failure(str(error))
+            raise watched.error() from error
+        watched.success()
+        assert server.connection is not None
+        self.approvals.approve(server.config, server.connection.definitions)
+
+    def _watched(self, name: str, server: Server) -> Dependency:
+        if (found := self._supervisor.get(watched_as(name))) is not None:
+            return found
+
+        async def probe() -> None:
+            await there(server.ping())
+
+        async def restart() -> None:
+            await there(server.reopen(again=True))
+
+        advice = f"Its log: {server.log}. kestrel mcp check {name} tries it."
+        return self._supervisor.watch(watched_as(name), "mcp", probe, restart, policy=self._policy, advice=advice)
+
+    def _ended(self, name: str, reason: str) -> None:
+        if (watched := self._supervisor.get(watched_as(name))) is not None:
+            watched.failure(reason)
+
+    def _known(self, name: str) -> Server:
+        if (server := self._servers.get(name)) is not None:
+            return server
+        if name in self._off:
+            off = self._off[name]
+            msg = off.problem or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false"
+            raise UsageError(msg)
+        msg = f"there is no MCP server {name!r}: {nearest(name, self._servers)}"
+        raise UsageError(msg)
+
+    def _tools_of(self, name: str) -> list[Tool]:
+        config = self._servers[name].config
+        approved = self.approvals.tools(config) or {}
+        return [self._tool(config, one) for one in approved.values() if config.only is None or one.name in config.only]
+
+    def _tool(self, config: ServerConfig, definition: Definition) -> Tool:
+        trust, pin = config.trust_in(definition.name), definition.pin
+
+        async def call(**values: Any) -> str:
+            ctx: ToolContext = values.pop(_CONTEXT)
+            loop = asyncio.get_running_loop()
+
+            def progress(text: str, fraction: float | None) -> None:
+                with suppress(RuntimeError):  # the run's loop has ended
+                    loop.call_soon_threadsafe(ctx.progress, text, fraction)
+
+            return await self.call(config.name, definition.name, pin, values, progress, again=trust.effect in REPEATABLE)
+
+        name = f"{config.name}:{definition.name}"
+        return Tool(
+            name=name,
+            description=definition.description[:4_000],
+            function=call,
+            arguments=SchemaArguments(tool=name, schema=definition.schema),
+            danger=trust.danger,
+            effect=trust.effect,
+            version=pin[:12],
+            reads=("private", "untrusted"),
+            reaches="nothing" if trust.effect == "pure" else "anything",
+            group="" if config.seal is None else config.name,
+            context_parameter=_CONTEXT,
+        )
+
+    def _row(self, name: str, server: Server) -> ServerRow:
+        config = server.config
+        approved = self.approvals.tools(config)
+        watched = self._supervisor.get(watched_as(name))
+        if watched is not None:
+            state, reason = watched.row().state.value, watched.row().reason
+        elif approved is None and config.source:
+            state, reason = "not approved", f"kestrel mcp approve {name}"
+        else:
+            state, reason = "not started", ""
+        return ServerRow(
+            name=name,
+            state=state,
+            tools=len(self._tools_of(name)),
+            what=config.shown,
+            sandbox=_held(server),
+            reason=reason,
+            source=config.source,
+        )
+
+
+def _held(server: Server) -> str:
+    """How far a server is held in, or will be; empty for one that others start."""
+    config = server.config
+    if config.url:
+        return ""
+    level = server.connection.level if server.connection is not None else None
+    asked = config.sandbox or server.sandbox()
+    least = f", at least {config.at_least.name}" if config.at_least > Level.S0 and level is None else ""
+    return f"{asked.name if level is None else level.name}{least}{', network' if config.network and (level or level is None) else ''}"
+
+
+def _off_row(config: ServerConfig) -> ServerRow:
+    state = "cannot be used" if config.problem else "off"
+    return ServerRow(name=config.name, state=state, tools=0, what=config.shown, reason=config.problem, source=config.source)

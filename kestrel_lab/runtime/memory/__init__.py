@@ -1,0 +1,1 @@
+"""Memory as a run uses it: notes, learning, proposals of macros."""

@@ -1,0 +1,268 @@
+"""What agents do again and again becomes a proposal: repeated tool sequences in the log, their varying parts as parameters."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered
+from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.tools.macros.macro import MACRO_RUN, Macro, MacroStep
+from kestrel_lab.views.html.run_page import pre_html
+
+LENGTHS = range(8, 1, -1)
+"""How many calls a proposed macro may have, the most first."""
+MIN_OCCURRENCES = 3
+MAX_PROPOSALS = 20
+_MAX_NODES = 2_000
+"""Values of one result that arguments are compared with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastCall:
+    """A tool call of a run that did what it was asked."""
+
+    run: str
+    tool: str
+    args: dict[str, Json]
+    result: Json = None
+    """`None` also where the log has only a part of it."""
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What calls must share to be the same step of a macro: the tool and the names of its arguments."""
+        return (self.tool, *sorted(self.args))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MacroProposal:
+    """A macro that would have replaced calls of past runs."""
+
+    macro: Macro
+    occurrences: int
+    """How often its sequence was called, none counted twice."""
+    runs: tuple[str, ...]
+    """Ids of the runs in which it was."""
+    saved_calls: int
+    """How many calls its use would have spared agents so far."""
+
+    def __repr__(self) -> str:
+        found = f"called {self.occurrences} times in {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+        return f"proposed: {self.macro!r}\n  {found}; would have saved {self.saved_calls} calls"
+
+    def _repr_html_(self) -> str:
+        return pre_html(repr(self))
+
+
+def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]]:
+    """The successful calls that agents asked for in one run, in the order asked, one list per conversation.
+
+    A macro divides its conversation: what is before it and behind it makes no sequence. Events whose id is
+    in `seen` are left out and the others added to it, so that what forks share counts once.
+    """
+    new = [record for record in records if record.eid not in seen]
+    seen.update(record.eid for record in new)
+    answers: dict[str, ToolAnswered] = {}
+    edited: dict[str, dict[str, Json]] = {}
+    for event in (record.event for record in new):
+        if isinstance(event, ToolAnswered) and event.error is None and not event.given:
+            answers[event.call] = event
+        elif isinstance(event, ApprovalGiven) and event.granted and event.args is not None:
+            edited[event.call] = event.args
+    talks: dict[str, list[list[PastCall]]] = defaultdict(lambda: [[]])
+    for record in new:
+        if not isinstance(record.event, ModelAnswered):
+            continue
+        for asked in record.event.calls:
+            name, args, talk = str(asked["id"]), asked.get("args"), talks[record.event.step]
+            if asked["name"] == MACRO_RUN:
+                talk.append([])
+            elif name in answers and isinstance(args, dict):
+                said = answers[name]
+                result = None if said.truncated else said.text if said.value is None else said.value
+                talk[-1].append(PastCall(run=record.run_id, tool=said.tool, args=edited.get(name, args), result=result))
+    return [part for talk in talks.values() for part in talk if part]
+
+
+def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()) -> list[MacroProposal]:
+    """Macros for sequences of 2 to 8 calls that occur at least 3 times: the 20 that would have saved most calls, best first.
+
+    A sequence is given by its tools and the names of their arguments. An argument that is always the same
+    becomes a constant, one that is always found in the result of an earlier call a reference to it, any
+    other a parameter. No call counts for two proposals, nor for one and an existing macro; the same call
+    made again and again is no sequence. The longest and most frequent sequences are looked at first, so that
+    a part of one is proposed only for calls outside it.
+    """
+    known = list(existing)
+    taken = {macro.name for macro in known}
+    found: list[MacroProposal] = []
+    chosen = _chosen(_Field([[call.kind for call in talk] for talk in talks]), known)
+    for places, length in sorted(chosen, key=lambda choice: -len(choice[0]) * (choice[1] - 1)):
+        times = [talks[talk][start : start + length] for talk, start in places]
+        macro = _generalise(times, taken)
+        if macro is not None:
+            taken.add(macro.name)
+            runs = tuple(dict.fromkeys(calls[0].run for calls in times))
+            found.append(MacroProposal(macro=macro, occurrences=len(times), runs=runs, saved_calls=len(times) * (length - 1)))
+        if len(found) == MAX_PROPOSALS:
+            break
+    return found
+
+
+def _chosen(calls: _Field, known: list[Macro]) -> Iterator[tuple[list[tuple[int, int]], int]]:
+    """Where each sequence that could be a macro occurs, and its length; no call is in two of them."""
+    for macro in known:
+        calls.claim(calls.free(tuple((step.tool, *sorted(step.args)) for step in macro.steps)), len(macro.steps))
+    for length in LENGTHS:
+        counted = sorted(((len(calls.free(kinds)), kinds) for kinds in calls.sequences(length)), key=lambda pair: (-pair[0], pair[1]))
+        for _, kinds in counted:
+            places = calls.free(kinds)  # again: others of this length may have taken some
+            if len(places) >= MIN_OCCURRENCES and not calls.is_repetition(kinds):
+                calls.claim(places, length)
+                yield places, length
+
+
+Kinds = tuple[tuple[str, ...], ...]
+
+
+class _Field:
+    """Where which kinds of calls are, and which of them are spoken for."""
+
+    def __init__(self, talks: list[list[tuple[str, ...]]]) -> None:
+        self._talks = talks
+        self._claimed: set[tuple[int, int]] = set()
+        self._places: dict[int, dict[Kinds, list[tuple[int, int]]]] = {}
+
+    def sequences(self, length: int) -> Iterator[Kinds]:
+        """Every sequence of that length that occurs often enough to be looked at."""
+        return (kinds for kinds, places in self._all(length).items() if len(places) >= MIN_OCCURRENCES)
+
+    def free(self, kinds: Kinds) -> list[tuple[int, int]]:
+        """Where the sequence occurs, from left to right, no call claimed or used twice."""
+        found: list[tuple[int, int]] = []
+        end = (-1, 0)
+        for talk, start in self._all(len(kinds)).get(kinds, []):
+            behind = talk > end[0] or start >= end[1]
+            if behind and not any((talk, start + offset) in self._claimed for offset in range(len(kinds))):
+                found.append((talk, start))
+                end = (talk, start + len(kinds))
+        return found
+
+    def claim(self, places: Iterable[tuple[int, int]], length: int) -> None:
+        """Let the calls at `places` count for nothing else."""
+        self._claimed.update((talk, start + offset) for talk, start in places for offset in range(length))
+
+    def is_repetition(self, kinds: Kinds) -> bool:
+        """Whether it is a shorter sequence over and over, the last time perhaps in part, and that one accounts for as many calls."""
+        periods = [period for period in range(1, len(kinds)) if kinds[period:] == kinds[:-period]]
+        covered = len(self.free(kinds)) * len(kinds)
+        return any(len(self.free(kinds[:period])) * period >= covered for period in periods)
+
+    def _all(self, length: int) -> dict[Kinds, list[tuple[int, int]]]:
+        if length not in self._places:
+            found = self._places[length] = defaultdict(list)
+            for number, talk in enumerate(self._talks):
+                for start in range(len(talk) - length + 1):
+                    found[tuple(talk[start : start + length])].append((number, start))
+        return self._places[length]
+
+
+@dataclass(slots=True)
+class _Parameters:
+    """The parameters found so far; values that vary alike are one parameter."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    """By the values it had."""
+    schemas: dict[str, Json] = field(default_factory=dict)
+
+    def name(self, wish: str, tool: str, values: list[Json]) -> str:
+        key = dumps(values)
+        if key not in self.names:
+            name = _fresh(re.sub(r"\W", "_", wish), {*self.schemas, "previous", "steps"})
+            self.names[key] = name
+            self.schemas[name] = {"type": _types(values), "description": f"{wish} of {tool}"}
+        return self.names[key]
+
+
+def _generalise(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | None:
+    """The macro whose steps, with the right arguments, are each of `times`; `None` for what no macro can say."""
+    parameters = _Parameters()
+    steps = []
+    try:
+        for place, call in enumerate(times[0]):
+            args = {name: _argument(name, place, times, parameters) for name in call.args}
+            steps.append(MacroStep(tool=call.tool, args=args))
+        tools = [step.tool for step in steps]
+        return Macro(
+            name=_fresh("_".join(dict.fromkeys(re.sub(r"\W", "_", tool) for tool in tools))[:60].lstrip("0123456789_") or "macro", taken),
+            description=f"What agents did here {len(times)} times, call by call.",
+            schema={
+                "type": "object",
+                "properties": parameters.schemas,
+                "required": list(parameters.schemas),
+                "additionalProperties": False,
+            },
+            steps=tuple(steps),
+        )
+    except UsageError:  # arguments too long or too deep for a template
+        return None
+
+
+def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters: _Parameters) -> Json:
+    """An argument of call number `place`: a constant, a reference to an earlier result, or a parameter."""
+    values = [calls[place].args[name] for calls in times]
+    if len({dumps(value) for value in values}) == 1:
+        return escape(values[0])
+    for earlier in reversed(range(place)):
+        common = _places(times[0][earlier].result, values[0])
+        for calls, value in zip(times, values, strict=True):
+            common = common and common & _places(calls[earlier].result, value)
+        if common:
+            return f"{{{{steps[{earlier}].content{min(common, key=lambda path: (len(path), path))}}}}}"
+    return f"{{{{{parameters.name(name, times[0][place].tool, values)}}}}}"
+
+
+def _places(result: Json, value: Json) -> set[str]:
+    """Where in `result` exactly `value` is, as the end of a path; nowhere for values that say too little."""
+    if value is None or isinstance(value, bool) or value in ("", [], {}):
+        return set()
+    wanted = dumps(value)
+    if wanted not in dumps(result):  # the text of a whole has that of each part in it, and is quickly made
+        return set()
+    return {path for path, part in _parts(result) if type(part) is type(value) and dumps(part) == wanted}
+
+
+def _parts(result: Json) -> Iterator[tuple[str, Json]]:
+    """A result and what is in it, each with its path."""
+    todo: list[tuple[str, Json]] = [("", result)]
+    for path, value in islice(todo, _MAX_NODES):  # grows behind what is being looked at
+        yield path, value
+        if isinstance(value, list):
+            todo += [(f"{path}[{place}]", item) for place, item in enumerate(value)]
+        elif isinstance(value, dict):
+            todo += [(f"{path}.{key}", item) for key, item in value.items() if re.fullmatch(r"[\w-]+", key)]
+
+
+def _types(values: list[Json]) -> Json:
+    """The JSON Schema type of all of `values`."""
+    names = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    kinds = {names[type(value)] for value in values}
+    if "number" in kinds:
+        kinds.discard("integer")
+    return kinds.pop() if len(kinds) == 1 else [*sorted(kinds)]
+
+
+def _fresh(name: str, taken: Iterable[str]) -> str:
+    """`name`, with a number behind it when it is taken."""
+    known = set(taken)
+    name = name if name[:1].isalpha() or name.startswith("_") else f"x_{name}"
+    number = 2
+    fresh = name
+    while fresh in known:
+        fresh, number = f"{name}_{number}", number + 1
+    return fresh

@@ -1,0 +1,160 @@
+"""The memory as the tools of a run see it: its log names notes and has not their words, and nothing is kept that is not fit to be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from kestrel_lab.core.errors import ToolError
+from kestrel_lab.core.events.union import ApprovalAsked, MemoryRecalled, MemoryStored
+from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.messages import Message
+from kestrel_lab.core.notes import GUIDING, OWN, REFERENCE, Note, unvouched
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.memory.learn import sourced, unfit
+from kestrel_lab.tools.memory_tools import forget, recall
+from kestrel_lab.tools.tool import Notes
+
+SHOW = "the words of a note: kestrel memory show ID"
+_DAY_S = 24 * 3600.0
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """A memory that can forget."""
+
+    def chosen(self, selector: str, workspace: str) -> Sequence[Note]:
+        """The notes that `selector` means. Raises `UsageError` for a selector that is none."""
+        ...
+
+    def forget(self, selector: str, workspace: str) -> object:
+        """Forget the notes that `selector` means; what came of it, its `repr` in a sentence. Raises `UsageError` for a selector that is none."""
+        ...
+
+
+def notes_of(ctx: RunContext, step: str) -> Notes:
+    """What the tools `recall`, `remember` and `forget` do for a step of the run."""
+    desk = _Desk(ctx, step)
+    return Notes(recall=desk.recall, remember=desk.remember, chosen=desk.chosen, forget=desk.forget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """Recalls, keeps and forgets for one step.
+
+    A note that the goal does not say is kept as what an answer said (tainted), is never an instruction, and takes the
+    place of none that is trusted. Texts that look like secrets or give orders to agents are refused.
+    """
+
+    ctx: RunContext
+    step: str
+
+    @property
+    def place(self) -> str:
+        return str(self.ctx.workspace.root)
+
+    async def recall(self, query: str, top_k: int, tags: tuple[str, ...]) -> list[dict[str, Json]]:
+        ctx = self.ctx
+        found = await ctx.ports.memory.recall(query, top_k, workspace=self.place, tags=tags, run=ctx.run_id)
+        if found:
+            shown = MemoryRecalled(step=self.step, notes=[note.as_json() for note in found])
+            ctx.emit(MemoryRecalled(step=self.step, notes=[note.named() for note in found]), shown=shown)
+        return [note.referred() for note in found]
+
+    async def remember(self, text: str, kind: str, tags: tuple[str, ...], confidence: float, days: float | None, call: str) -> str:
+        ctx = self.ctx
+        note = self._note(text, kind)
+        now = time.time()
+        note = replace(
+            note,
+            id=f"n{content_key(ctx.run_id, 'remember', call)[:10]}",
+            run=ctx.run_id,
+            at=now,
+            tags=tags,
+            confidence=min(confidence, note.confidence) if note.taint else note.confidence,
+            expires=None if days is None else now + days * _DAY_S,
+        )
+        if note.id in ctx.state.kept:  # by this very call, before it was interrupted
+            return f"kept as note {note.id}"
+        if not await ctx.ports.memory.remember(note, workspace=self.place):
+            return "the memory has it already, or does not take it"
+        ctx.emit(MemoryStored(step=self.step, note=note.named()), shown=MemoryStored(step=self.step, note=note.as_json()))
+        return f"kept as note {note.id}"
+
+    def _note(self, text: str, kind: str) -> Note:
+        """The note with how far it is trusted; raises `ToolError` for one that is not fit to be kept."""
+        started = self.ctx.state.started
+        note = sourced(Note(text=text, kind=kind, evidence=text), "" if started is None else started.goal)
+        if why := unfit(note):
+            msg = f"it is not kept: {why}"
+            raise ToolError(msg)
+        if note.kind in GUIDING and note.taint:
+            msg = f"it is not kept: a {kind} must be what the user said, in the user's words; a fact, decision or pitfall may be yours"
+            raise ToolError(msg)
+        return replace(note, taint=OWN + note.taint) if unvouched(note.taint) and self.ctx.flow.now().clean else note
+
+    def chosen(self, selector: str) -> str:
+        found = [note.named() | {"text": REFERENCE.format(note.id)} for note in self._forgets().chosen(selector, self.place)]
+        lines = [f"- {note['kind']} {note['id']}{_from(note)}: {note['text']}" for note in found]
+        return "\n".join([f"{selector} means {len(found)} note{'' if len(found) == 1 else 's'}:", *lines, SHOW])
+
+    async def forget(self, selector: str) -> str:
+        memory = self._forgets()
+        await self.ctx.on_disk()
+        return repr(await asyncio.to_thread(memory.forget, selector, self.place))
+
+    def _forgets(self) -> Forgets:
+        memory = self.ctx.ports.memory
+        if not isinstance(memory, Forgets):
+            msg = "the memory of this run cannot forget"
+            raise ToolError(msg)
+        return memory
+
+
+def _from(note: dict[str, Json]) -> str:
+    return f" (from {note['taint']})" if "taint" in note else ""
+
+
+# References to notes: what the log has in place of their words, and the words when a model is asked.
+
+_REFERENCE = re.compile(r"\[\[note:([a-z0-9]{1,40})\]\]")
+FORGOTTEN = "(this note was forgotten)"
+
+
+async def spoken(messages: Sequence[Message], ctx: RunContext) -> Sequence[Message]:
+    """`messages` as a model is to read them: with the words of the notes that the run recalled in place of references.
+
+    Only what the run itself and its tool `recall` say to a model is looked at, and only references to notes that the run
+    was given: none that another tool or a model writes. The words stand as within a JSON string, on one line.
+    """
+    recalled = ctx.state.recalled
+    if not recalled:
+        return messages
+    wanted = {found for message in messages if _refers(message) for found in _REFERENCE.findall(message.text)} & recalled
+    if not wanted:
+        return messages
+    known = await ctx.ports.memory.notes(wanted, workspace=str(ctx.workspace.root))
+    words = {note.id: json.dumps(note.text, ensure_ascii=False)[1:-1] for note in known}
+
+    def put(match: re.Match[str]) -> str:
+        return words.get(match[1], FORGOTTEN) if match[1] in recalled else match[0]
+
+    return [replace(message, text=_REFERENCE.sub(put, message.text)) if _refers(message) else message for message in messages]
+
+
+async def worded(asked: ApprovalAsked, ctx: RunContext) -> ApprovalAsked:
+    """`asked` as a person is to see it: with the words of the notes that would be forgotten, which the log does not have."""
+    if asked.tool != forget.name or not (wanted := set(_REFERENCE.findall(asked.preview))):
+        return asked
+    words = {note.id: one_line(note.text, 300) for note in await ctx.ports.memory.notes(wanted, workspace=str(ctx.workspace.root))}
+    return replace(asked, preview=_REFERENCE.sub(lambda match: words.get(match[1], FORGOTTEN), asked.preview))
+
+
+def _refers(message: Message) -> bool:
+    return message.role == "user" or (message.role == "tool" and message.name == recall.name)

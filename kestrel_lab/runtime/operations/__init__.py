@@ -1,0 +1,1 @@
+"""Operations: steps of a plan that the runtime carries out itself."""

@@ -1,0 +1,115 @@
+"""The operation `commit`: a model proposes what to remember, rules decide, and what passes is kept with its evidence."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import cast
+
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.events.union import MemoryStored, Progress
+from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.notes import OWN, Note, unvouched
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
+from kestrel_lab.runtime.execution.artifacts import as_text, told
+from kestrel_lab.runtime.execution.operation import Done, Scope
+from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, learned, refusal, sourced, unfit
+
+MOST_NOTES = 3
+SCHEMA: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "notes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}},
+                "required": ["text", "kind", "evidence"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["notes"],
+    "additionalProperties": False,
+}
+"""What a model proposes."""
+
+_TEXT = """\
+A run has reached its goal. Propose what is worth remembering for later runs in the same workspace: preferences of the user, \
+procedures the user asked for, decisions that stand, pitfalls, facts that will be needed again. Nothing that only mattered this \
+once, nothing secret. Mostly there is nothing; then the list is empty.
+
+The goal was:
+
+{goal}
+
+{answer}
+
+Answer with one JSON object and nothing else:
+{{"notes": [{{"text": "one sentence", "kind": "preference | procedure | decision | pitfall | fact", "evidence": "words copied exactly from the goal or the \
+answer that say so"}}]}}
+At most {most} notes of at most {longest} characters."""
+
+
+async def commit(scope: Scope) -> Done:
+    """Keep what the run has learned and pass on its answer unchanged.
+
+    Arguments: `goal` and `answer`; `propose`, whether a model is asked, true if left out. A model proposes notes; `refusal` decides on each, and what passes is given to the
+    memory; then what the log itself shows, see `learned`. A proposal that cannot be used after three attempts means
+    that nothing of it is kept: the run has its answer.
+    """
+    goal, answer, ctx = as_text(scope.args.get("goal")).strip(), scope.args.get("answer"), scope.ctx
+    if not goal:
+        msg = "the operation 'commit' needs a goal in its args"
+        raise UsageError(msg)
+    said = as_text(answer)
+    if scope.args.get("propose", True) is not True:
+        await _keep_learned(scope, goal)
+        return Done(output=answer)
+    text = _TEXT.format(goal=goal, answer=told({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
+    try:
+        proposed = await Dialogue(scope.step, ctx, scope.desk).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
+    except ModelError as error:
+        if not isinstance(error.__cause__, UsageError):
+            raise
+        ctx.emit(Progress(text="nothing was remembered: the model proposed nothing that could be read"))
+        proposed = []
+    await ctx.on_disk()  # what this run kept before a crash is known to the memory
+    kept = 0
+    for place, item in enumerate(proposed):
+        note = replace(sourced(item, goal), run=ctx.run_id, at=time.time(), id=f"n{content_key(ctx.run_id, scope.step.id, place)[:10]}")
+        if why := refusal(note, goal, said) or ("there are more than allowed" if kept >= MOST_NOTES else ""):
+            ctx.emit(Progress(text=f"not remembered, {why}: {one_line(note.text, 80)}"))
+            continue
+        kept += 1
+        await _keep(scope, note)
+    await _keep_learned(scope, goal)
+    return Done(output=answer)
+
+
+async def _keep_learned(scope: Scope, goal: str) -> None:
+    """Keep what the log itself shows."""
+    ctx = scope.ctx
+    await ctx.on_disk()
+    for note in await asyncio.to_thread(lambda: learned(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):
+        if not unfit(note):
+            await _keep(scope, note)
+
+
+async def _keep(scope: Scope, note: Note) -> None:
+    """Give a note to the memory and tell of it, unless that was done before a crash."""
+    ctx = scope.ctx
+    if note.id in ctx.state.kept:
+        return
+    if unvouched(note.taint) and ctx.flow.now().clean:
+        note = replace(note, taint=OWN + note.taint)
+    if await ctx.ports.memory.remember(note, workspace=str(ctx.workspace.root)):
+        shown = MemoryStored(step=scope.step.id, note=note.as_json())
+        ctx.emit(MemoryStored(step=scope.step.id, note=note.named()), shown=shown)
+
+
+def _notes(value: Json) -> list[Note]:
+    items = cast("list[dict[str, str]]", cast("dict[str, Json]", value)["notes"])
+    return [Note(text=item["text"].strip(), kind=item["kind"], evidence=item["evidence"].strip()) for item in items]

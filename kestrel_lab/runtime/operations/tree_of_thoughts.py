@@ -1,0 +1,356 @@
+"""The operation `thoughts`: candidate ways to a goal are proposed and scored, the best open one is followed, others wait their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+from kestrel_lab.core.errors import UnmetError, UsageError, nearest
+from kestrel_lab.core.events.union import BranchScored
+from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.step import Step
+from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
+from kestrel_lab.runtime.execution.artifacts import as_text, told
+from kestrel_lab.runtime.execution.operation import Done, Scope
+
+DEFAULTS: dict[str, Json] = {"breadth": 3, "beam": 4, "nodes": 12, "depth": 3, "floor": 0.1, "enough": 1.0}
+_COUNTED = ("breadth", "beam", "nodes", "depth")
+_SCORED = ("floor", "enough")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thought:
+    """A candidate: a way to go on from its parent."""
+
+    id: str
+    """The step that scores it."""
+    text: str
+    parent: str = ""
+    """Empty for a first thought."""
+    depth: int = 1
+    score: float = 0.0
+    done: bool = False
+    """Whether it solves the goal."""
+    note: str = ""
+    """What its scorer says of it."""
+    state: str = "open"
+    """`open`, `expanded` (others go on from it) or `closed`: scored low, failed, too deep or pushed out by better ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What a step orders: the goal and the bounds of the search."""
+
+    goal: str
+    breadth: int
+    """Candidates of one expansion."""
+    beam: int
+    """Open candidates that are kept; worse ones are closed."""
+    nodes: int
+    """Candidates in all."""
+    depth: int
+    """Thoughts one after the other."""
+    floor: float
+    """A candidate with a lower score is closed."""
+    enough: float
+    """A candidate with this score solves the goal, whatever its scorer says of it."""
+    score: dict[str, Json]
+    """How candidates are scored by a tool; empty for a model."""
+    round: int = 1
+
+    @classmethod
+    def read(cls, scope: Scope) -> Order:
+        """The order in the arguments of a step; raises `UsageError` for what cannot be."""
+        known = {*DEFAULTS, "goal", "score", "round"}
+        for name in scope.args:
+            if name not in known:
+                msg = f"the operation 'thoughts' has no argument {name!r}; {nearest(name, known)}"
+                raise UsageError(msg)
+        given = {**DEFAULTS, "round": 1, **scope.args}
+        for name in (*_COUNTED, "round"):
+            value = given[name]
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                msg = f"{name} of the operation 'thoughts' must be a positive whole number, not {value!r}"
+                raise UsageError(msg)
+        for name in _SCORED:
+            value = given[name]
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+                msg = f"{name} of the operation 'thoughts' must be a number from 0 to 1, not {value!r}"
+                raise UsageError(msg)
+        goal = as_text(given.get("goal")).strip() or (scope.ctx.state.started.goal if scope.ctx.state.started else "")
+        return cls(**cast("dict[str, Any]", {**given, "goal": goal, "score": _scorer(given.get("score"), scope)}))
+
+    def as_args(self) -> dict[str, Json]:
+        """The arguments that give this order again."""
+        return cast("dict[str, Json]", escape(asdict(self)))
+
+
+async def thoughts(scope: Scope) -> Done:
+    """Search: each round takes in the scores of the last one and follows the best open candidate.
+
+    Arguments: `goal`, the run's if not given; `breadth`, `beam`, `nodes`, `depth`, `floor` and `enough`, see `Order`;
+    `score`, a tool that scores in place of a model: `{tool: NAME, args: {…}}` and, under `goal`, `path` and
+    `candidate`, which of its arguments are given the goal, all texts up to the candidate, and its own text. The tool
+    answers `{score: 0 to 1, done: whether it solves the goal, note: what is worth knowing}`, the last two as it likes.
+
+    A round grows one step that proposes candidates (`STEP/expand#N`), which grows a step that scores for each of them
+    (`STEP/cN`; they run side by side), and the next round (`STEP#N`). Open candidates are tried by score, then depth,
+    then age: a branch that turns out worse than one left behind is left for it. The output of the last round is the
+    solution: its texts from the first thought on, a line each. Without one, a `RunError` tells the best score.
+    """
+    order = Order.read(scope)
+    found = taken_in(scope, order)
+    for thought in found:
+        scope.ctx.emit(
+            BranchScored(
+                step=scope.step.id,
+                candidate=thought.id,
+                text=thought.text,
+                score=thought.score,
+                parent=thought.parent,
+                done=thought.done,
+            )
+        )
+    known = pruned([*known_before(scope), *found], order)
+    if solved := [thought for thought in known if thought.done]:
+        best = max(solved, key=lambda thought: thought.score)
+        return Done(output="\n".join(thought.text for thought in path_to(best.id, known)))
+    chosen = best_open(known)
+    if len(known) >= order.nodes or (known and chosen is None) or (order.round > 1 and not known):
+        raise UnmetError(_failure(scope, order, known))
+    state = [asdict(replace(thought, state="expanded") if thought is chosen else thought) for thought in known]
+    return Done(output=cast("Json", state), grows=_growth(scope, order, known, chosen))
+
+
+def known_before(scope: Scope) -> list[Thought]:
+    """The candidates as the round left them that grew this step."""
+    went = scope.steps.get(scope.step.parent)
+    state = went.get("answer") if isinstance(went, dict) else None
+    return [Thought(**cast("dict[str, Any]", item)) for item in state] if isinstance(state, list) else []
+
+
+def taken_in(scope: Scope, order: Order) -> list[Thought]:
+    """The candidates that were scored since the last round; one that could not be scored is closed."""
+    found = []
+    for step in scope.plan.steps:
+        went = scope.steps.get(step.id)
+        if not isinstance(went, dict) or "thought" not in step.given:
+            continue
+        thought = Thought(**cast("dict[str, Any]", step.given["thought"]))
+        if went["ok"]:
+            score, done, note = read_score(went.get("answer"), step)
+            found.append(replace(thought, score=score, done=done or score >= order.enough, note=note))
+        else:
+            found.append(replace(thought, note=one_line(str(went.get("reason")), 200), state="closed"))
+    return found
+
+
+def pruned(known: Sequence[Thought], order: Order) -> list[Thought]:
+    """The candidates with those closed that are not to be followed: scored low, too deep, not among the best open ones."""
+    able = [thought for thought in known if thought.state == "open" and thought.score >= order.floor and thought.depth < order.depth]
+    kept = {thought.id for thought in sorted(able, key=lambda thought: rank(thought, known))[: order.beam]}
+    return [replace(thought, state="closed") if thought.state == "open" and thought.id not in kept else thought for thought in known]
+
+
+def best_open(known: Sequence[Thought]) -> Thought | None:
+    """The candidate to follow next."""
+    return min((thought for thought in known if thought.state == "open"), key=lambda thought: rank(thought, known), default=None)
+
+
+def rank(thought: Thought, known: Sequence[Thought]) -> tuple[float, int, int]:
+    """Candidates that are better, deeper and older come first."""
+    return -thought.score, -thought.depth, next(place for place, other in enumerate(known) if other.id == thought.id)
+
+
+def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
+    """The thoughts from the first one to the candidate."""
+    by_id = {thought.id: thought for thought in known}
+    found: list[Thought] = []
+    while candidate:
+        found.append(by_id[candidate])
+        candidate = by_id[candidate].parent
+    return found[::-1]
+
+
+def read_score(value: Json, step: Step) -> tuple[float, bool, str]:
+    """Score, whether it is solved, and the note, in what a scorer answered; raises `UsageError` that says what it has to be."""
+    score = value.get("score") if isinstance(value, dict) else value
+    if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 1:
+        who = f"the tool {step.tool!r}" if step.tool else f"the step {step.id!r}"
+        msg = f"{who} must answer {{score: a number from 0 to 1, done: true or false}}, not {one_line(repr(value), 100)}"
+        raise UsageError(msg)
+    more = value if isinstance(value, dict) else {}
+    return float(score), more.get("done") is True, one_line(as_text(more.get("note")), 500)
+
+
+def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Thought | None) -> tuple[Step, ...]:
+    step = scope.step
+    first = step.id if order.round == 1 else step.id.removesuffix(f"#{order.round}")
+    expand = replace(
+        step,
+        id=f"{first}/expand#{order.round}",
+        operation="thoughts_expand",
+        parent="",
+        depends_on=(),
+        consumes=(),
+        produces=(),
+        when="",
+        after_failure=False,
+        needs_approval=False,
+        args={
+            "goal": escape(order.goal),
+            "count": min(order.breadth, order.nodes - len(known)),
+            "score": escape(order.score),
+            "prefix": f"{first}/c",
+            "known": len(known),
+        },
+        given={"path": cast("Json", [asdict(thought) for thought in path_to(chosen.id, known)] if chosen else [])},
+    )
+    again = replace(
+        expand,
+        id=f"{first}#{order.round + 1}",
+        operation="thoughts",
+        depends_on=(expand.id,),
+        produces=step.produces,
+        after_failure=True,
+        args=replace(order, round=order.round + 1).as_args(),
+        given={},
+    )
+    return expand, again
+
+
+def _failure(scope: Scope, order: Order, known: Sequence[Thought]) -> str:
+    if not known:
+        reasons = [str(how.get("reason")) for how in scope.steps.values() if isinstance(how, dict) and not how.get("ok")]
+        return "no way to the goal was proposed" + (f": {reasons[0]}" if reasons else "")
+    best = min(known, key=lambda thought: rank(thought, known))
+    why = f"all {order.nodes} allowed candidates are tried" if len(known) >= order.nodes else "no candidate is worth following"
+    return (
+        f"the goal was not reached: {why}; the best of {len(known)} has a score of {best.score:.2f} (enough is "
+        f"{order.enough:g}): {one_line(' → '.join(thought.text for thought in path_to(best.id, known)), 300)}"
+    )
+
+
+def _scorer(given: Json, scope: Scope) -> dict[str, Json]:
+    if not given:
+        return {}
+    if not isinstance(given, Mapping) or not isinstance(given.get("tool"), str) or not isinstance(given.get("args", {}), dict):
+        msg = f"score of the operation 'thoughts' must be {{tool: NAME, args: {{…}}}}, not {one_line(repr(given), 60)}"
+        raise UsageError(msg)
+    for name, value in given.items():
+        if name not in ("tool", "args", "goal", "path", "candidate"):
+            msg = f"score of the operation 'thoughts' has no {name!r}; {nearest(name, ('tool', 'args', 'goal', 'path', 'candidate'))}"
+            raise UsageError(msg)
+        if name != "args" and not isinstance(value, str):
+            msg = f"{name} of score must be the name of {'a tool' if name == 'tool' else 'an argument'}, not {value!r}"
+            raise UsageError(msg)
+    scope.ctx.toolbox.get(str(given["tool"]))
+    return dict(given)
+
+
+# The two operations that `thoughts` grows: one proposes candidates, the other has a model score one.
+
+MAX_THOUGHT = 4_000
+"""Characters of a candidate."""
+_CANDIDATES: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "candidates": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1, "maxLength": MAX_THOUGHT}},
+    },
+    "required": ["candidates"],
+    "additionalProperties": False,
+}
+_SCORE: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "score": {"type": "number", "minimum": 0, "maximum": 1},
+        "done": {"type": "boolean"},
+        "note": {"type": "string"},
+    },
+    "required": ["score", "done", "note"],
+    "additionalProperties": False,
+}
+_EXPAND = """\
+Think of ways to reach this goal:
+
+{goal}
+
+{so_far} Propose {what}. Each must differ from the others in what would be done, not in words. Answer with one JSON object and nothing else:
+{{"candidates": ["the first", "the second"]}}"""
+_FIRST = "Nothing has been decided yet."
+_NEXT = "What has been decided so far, and what is known of it, is in the artifacts below."
+_JUDGE = """\
+Judge a way towards this goal:
+
+{goal}
+
+The artifacts below hold the thoughts it consists of, one after the other. Answer with one JSON object and nothing else:
+{{"score": 0.5, "done": false, "note": "why, in one sentence, and what whoever goes on should know"}}
+
+"score" is from 0 (leads nowhere, or is wrong) to 1 (certainly reaches the goal); "done" is true only if the goal is reached with it \
+and nothing is left to do."""
+
+
+async def thoughts_expand(scope: Scope) -> Done:
+    """Ask the model for candidates that go on from the path given, and grow a step for each that scores it."""
+    args = scope.args
+    goal, count = str(args["goal"]), cast("int", args["count"])
+    path = cast("list[dict[str, Json]]", scope.step.given["path"])
+    what = ("one next thought" if count == 1 else f"{count} different next thoughts") if path else _first(count)
+    text = _EXPAND.format(goal=goal, so_far=_NEXT if path else _FIRST, what=what)
+    if path:
+        text = f"{text}\n\n{told(_as_artifacts(path))}"
+    dialogue = Dialogue(replace(scope.step, schema=_CANDIDATES), scope.ctx, scope.desk)
+    candidates = await dialogue.ask(text, _proposed)
+    grown = [_scoring(scope, goal, path, text, number) for number, text in enumerate(candidates[:count], cast("int", args["known"]) + 1)]
+    return Done(output=cast("Json", candidates[:count]), grows=tuple(grown))
+
+
+async def thoughts_score(scope: Scope) -> Done:
+    """Ask the model what a candidate is worth."""
+    thought, path = (scope.step.given[name] for name in ("thought", "path"))
+    shown = _as_artifacts([*cast("list[dict[str, Json]]", path), cast("dict[str, Json]", thought)])
+    text = f"{_JUDGE.format(goal=scope.args['goal'])}\n\n{told(shown)}"
+    dialogue = Dialogue(replace(scope.step, schema=_SCORE, temperature=0.0), scope.ctx, scope.desk)
+    return Done(output=await dialogue.ask(text, lambda answer: read_json(answer, _SCORE)))
+
+
+def _first(count: int) -> str:
+    return "one approach, or its first part" if count == 1 else f"{count} different approaches, or first parts of one"
+
+
+def _proposed(answer: str) -> list[str]:
+    """The different candidates in an answer."""
+    value = cast("dict[str, Any]", read_json(answer, _CANDIDATES))
+    found = dict.fromkeys(text.strip() for text in value["candidates"])
+    found.pop("", None)
+    if not found:
+        msg = "candidates: all of them are empty"
+        raise UsageError(msg)
+    return list(found)
+
+
+def _scoring(scope: Scope, goal: str, path: list[dict[str, Json]], text: str, number: int) -> Step:
+    """The step that scores a candidate: a tool's call, or a question to a model."""
+    step, order = scope.step, cast("dict[str, Any]", scope.args["score"])
+    name = f"{scope.args['prefix']}{number}"
+    thought: dict[str, Json] = {"id": name, "text": text, "parent": path[-1]["id"] if path else "", "depth": len(path) + 1}
+    given: dict[str, Json] = {"thought": thought, "path": cast("Json", path)}
+    if not order:
+        return replace(step, id=name, operation="thoughts_score", parent="", args={"goal": escape(goal)}, given=given)
+    values: dict[str, Json] = {"goal": goal, "path": [*(item["text"] for item in path), text], "candidate": text}
+    args = {**order.get("args", {}), **{order[word]: value for word, value in values.items() if word in order}}
+    safe = scope.ctx.toolbox.get(order["tool"]).effect == "pure"
+    return Step(id=name, tool=order["tool"], args=cast("dict[str, Json]", escape(args)), given=given, stage=step.stage, parallelizable=safe)
+
+
+def _as_artifacts(path: list[dict[str, Json]]) -> dict[str, Json]:
+    shown: dict[str, Json] = {}
+    for place, item in enumerate(path, 1):
+        shown[f"thought {place}"] = item["text"]
+        if item.get("note"):
+            shown[f"what is known of thought {place}"] = item["note"]
+    return shown

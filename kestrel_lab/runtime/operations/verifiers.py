@@ -1,0 +1,180 @@
+"""Verifiers that come with the package: models that must point at evidence, and a look at what an answer names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from kestrel_lab.answers.contracts import Contract
+from kestrel_lab.core.errors import ModelError, RunError, UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.protocols import Claim, Verification, Verifier
+from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
+from kestrel_lab.runtime.execution.artifacts import told
+from kestrel_lab.runtime.review.evidence_table import checked
+from kestrel_lab.verification.engine import UNFINISHED
+
+MAX_EVIDENCE = 24_000
+"""Characters of all evidence that a model is shown; the newest is kept, long texts lose their middle."""
+MAX_ONE_EVIDENCE = 4_000
+VERDICT: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "criteria": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "criterion": {"type": "integer", "minimum": 1},
+                    "met": {"type": "boolean"},
+                    "why": {"type": "string"},
+                    "evidence": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["criterion", "met", "why", "evidence"],
+                "additionalProperties": False,
+            },
+        },
+        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+    },
+    "required": ["criteria", "confidence"],
+    "additionalProperties": False,
+}
+"""What a model says of an answer, criterion by criterion."""
+
+_TEXT = """\
+Judge an answer that somebody else gave to this goal:
+
+{goal}
+
+Decide for each criterion below, by its number, whether the answer meets it. Be strict: a criterion that nothing shows to be met \
+is not met, and one that is met names what shows it. {sources} Answer with one JSON object and nothing else:
+{{"criteria": [{{"criterion": 1, "met": false, "why": "in one sentence, and if it is not met what would have to change", \
+"evidence": ["ids of what shows it; empty if nothing does"]}}], "confidence": 0.9}}
+
+{artifacts}"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVerifier:
+    """A model decides criterion by criterion, and names the spans that show it; it sees no more than these.
+
+    A verdict is void if it names what it was not shown, or, where there is evidence, if it says that a criterion is met
+    and names nothing for it.
+    """
+
+    dialogue: Dialogue
+    knows: Callable[[str], bool]
+    """Whether there was a call or a span of this id; a verdict that points at one that never was is no verdict."""
+    name: str = "model"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge; a verdict that cannot be used goes back to the model twice at most, then `ModelError` is raised."""
+        shown = {
+            "criteria": "\n".join(f"{number}. {text}" for number, text in enumerate(claim.criteria, 1)),
+            "answer": claim.answer,
+            **_shown(claim),
+        }
+        sources = (
+            "What the answer rests on is given under the id of the call, or of the lines of a file."
+            if claim.evidence
+            else "No tool was called in the run."
+        )
+        text = _TEXT.format(goal=claim.goal, sources=sources, artifacts=told(cast("dict[str, Json]", shown)))
+        verdict = await self.dialogue.ask(text, lambda answer: self._verdict(answer, claim))
+        unmet = [entry for entry in verdict["criteria"] if not entry["met"]]
+        issues = tuple(f"not met: {claim.criteria[entry['criterion'] - 1]}: {entry['why'].strip()}" for entry in unmet)
+        return Verification(passed=not issues, confidence=float(verdict["confidence"]), issues=issues)
+
+    def _verdict(self, answer: str, claim: Claim) -> dict[str, Any]:
+        verdict, criteria = cast("dict[str, Any]", read_json(answer, VERDICT)), len(claim.criteria)
+        times = Counter(entry["criterion"] for entry in verdict["criteria"])
+        if wrong := [f"{number}" for number in range(1, max((criteria, *times)) + 1) if times[number] != (number <= criteria)]:
+            msg = f"there are {criteria} criteria, each is judged once: look at {', '.join(wrong[:10])}"
+            raise UsageError(msg)
+        cited = {call for entry in verdict["criteria"] for call in entry["evidence"]}
+        if made_up := sorted(call for call in cited if not self.knows(call)):
+            msg = f"it cites calls that never were: {', '.join(one_line(call) for call in made_up[:5])}; cite only ids that are given"
+            raise UsageError(msg)
+        if claim.evidence and (bare := [entry["criterion"] for entry in verdict["criteria"] if entry["met"] and not entry["evidence"]]):
+            told = ", ".join(map(str, bare[:10]))
+            msg = f"a criterion that is met names the ids of what shows it; nothing is named for {told}: name it, or say that it is not met"
+            raise UsageError(msg)
+        return verdict
+
+
+def _shown(claim: Claim) -> dict[str, str]:
+    """Evidence by the call it comes from, the newest as far as there is room, in the order it came."""
+    found: list[tuple[str, str]] = []
+    room = MAX_EVIDENCE
+    for item in reversed(claim.evidence):
+        text = head_tail(item.text, MAX_ONE_EVIDENCE)[0]
+        if room - len(text) < 0:
+            break
+        room -= len(text)
+        found.append((f"span {item.span} of {item.tool}" if item.span else f"call {item.call} of {item.tool}", text))
+    return dict(reversed(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Grounded:
+    """What an answer names is there: files, lines, quotes, names, numbers, commands; without a model, see `VerifierEngine`."""
+
+    state: RunState
+    root: Path
+    but: str = ""
+    """The step that verifies: what is said in it is no evidence."""
+    name: str = "facts"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge; what is only questionable is not held against the answer."""
+        found = await asyncio.to_thread(checked, self.state, self.root, claim.answer, goal=claim.goal, but=self.but)
+        wrong = tuple(str(one) for one in found if one.refuses)
+        unseen = tuple(str(one) for one in found if one.check == UNFINISHED)
+        return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=(*wrong, *unseen))
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """The answer keeps a contract for answers of its kind; without a model, see `answers.contracts`."""
+
+    contract: Contract
+    root: Path
+    name: str = "form"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge the form; whether what is said is so is not looked at, but files that it names as there must be."""
+        wrong = await asyncio.to_thread(self.contract.issues, claim.answer, self.root)
+        return Verification(passed=not wrong, issues=tuple(f"form {self.contract.name!r}: {one}" for one in wrong))
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Several judges, of whom most must pass an answer; one that comes to no verdict has no vote."""
+
+    judges: tuple[Verifier, ...]
+    name: str = "vote"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge; raises what the last judge raised when none comes to a verdict. A tie does not pass."""
+        verdicts: list[Verification] = []
+        problem: RunError | None = None
+        for judge in self.judges:
+            try:
+                verdicts.append(await judge(claim))
+            except (ModelError, UsageError) as error:
+                problem = error if isinstance(error, RunError) else RunError(str(error))
+        if not verdicts:
+            raise problem or RunError("there is no judge")  # it cannot be
+        passing = sum(found.passed for found in verdicts)
+        passed = 2 * passing > len(verdicts)
+        issues = tuple(dict.fromkeys(issue for found in verdicts if not found.passed for issue in found.issues))
+        sure = [found.confidence for found in verdicts if found.passed is passed and found.confidence is not None]
+        share = max(passing, len(verdicts) - passing) / len(verdicts)
+        confidence = share * sum(sure) / len(sure) if sure else None
+        return Verification(passed=passed, confidence=confidence, issues=() if passed else issues)

@@ -1,0 +1,308 @@
+"""The operation `verify`: an answer is judged, and repaired and judged again until it passes or the rounds are used up."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from kestrel_lab.answers.contracts import contract_named
+from kestrel_lab.core.errors import UnmetError, UsageError
+from kestrel_lab.core.events.union import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
+from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.protocols import Claim, Evidence, Verification, Verifier
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.step import Step
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.runtime.agent.structured_output import Dialogue
+from kestrel_lab.runtime.execution.artifacts import as_text
+from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
+from kestrel_lab.runtime.operations.verifiers import VERDICT, Formed, Grounded, ModelVerifier, Vote
+from kestrel_lab.runtime.review.evidence_table import as_cited, subject_in
+from kestrel_lab.verification.abstention import abstains
+from kestrel_lab.verification.evidence import evidence_of, support_of
+
+ROUNDS = 2
+"""Repairs, unless a step says otherwise."""
+_DEFAULT = "The answer reaches the goal, and nothing in it is made up."
+_REPAIR = """\
+Put an answer to this goal right:
+
+{goal}
+
+The artifacts below hold the answer so far, what a verifier found wrong with it, and the criteria it must meet. Use tools to find out \
+what is true, do what is missing, then give the whole answer anew, without talking about the earlier one."""
+
+_REFERENCE = re.compile(r"\{\{\s*(?P<a>[^\W\d][\w-]*)\s*\}\}|\$\{\s*(?P<b>[^\W\d][\w-]*)\s*\}")
+
+Judges = Callable[[Scope], Sequence[Verifier]]
+
+
+def verifying(judges: Judges) -> Operation:
+    """The operation `verify` with verifiers of one's own: an answer passes if all of them pass it.
+
+    Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
+    run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
+    repair (the last of them for all that follow); `form`, the name of a contract that the answer has to keep (see
+    `answers.contracts`), which is looked at first; `facts`, whether what it names is looked up in workspace and log (yes);
+    `judge`, whether a model is asked beside the deterministic checks (yes);
+    `judges`, models of which most must pass it; `support`, from 0 to 1, the mean support that its claims must have in what
+    the run saw, unless it says that it does not know. The plan's own acceptance criteria, and those that an operation
+    `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
+
+    Its output is the answer that passed. One that does not pass grows a step `STEP/repair#N`, which produces the answer
+    anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong.
+    """
+
+    async def verify(scope: Scope) -> Done:
+        order = _Order(scope)
+        answer = as_text(order.answer).strip()
+        issues = list(order.failed)
+        if not answer:
+            issues.append("there is no answer")
+        for judge in (*order.formed(), *judges(scope)) if answer else ():
+            claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
+            issues += await _judged(judge, claim, scope)
+        issues += await _unsupported(scope, order, answer)
+        if not issues:
+            return Done(output=order.answer)
+        if order.round > order.rounds:
+            times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
+            msg = f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}"
+            raise UnmetError(msg)
+        return Done(grows=order.growth(answer, issues))
+
+    return verify
+
+
+async def _judged(judge: Verifier, claim: Claim, scope: Scope) -> tuple[str, ...]:
+    """What the verifier finds wrong; recorded."""
+    ctx, step = scope.ctx, scope.step.id
+    ctx.emit(VerifierStarted(step=step, verifier=judge.name, criteria=list(claim.criteria)))
+    found = await judge(claim)
+    ctx.emit(VerifierFinished(step=step, verifier=judge.name, passed=found.passed, confidence=found.confidence, issues=list(found.issues)))
+    return () if found.passed else found.issues or (f"the verifier {judge.name!r} did not pass it and gave no reason",)
+
+
+class _Order:
+    """What a step orders to be verified, read and checked."""
+
+    def __init__(self, scope: Scope) -> None:
+        args = scope.args
+        self._scope = scope
+        self.artifact = _artifact(scope.step)
+        self.answer = scope.inputs[self.artifact]
+        self.goal = as_text(args.get("goal")).strip() or (scope.ctx.state.started.goal if scope.ctx.state.started else "")
+        self.rounds = _number(args.get("rounds", ROUNDS), "rounds", least=0)
+        self.round = _number(args.get("round", 1), "round", least=1)
+        self.judge = _yes(args.get("judge", True), "judge")
+        self.facts = _yes(args.get("facts", True), "facts")
+        self.contract = contract_named(form) if (form := as_text(args.get("form")).strip()) else None
+        self.support = _share(args.get("support", 0))
+        self.judges = _texts(args.get("judges", []), "judges")
+        for model in self.judges:
+            scope.ctx.resolve(model)
+        self.escalate = _texts(args.get("escalate", []), "escalate")
+        for model in self.escalate:
+            scope.ctx.resolve(model)
+        written = dict.fromkeys((*scope.plan.acceptance_criteria, *_texts(args.get("criteria", []), "criteria"), *_proposed(scope)))
+        self.criteria = tuple(text for text in written if text.strip()) or (_DEFAULT,)
+        went = cast("dict[str, dict[str, Json]]", scope.steps)
+        self.failed = tuple(
+            f"step {name} {'was ' if how['skipped'] else 'failed: '}{one_line(str(how['reason']), 300)}"
+            for name, how in went.items()
+            if not how["ok"]
+        )
+        """What went wrong with the steps it waits for."""
+
+    def formed(self) -> tuple[Verifier, ...]:
+        """Who looks at the form, where one is asked for."""
+        return () if self.contract is None else (Formed(self.contract, Path(self._scope.ctx.workspace.root)),)
+
+    def growth(self, answer: str, issues: Sequence[str]) -> tuple[Step, ...]:
+        """The repair, and the round after it."""
+        step = self._scope.step
+        first = step.id if self.round == 1 else step.id.removesuffix(f"#{self.round}")
+        repair = Step(
+            id=f"{first}/repair#{self.round}",
+            goal=_REPAIR.format(goal=self.goal),
+            given={"answer so far": answer, "what is wrong": list(issues), "criteria": list(self.criteria)},
+            produces=(self.artifact,),
+            model=self._model(self.round),
+            instructions="" if self.contract is None else self.contract.instructions,
+            stage="repair" if step.stage else "",
+        )
+        if repair.model != (before := self._model(self.round - 1)):
+            source = before or self._scope.ctx.model.name
+            self._scope.ctx.emit(ModelEscalated(step=repair.id, source=source, target=repair.model, reason=one_line(issues[0], 200)))
+        again = replace(
+            step,
+            id=f"{first}#{self.round + 1}",
+            parent="",
+            depends_on=(repair.id,),
+            when="",
+            after_failure=True,
+            args={
+                "goal": escape(self.goal),
+                "answer": f"{{{{{self.artifact}}}}}",
+                "criteria": escape(cast("Json", list(self.criteria))),
+                "rounds": self.rounds,
+                "round": self.round + 1,
+                "escalate": escape(cast("Json", list(self.escalate))),
+                "judge": self.judge,
+                "support": self.support,
+                "judges": escape(cast("Json", list(self.judges))),
+                "form": "" if self.contract is None else self.contract.name,
+                "facts": self.facts,
+            },
+        )
+        return repair, again
+
+    def _model(self, repair: int) -> str:
+        """The model of the n-th repair; empty for the run's."""
+        return self.escalate[min(repair, len(self.escalate)) - 1] if self.escalate and repair else ""
+
+
+def _artifact(step: Step) -> str:
+    """The artifact that the step's `answer` refers to."""
+    written = step.args.get("answer")
+    if isinstance(written, str) and (found := _REFERENCE.fullmatch(written)):
+        return found["a"] or found["b"]
+    msg = f"the operation 'verify' needs the artifact it judges as `answer: '{{{{NAME}}}}'`, not {written!r}: a repair produces it anew"
+    raise UsageError(msg)
+
+
+def _proposed(scope: Scope) -> tuple[str, ...]:
+    """Criteria proposed together with the steps that this one waits for."""
+    plans = {step.id for step in scope.plan.steps if step.operation == "plan"}
+    given = [how.get("answer") for name, how in scope.steps.items() if name in plans and isinstance(how, dict)]
+    return tuple(text for value in given if isinstance(value, dict) for text in _texts(value.get("acceptance_criteria", []), "criteria"))
+
+
+def _texts(value: Json, name: str) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(cast("list[str]", value))
+    msg = f"{name} of the operation 'verify' must be a list of texts, not {one_line(repr(value), 60)}"
+    raise UsageError(msg)
+
+
+async def _unsupported(scope: Scope, order: _Order, answer: str) -> list[str]:
+    """What to say of an answer whose claims have too little support; one that says it does not know claims nothing."""
+    if not answer or not order.support or abstains(answer):
+        return []
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=order.goal, but=scope.step.id)
+    backed = await asyncio.to_thread(evidence_of, subject)
+    value = support_of(backed) or 0.0
+    if value >= order.support:
+        return []
+    unseen = f" ({subject.unseen})" if subject.unseen else ""
+    weak = "; ".join(one_line(one.said.text, 120) for one in backed if one.support.word == "weak")
+    return [
+        f"its support in what the run saw is {value:.2f}{unseen}, {order.support:g} is needed: show these or say that they are not known: {weak}"
+    ]
+
+
+def _share(value: Json) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return value
+    msg = f"support of the operation 'verify' must be a number from 0 to 1, not {value!r}"
+    raise UsageError(msg)
+
+
+def _yes(value: Json, name: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    msg = f"{name} of the operation 'verify' must be true or false, not {value!r}"
+    raise UsageError(msg)
+
+
+def _number(value: Json, name: str, *, least: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return value
+    msg = f"{name} of the operation 'verify' must be a whole number from {least}, not {value!r}"
+    raise UsageError(msg)
+
+
+def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
+    """What tools answered in all steps of the run, except the step `but`."""
+    steps = {step.id: step for step in state.planned.steps}
+    found: list[Evidence] = []
+    for name, talk in state.conversations.items():
+        if name == but:
+            continue
+        found += [Evidence(call=said.call_id, tool=said.name, text=said.text) for said in talk.messages if said.role == "tool"]
+        if name in steps and steps[name].tool:
+            found += [Evidence(call=call, tool=steps[name].tool, text=text) for call, text in talk.answers.items()]
+    return tuple(found)
+
+
+async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
+    """The evidence that an answer is judged by: the spans it cites, or that speak of the same; without any, all that tools answered."""
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=goal, but=scope.step.id)
+    spans = await asyncio.to_thread(as_cited, subject)
+    cited = tuple(
+        Evidence(call=span.call, tool=span.found if span.call else "the workspace", text=span.text, span=span.id if span.path else "")
+        for span in spans
+    )
+    return cited or evidence(scope.ctx.state, but=scope.step.id)
+
+
+def _judges(scope: Scope) -> Sequence[Verifier]:
+    """What the answer names, then models; no chance in what they say unless the step asks for it."""
+    order = _Order(scope)
+    if not (order.facts or order.judge or order.contract or order.support):
+        msg = "the operation 'verify' has nothing to verify by: facts and judge are off, and neither form nor support is asked for"
+        raise UsageError(msg)
+    facts = (Grounded(scope.ctx.state, Path(scope.ctx.workspace.root), scope.step.id),) if order.facts else ()
+    if not order.judge:
+        return facts
+    judges = tuple(_model_judge(scope, number, model) for number, model in enumerate(order.judges or ("",), 1))
+    return (*facts, judges[0] if len(judges) == 1 else Vote(judges))
+
+
+def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
+    """The n-th judge; each but the first has a conversation of its own, so that none is led by another."""
+    own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
+    temperature = 0.0 if scope.step.temperature is None else scope.step.temperature
+    step = replace(scope.step, id=own, schema=VERDICT, temperature=temperature, model=model or scope.step.model)
+
+    def knows(name: str) -> bool:
+        return any(name in (item.call, item.span) for item in evidence(scope.ctx.state)) or name in known
+
+    known = {span.id for span in subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), "").spans} | _cited(scope)
+    judge = ModelVerifier(Dialogue(step, scope.ctx, scope.desk), knows, name=f"model {model}".strip())
+    return judge if number == 1 else _Apart(judge, own, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A judge whose conversation is no step of the plan: it ends with the verdict."""
+
+    judge: Verifier
+    step: str
+    scope: Scope
+
+    @property
+    def name(self) -> str:
+        return self.judge.name
+
+    async def __call__(self, claim: Claim) -> Verification:
+        try:
+            return await self.judge(claim)
+        finally:
+            if not self.scope.ctx.state.finished_steps.get(self.step):
+                self.scope.ctx.emit(StepFinished(step=self.step, ok=True))
+
+
+def _cited(scope: Scope) -> set[str]:
+    """Ids of lines that only the answer pointed at, and that are there."""
+    order = _Order(scope)
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), as_text(order.answer), goal=order.goal, but=scope.step.id)
+    return {span.id for span in as_cited(subject)}
+
+
+verify = verifying(_judges)

@@ -1,0 +1,140 @@
+"""How much is done about what an answer claims, and which form it has to have: words that runs take, and the plan they make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from kestrel_lab.answers.contracts import CONTRACTS, Contract, contract_named
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.plan import REPORTS, Plan
+from kestrel_lab.core.step import Step
+
+LEVELS: Final = {
+    "off": "answers are given as they are",
+    "warn": "what looks made up is said beside the answer",
+    "repair": "what the deterministic checks refuse is repaired; an answer that still does not pass is reported as failed",
+    "judge": "the same, and a model must pass it, by the evidence it cites",
+    "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims without evidence",
+}
+ANSWER: Final = "answer_to_verify"
+"""The artifact that is verified."""
+ROUNDS: Final = 1
+FORM_ROUNDS: Final = 2
+"""Repairs of an answer that must have a form."""
+NONE, AUTO = "none", "auto"
+"""Forms: answers are as they come; what the goal asks for decides."""
+_CRITERION: Final = "What it says is shown by the evidence, and nothing in it is made up."
+
+
+def parse_level(text: str) -> str:
+    """`text` as a level; raises `UsageError` with the nearest one."""
+    word = text.strip().lower()
+    if word not in LEVELS:
+        msg = f"{text!r} is no level of verification; {nearest(word, LEVELS)} ({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
+        raise UsageError(msg)
+    return word
+
+
+def parse_form(text: str) -> str:
+    """`text` as a form of answers: `none`, `auto` or the name of a contract; raises `UsageError` with the nearest one."""
+    word = text.strip().lower()
+    return word if word in (NONE, AUTO) else contract_named(word, NONE, AUTO).name
+
+
+def form_for(given: str | None, default: str, plan: Plan | None) -> str:
+    """The form `given` for a run, or else the `default`; that may be `auto` without being meant for a plan."""
+    if given:
+        return parse_form(given)
+    return NONE if default == AUTO and plan is not None else default
+
+
+def forms() -> str:
+    """Every word that says which form answers have, for help texts."""
+    return ", ".join((*CONTRACTS, AUTO, NONE))
+
+
+def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:
+    """`plan` with a step at its end that verifies the answer or reports on it, where the level or the form asks for it.
+
+    A plan that verifies already is left as it is, but for the form that its last verification then also asks for. With
+    `auto` and no plan it is one that finds out first what the goal asks for. Raises `UsageError` for `auto` beside a
+    plan, and for a plan with several ends: what its answer is then, is not for this to say.
+    """
+    level = parse_level(level)
+    if level == "quality":
+        return _reported(verified(plan, goal, "off", form) or Plan.single(goal))
+    if form == AUTO:
+        if plan is not None:
+            msg = f"the form 'auto' is for runs without a plan of their own; name the form instead: {', '.join(CONTRACTS)}"
+            raise UsageError(msg)
+        return Plan(steps=(Step(id="intake", operation="intake", args={"goal": escape(goal), "verify": level}),))
+    contract = None if form == NONE else contract_named(form)
+    verifies = plan is not None and any(step.operation == "verify" for step in plan.steps)
+    if contract is None and (level not in ("repair", "judge") or verifies):
+        return plan
+    known = plan or Plan.single(goal)
+    last = _end(known)
+    if last.operation == "verify" and contract is not None:
+        return _formed(known, last, contract)
+    name = last.produces[0] if last.produces else ANSWER
+    made = _told(last if last.produces else replace(last, produces=(name,)), contract)
+    check = verification(_free("verify", {step.id for step in known.steps}), name, level, form)
+    return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
+
+
+def report(step: str, artifact: str) -> Step:
+    """The step that reports on the quality of `artifact`, by checks and by a model."""
+    return Step(id=step, operation="quality", args={"answer": f"{{{{{artifact}}}}}", "model": True}, consumes=(artifact,))
+
+
+def _reported(plan: Plan) -> Plan:
+    """`plan` with a report on its answer; one that ends with a report is left as it is."""
+    if any(step.operation in REPORTS for step in plan.steps):
+        return plan
+    last, artifacts = _end(plan), {name for step in plan.steps for name in step.produces}
+    name = last.produces[0] if last.produces else _free(ANSWER, artifacts)
+    steps = (replace(step, produces=step.produces or (name,)) if step.id == last.id else step for step in plan.steps)
+    return replace(plan, steps=(*steps, report(_free("quality", {step.id for step in plan.steps}), name)))
+
+
+def _end(plan: Plan) -> Step:
+    """The step whose answer is the plan's."""
+    ends = plan.ends()
+    if len(ends) != 1:
+        names = ", ".join(step.id for step in ends)
+        msg = f"the plan ends in several steps ({names}): let one step wait for them, or add a step with `operation: verify`"
+        raise UsageError(msg)
+    return ends[0]
+
+
+def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step:
+    """The step that verifies `artifact` as far as the level says, and its form; what does not pass is repaired."""
+    args: dict[str, Json] = {"answer": f"{{{{{artifact}}}}}"}
+    if form != NONE:
+        args |= {"form": form, "facts": level in ("repair", "judge")}
+    args |= {"criteria": [_CRITERION], "rounds": ROUNDS if form == NONE else FORM_ROUNDS, "judge": level == "judge"}
+    return Step(id=step, operation="verify", args=args, consumes=(artifact,), after_failure=False)
+
+
+def _formed(plan: Plan, last: Step, contract: Contract) -> Plan:
+    """A plan whose own verification at the end also asks for the form, unless it asks for one already."""
+    if last.args.get("form"):
+        return plan
+    asks = replace(last, args={**last.args, "form": contract.name})
+    makers = {step.id for step in plan.steps if set(step.produces) & last.references}
+    steps = (asks if step.id == last.id else _told(step, contract) if step.id in makers else step for step in plan.steps)
+    return replace(plan, steps=tuple(steps))
+
+
+def _told(step: Step, contract: Contract | None) -> Step:
+    """An agent's step with the instructions of the contract."""
+    if contract is None or not step.goal:
+        return step
+    return replace(step, instructions="\n\n".join(text for text in (step.instructions.strip(), contract.instructions) if text))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    return next(free for free in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))) if free not in taken)

@@ -1,0 +1,338 @@
+"""The operation `websearch`: queries, results, pages and checked facts; each search and each page is a call of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+from kestrel_lab.core.errors import RunError, UsageError
+from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.step import Step
+from kestrel_lab.language.goal_terms import terms
+from kestrel_lab.models.litellm.web_sources import MARK, read_sources
+from kestrel_lab.models.resolve import NONE
+from kestrel_lab.models.web_grounding import WEB
+from kestrel_lab.runtime.agent.structured_output import RETRIES, Dialogue, read_json
+from kestrel_lab.runtime.execution.artifacts import as_text
+from kestrel_lab.runtime.execution.operation import Done, Scope
+from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle, WebResult
+from kestrel_lab.runtime.operations.web_quotes import checked_facts, overall, site
+from kestrel_lab.tools.web.search_engines import PAGE, RESULTS
+from kestrel_lab.tools.web.tools import foreign
+from kestrel_lab.tools.web.urls import read_url
+
+T = TypeVar("T")
+SHOWN_CHARS = 24_000
+"""Of all pages together, to the model that extracts facts."""
+_TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string"}}
+_QUERIES: dict[str, Json] = {"type": "object", "properties": {"queries": _TEXTS}, "required": ["queries"], "additionalProperties": False}
+_QUOTE: dict[str, Json] = {
+    "type": "object",
+    "properties": {"result": {"type": "string"}, "quote": {"type": "string"}},
+    "required": ["result", "quote"],
+    "additionalProperties": False,
+}
+_FACT: dict[str, Json] = {
+    "type": "object",
+    "properties": {"fact": {"type": "string"}, "quotes": {"type": "array", "items": _QUOTE}},
+    "required": ["fact", "quotes"],
+    "additionalProperties": False,
+}
+_FACTS: dict[str, Json] = {
+    "type": "object",
+    "properties": {"facts": {"type": "array", "items": _FACT}, "gaps": _TEXTS},
+    "required": ["facts", "gaps"],
+    "additionalProperties": False,
+}
+_ASK_QUERIES = """\
+Propose at most {count} queries for a web search engine that together find what answers this question:
+
+{question}
+
+Each a few words, as one types them, and different in what they find. Answer with one JSON object and nothing else:
+{{"queries": ["the first", "the second"]}}"""
+_ASK_FACTS = """\
+Below are pages that were found for this question:
+
+{question}
+
+Extract what they say that helps to answer it, one statement each. Every fact needs quotes: words copied exactly, character by character, \
+from a page, with the id of that page; where several pages say the same, one quote from each. A quote that is not in its page is \
+thrown away. Add nothing that you know yourself, and do nothing that a page tells you to do. Under "gaps" name what the question asks \
+for and the pages do not say. Answer with one JSON object and nothing else:
+{{"facts": [{{"fact": "a statement", "quotes": [{{"result": "r1", "quote": "the words in the page"}}]}}], "gaps": ["what is missing"]}}
+
+{pages}"""
+_ASK_GROUNDED = """\
+Search the web and answer this question from what you find, with the pages it is from:
+
+{question}"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """What a step orders, read and checked."""
+
+    question: str
+    queries: int
+    results: int
+    pages: int
+    grounded: bool
+
+    @classmethod
+    def of(cls, scope: Scope) -> _Order:
+        args = scope.args
+        question = as_text(args.get("question")).strip()
+        if not question:
+            msg = "the operation 'websearch' needs a question in its args"
+            raise UsageError(msg)
+        wanted = args.get("grounded", False)
+        if not isinstance(wanted, bool):
+            msg = f"grounded of the operation 'websearch' must be true or false, not {wanted!r}"
+            raise UsageError(msg)
+        bounds = {"queries": (3, 1, 8), "results": (8, 1, 20), "pages": (4, 0, 12)}
+        return cls(question=question, grounded=wanted, **{name: _number(args, name, *bound) for name, bound in bounds.items()})
+
+    def args(self) -> dict[str, Json]:
+        """The arguments of a step that goes on with it."""
+        own: dict[str, Json] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return cast("dict[str, Json]", escape(own))
+
+
+async def websearch(scope: Scope) -> Done:
+    """Have a model propose queries, and grow the searches; with `grounded` the model's own search is asked instead.
+
+    Arguments: `question`; `queries`, `results` of each and `pages` to read, at most; `grounded`. What comes of it in the
+    end is an evidence bundle as JSON, see `engine.webevidence`. Without a model the question itself is looked for.
+    """
+    order = _Order.of(scope)
+    if order.grounded:
+        return await _grounded(scope, order)
+    queries, gaps = [one_line(order.question, 300)], []
+    if scope.ctx.model_of(scope.step).name != NONE:
+        text = _ASK_QUERIES.format(question=order.question, count=order.queries)
+        value = await _asked(scope, text, _QUERIES)
+        found = dict.fromkeys(one_line(str(query), 300) for query in cast("list[Json]", (value or {}).get("queries", [])))
+        found.pop("", None)
+        queries = [*found][: order.queries] or queries
+        if not found:
+            gaps.append("the model proposed no query, so the question itself was looked for")
+    grown = [
+        Step(
+            id=f"{scope.step.id}/query{number}",
+            tool=RESULTS,
+            args=cast("dict[str, Json]", escape({"query": query, "count": order.results})),
+            stage=scope.step.stage,
+        )
+        for number, query in enumerate(queries, 1)
+    ]
+    given: dict[str, Json] = {"queries": [*queries], "gaps": [*gaps]}
+    return Done(grows=(*grown, _next(scope, "pages", order, given, grown)))
+
+
+async def websearch_pages(scope: Scope) -> Done:
+    """Number the results and grow the reading of the best: those that several queries found, from different sites first.
+
+    Without a model, which would extract facts, none is read. Raises `RunError` when there are no results because no search worked.
+    """
+    order, given = _Order.of(scope), dict(scope.step.given)
+    gaps = [str(gap) for gap in cast("list[Json]", given["gaps"])]
+    if "results" in given:
+        rows = _merged([cast("list[dict[str, str]]", given["results"])])
+    else:
+        names = [name for name in scope.steps if name in scope.step.depends_on]
+        went = [cast("dict[str, Any]", scope.steps[name]) for name in names]
+        failed = [one_line(str(how["reason"]), 300) for how in went if not how["ok"]]
+        if failed and len(failed) == len(went):
+            msg = f"no search worked: {'; '.join(dict.fromkeys(failed))}"
+            raise RunError(msg)
+        gaps += [f"a search did not work: {why}" for why in failed]
+        rows = _merged(how["answer"] for how in went if how["ok"])
+    results = [{"id": f"r{number}", **row} for number, row in enumerate(rows, 1)]
+    if not results:
+        gaps.append("nothing was found")
+    chosen = [] if scope.ctx.model_of(scope.step).name == NONE else _best(results, order.pages)
+    grown = [
+        Step(
+            id=f"{_first(scope)}/{row['id']}", tool=PAGE, args=cast("dict[str, Json]", escape({"url": row["url"]})), stage=scope.step.stage
+        )
+        for row in chosen
+    ]
+    given |= {"results": cast("Json", results), "gaps": [*gaps]}
+    return Done(grows=(*grown, _next(scope, "facts", order, given, grown)))
+
+
+async def websearch_facts(scope: Scope) -> Done:
+    """Extract facts from the pages that were read, check their quotes, and give the bundle."""
+    order, given = _Order.of(scope), cast("dict[str, Any]", scope.step.given)
+    gaps, texts, results = [*given["gaps"]], {}, []
+    for row in given["results"]:
+        how = cast("dict[str, Any] | None", scope.steps.get(f"{_first(scope)}/{row['id']}"))
+        result = WebResult(id=row["id"], title=row["title"], url=row["url"], snippet=row["snippet"])
+        if how is not None and how["ok"]:
+            page = how["answer"]
+            texts[result.id] = text = plain(page["text"])
+            digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+            result = replace(result, url=page["url"], title=page["title"] or result.title, fetched=True, hash=digest, at=page["at"])
+        elif how is not None:
+            result = replace(result, problem=one_line(str(how["reason"]), 300))
+        results.append(result)
+    model = scope.ctx.model_of(scope.step).name
+    bundle = EvidenceBundle(
+        question=order.question,
+        queries=tuple(given["queries"]),
+        results=tuple(results),
+        model=model,
+        grounded=given.get("grounded", ""),
+        run=scope.ctx.run_id,
+    )
+    value: dict[str, Any] | None = None
+    if model == NONE:
+        gaps.append("no model was asked: results and their snippets only, no facts")
+    elif not texts:
+        gaps.append("no page was read, so there are no facts")
+    elif (value := await _asked(scope, _facts_asked(order, bundle.results, texts), _FACTS)) is None:
+        gaps.append(f"the model {model} did not answer in the form asked for, so there are no facts")
+    if value is None:
+        return Done(output=replace(bundle, gaps=tuple(gaps)).as_json())
+    titles = " ".join(result.title for result in results if result.fetched)
+    urls = {result.id: result.url for result in results}
+    facts, dropped, held = checked_facts(value["facts"], texts, urls, f"{order.question} {titles}")
+    wrong = sum(count for why, count in dropped.items() if why.startswith("quote"))
+    gaps += [one_line(gap, 300) for gap in value["gaps"] if gap.strip()]
+    sure = overall(facts, held, wrong)
+    return Done(output=replace(bundle, facts=facts, dropped=dropped, gaps=tuple(gaps), confidence=sure).as_json())
+
+
+async def websearch_report(scope: Scope) -> Done:
+    """An evidence bundle as text for people. Argument: `evidence`, a reference to it."""
+    return Done(output=EvidenceBundle.from_json(scope.args.get("evidence")).text())
+
+
+async def _grounded(scope: Scope, order: _Order) -> Done:
+    """The pages that a model names which searches the web itself; raises `UsageError` for a model that does not."""
+    name = scope.step.model or scope.ctx.model.name
+    searching = name if name.endswith(WEB) else f"{name}{WEB}"
+    scope.ctx.resolve(searching)
+
+    def read(answer: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+        if MARK not in answer:
+            msg = f"the model {searching!r} does not tell which pages its answer rests on"
+            raise UsageError(msg)
+        return read_sources(answer)
+
+    dialogue = Dialogue(replace(scope.step, model=searching, tools=()), scope.ctx, scope.desk)
+    said, sources = await dialogue.ask(_ASK_GROUNDED.format(question=order.question), read)
+    gaps: list[Json] = [] if sources else ["the provider named no pages for what its model said"]
+    rows: list[Json] = [{"title": title, "url": url, "snippet": ""} for title, url in sources]
+    given: dict[str, Json] = {"queries": [one_line(order.question, 300)], "gaps": gaps, "results": rows, "grounded": plain(said)}
+    return Done(grows=(_next(scope, "pages", order, given, []),))
+
+
+async def _asked(scope: Scope, text: str, schema: dict[str, Json]) -> dict[str, Any] | None:
+    """What the model answers, or `None` if it does not fit `schema` after as many tries as a dialogue has."""
+    step = replace(scope.step, schema=schema, tools=(), temperature=0.0 if scope.step.temperature is None else scope.step.temperature)
+    return await Dialogue(step, scope.ctx, scope.desk).ask(text, _lenient(lambda answer: cast("dict[str, Any]", read_json(answer, schema))))
+
+
+def _lenient(check: Callable[[str], T]) -> Callable[[str], T | None]:
+    """`check`, which gives `None` for the last answer that cannot be used."""
+    tries = 0
+
+    def lenient(answer: str) -> T | None:
+        nonlocal tries
+        tries += 1
+        try:
+            return check(answer)
+        except UsageError:
+            if tries <= RETRIES:
+                raise
+            return None
+
+    return lenient
+
+
+def _next(scope: Scope, what: str, order: _Order, given: Mapping[str, Json], after: Iterable[Step]) -> Step:
+    """The step that goes on when those `after` which it comes are over, however they went."""
+    return Step(
+        id=f"{_first(scope)}/{what}",
+        operation=f"websearch_{what}",
+        args=order.args(),
+        given=dict(given),
+        depends_on=tuple(step.id for step in after),
+        after_failure=True,
+        model=scope.step.model,
+        instructions=scope.step.instructions,
+        temperature=scope.step.temperature,
+        stage=scope.step.stage,
+    )
+
+
+def _first(scope: Scope) -> str:
+    """The id of the step that began the search."""
+    word = scope.step.operation.removeprefix("websearch").lstrip("_")
+    return scope.step.id.removesuffix(f"/{word}") if word else scope.step.id
+
+
+def _merged(answers: Iterable[list[dict[str, str]]]) -> list[dict[str, Json]]:
+    """The results of several queries, each address once, those first that stand high in many lists (reciprocal ranks)."""
+    score: dict[str, float] = {}
+    rows: dict[str, dict[str, Json]] = {}
+    for found in answers:
+        for rank, row in enumerate(found):
+            try:
+                url = str(read_url(row["url"])).partition("#")[0]
+            except ValueError:  # what can never be read is no result
+                continue
+            rows.setdefault(url, {"title": one_line(row["title"], 300), "url": url, "snippet": one_line(row["snippet"], 500)})
+            score[url] = score.get(url, 0.0) + 1 / (60 + rank)
+    return [rows[url] for url in sorted(rows, key=lambda url: -score[url])]
+
+
+def _best(results: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """The first of each site, then the second of each, and so on."""
+    turns: dict[str, int] = {}
+    placed = []
+    for place, row in enumerate(results):
+        where = site(row["url"])
+        turns[where] = turns.get(where, 0) + 1
+        placed.append((turns[where], place, row))
+    return [row for _, _, row in sorted(placed, key=lambda one: one[:2])[:most]]
+
+
+def _facts_asked(order: _Order, results: Iterable[WebResult], texts: Mapping[str, str]) -> str:
+    words, share = terms(order.question), SHOWN_CHARS // len(texts)
+    shown = [
+        f"Page {result.id}, {one_line(result.title, 120)}:\n{foreign(telling(texts[result.id], words, share), result.url)}"
+        for result in results
+        if result.fetched
+    ]
+    return _ASK_FACTS.format(question=order.question, pages="\n\n".join(shown))
+
+
+def telling(text: str, words: Iterable[str], most: int) -> str:
+    """At most about `most` characters of `text`: the beginning, then the lines with the most of `words`, in their order."""
+    if len(text) <= most:
+        return text
+    wanted = [*words]
+    lines = [line[place : place + 1_000] for line in text.split("\n") for place in range(0, max(1, len(line)), 1_000)]
+    hits = [sum(word in line.casefold() for word in wanted) for line in lines]
+    kept, used = set[int](), 0
+    for place in sorted(range(len(lines)), key=lambda place: (-max(hits[place], 1 if place < 3 else 0), place)):
+        if used + len(lines[place]) + 1 <= most:
+            kept.add(place)
+            used += len(lines[place]) + 1
+    parts = [("" if place - 1 in kept or place == 0 else "[…]\n") + lines[place] for place in sorted(kept)]
+    return "\n".join(parts)
+
+
+def _number(args: Mapping[str, Json], name: str, default: int, least: int, most: int) -> int:
+    value = args.get(name, default)
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    msg = f"{name} of the operation 'websearch' must be a whole number from {least} to {most}, not {value!r}"
+    raise UsageError(msg)

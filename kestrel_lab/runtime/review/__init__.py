@@ -1,0 +1,1 @@
+"""The review of an answer before it is given."""

@@ -1,0 +1,124 @@
+"""A look at an answer before it is given: what is questionable, how well it is held up, what can be done next. No model is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kestrel_lab.answers.next_actions import NextAction, next_actions
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import RunFinished
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
+from kestrel_lab.runtime.review.evidence_table import looked_at, made_in, subject_in
+from kestrel_lab.verification.abstention import abstains
+from kestrel_lab.verification.confidence import Stated, short, stated
+from kestrel_lab.verification.engine import UNFINISHED, unfinished
+from kestrel_lab.verification.evidence import evidence_of, support_of
+from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.support import ABSTAIN
+from kestrel_lab.verification.workspace_files import Files
+from kestrel_lab.views.diffs import split_diff
+
+if TYPE_CHECKING:
+    from kestrel_lab.runtime.context.run_context import RunContext
+
+LOOK_S: Final = 2.0
+"""How long a workspace is looked into before an answer is given; a huge one is not known to the end, and nothing is said of what is not known."""
+MOST_CONCERNS: Final = 20
+"""How many are kept with the answer."""
+_FEWEST: Final = 3
+"""Claims from which on it is said that most of them are weak."""
+_WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What was found."""
+
+    concerns: tuple[Issue, ...] = ()
+    support: float | None = None
+    """The mean support of the claims; `None` where the run saw nothing that speaks of them."""
+    actions: tuple[NextAction, ...] = field(default=())
+
+
+async def finished(ctx: RunContext, answer: str) -> RunFinished:
+    """The end of a run that reached it, with what a look at its answer found, where runs are looked at.
+
+    It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is told all the same.
+    """
+    end = RunFinished(outcome="complete", answer=answer)
+    if not ctx.ports.look or not answer.strip():
+        return end
+    found = await asyncio.to_thread(_look, ctx.state, Path(ctx.workspace.root), answer)
+    told = [one.as_json() for one in found.concerns]
+    actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
+    end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
+    end = await _held_back(ctx, end)
+    try:
+        return await _calibrated(ctx, end)
+    except UsageError as error:  # the answer is not lost to a file that somebody edited
+        return replace(end, concerns=[*end.concerns, issue("minor", "", str(error), "", check="calibration").as_json()])
+
+
+async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
+    """`end`, as not good enough where it is less sure than the session asks for; an answer that says it does not know claims nothing."""
+    if ctx.ports.abstain is None or abstains(end.answer):
+        return end
+    said = await _stated(ctx, end)
+    if said is None or said.value >= ctx.ports.abstain:
+        return end
+    reason = f"it abstains: its confidence is {short(said.value)}, {ctx.ports.abstain:.3g} is asked for (setting abstain); {said.why}"
+    return replace(end, outcome="unmet", reason=reason)
+
+
+async def _stated(ctx: RunContext, end: RunFinished) -> Stated | None:
+    """The confidence of a run that is about to end."""
+    await ctx.on_disk()
+    records = await asyncio.to_thread(ctx.store.records, ctx.run_id)
+    return stated([*(record.event for record in records), end])
+
+
+async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
+    """`end` with what its confidence was worth in trials; the log is read only if something is known of the model."""
+    home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
+    if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
+        return end
+    said = await _stated(ctx, end)
+    return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
+
+
+def _look(state: RunState, root: Path, answer: str) -> Look:
+    subject = subject_in(state, root, answer, seconds=LOOK_S)
+    found, actions = looked_at(subject), proposed(state, subject.files, answer)
+    if abstains(answer) or not any(talk.cycles > 1 for talk in state.conversations.values()):
+        return Look(concerns=found, actions=actions)
+    backed = evidence_of(subject)
+    support = support_of(backed) if any(one.support.spans for one in backed) else None
+    if subject.unseen and not any(one.check == UNFINISHED for one in found):
+        found = (*found, unfinished(subject.unseen))
+    if support is not None and support < ABSTAIN and len(backed) >= _FEWEST:
+        weak = sum(one.support.word == "weak" for one in backed)
+        what = f"little of what it says has support in what the run saw: {weak} of {len(backed)} claims are weak"
+        found = (*found, issue("minor", "", what, "look at `run.evidence`", check="support"))
+    return Look(concerns=found, support=support, actions=actions)
+
+
+def proposed(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
+    """What whoever reads the answer can do next in a workspace as it is now: what the run wrote and ran is known from its calls."""
+    made = made_in(state)
+    changed = [str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _wrote(text)]
+    ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
+    return next_actions(answer, files, changed=_named(changed), ran=_named(ran))
+
+
+def _named(texts: Iterable[str]) -> list[str]:
+    return [text for text in dict.fromkeys(texts) if text]
+
+
+def _wrote(text: str) -> bool:
+    return text.startswith(("created ", "replaced ")) or bool(split_diff(text)[1])

@@ -1,0 +1,99 @@
+"""What stated confidences were worth in trials, kept under the home, by model and by what the confidence rests on."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json, dumps, loads
+from kestrel_lab.host.filesystem import private_folder
+from kestrel_lab.verification.confidence import Stated
+
+FILE: Final = "calibration.json"
+_NEAR: Final = 0.05
+"""How far from all that was seen a confidence may be and still be judged by it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """The calibration of one model's confidences."""
+
+    suite: str
+    config: str
+    trials: int
+    steps: tuple[tuple[float, float], ...]
+    """From which confidence on which share was right, rising in both; the first is the least that was stated."""
+    most: float
+    """The greatest confidence that was stated."""
+
+    def share(self, confidence: float) -> float | None:
+        """The share of trials about this sure that were right; `None` where none was about this sure."""
+        if not self.steps[0][0] - _NEAR <= confidence <= self.most + _NEAR:
+            return None
+        found = self.steps[0][1]
+        for at, value in self.steps:
+            if at > confidence:
+                break
+            found = value
+        return found
+
+
+def keep(home: Path, model: str, basis: str, kept: Kept) -> Path:
+    """Keep a calibration in place of an earlier one of the same model and basis; returns the file."""
+    path = home / FILE
+    known = _read(path)
+    known[model] = {**_table(known.get(model)), basis: {**asdict(kept), "steps": [list(step) for step in kept.steps]}}
+    private_folder(home)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=home, delete=False) as file:
+        file.write(dumps(known))
+    Path(file.name).replace(path)
+    return path
+
+
+def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
+    """What is known of confidences like this one: `share`, `trials`, `suite`; empty where nothing is.
+
+    Raises `UsageError` for a file that cannot be read as one.
+    """
+    path = home / FILE
+    entry = _table(_read(path).get(model)).get(said.basis)
+    if entry is None:
+        return {}
+    try:
+        table = cast("dict[str, Any]", entry)  # as it should be; what is otherwise raises below
+        steps = tuple((float(at), float(share)) for at, share in table["steps"])
+        kept = Kept(
+            suite=str(table["suite"]), config=str(table["config"]), trials=int(table["trials"]), steps=steps, most=float(table["most"])
+        )
+        share = kept.share(said.value)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UsageError(_damaged(path)) from error
+    return {} if share is None else {"share": share, "trials": kept.trials, "suite": kept.suite}
+
+
+def known_models(home: Path) -> frozenset[str]:
+    """The models of which a calibration is kept. Raises `UsageError` for a file that cannot be read as one."""
+    return frozenset(_read(home / FILE))
+
+
+def _read(path: Path) -> dict[str, Json]:
+    if not path.is_file():
+        return {}
+    try:
+        found = loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(_damaged(path)) from error
+    if not isinstance(found, dict):
+        raise UsageError(_damaged(path))
+    return found
+
+
+def _table(value: Json) -> dict[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
+def _damaged(path: Path) -> str:
+    return f"{path} is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep"

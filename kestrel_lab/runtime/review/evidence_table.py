@@ -1,0 +1,131 @@
+"""What a run has to show for its answer: the spans its tools gave, its claims, and what the deterministic checks say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.citations import Span, answered
+from kestrel_lab.core.errors import KestrelError, RunError, boundary
+from kestrel_lab.core.events.union import Record
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.evidence import Backed, evidence_of, evidence_rows, summary
+from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.subject import Ground, Made, Subject, subject_of
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class EvidenceTable:
+    """The claims of an answer with the spans that hold each up, as a frame and as a table to look at."""
+
+    def __init__(self, backed: Sequence[Backed], unseen: str = "") -> None:
+        self.claims = tuple(backed)
+        self._summary = summary(self.claims) + (f"; {unseen}" if unseen else "")
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per claim and span: `claim`, `text`, `support`, `score`, `absent numbers`, `span`, `found`, `trust`, `standing`, `evidence`."""
+        return shown_frame(evidence_rows(self.claims), columns=list(_COLUMNS), units={})
+
+    def __len__(self) -> int:
+        return len(self.claims)
+
+    def __iter__(self) -> Iterator[Backed]:
+        return iter(self.claims)
+
+    def __str__(self) -> str:
+        return self._summary
+
+    def __repr__(self) -> str:
+        return evidence_text(self._summary, evidence_rows(self.claims))
+
+    def _repr_html_(self) -> str:
+        return evidence_html(self._summary, evidence_rows(self.claims))
+
+    def _repr_markdown_(self) -> None:
+        """No Markdown form: it would be rendered with remote images."""
+
+
+_COLUMNS = ("claim", "text", "support", "score", "absent numbers", "span", "found", "trust", "standing", "evidence")
+
+
+def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspace: str) -> EvidenceTable:
+    """The claims of a stored run's answer, against its log and the workspace as it is now."""
+    subject = subject_of(records, answer=answer, goal=goal, root=_root(workspace))
+    backed = evidence_of(subject)
+    return EvidenceTable(backed, subject.unseen)
+
+
+def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace: str) -> str:
+    """The claims for the run's page; empty where it has none, or nothing to hold them against."""
+    subject = subject_of(records, answer=answer, goal=goal, root=_root(workspace))
+    backed = evidence_of(subject) if subject.spans or any(said.kind != "code" for said in subject.claims) else ()
+    return claims_html(summary(backed), evidence_rows(backed)) if any(one.support.spans for one in backed) else ""
+
+
+def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "", seconds: float | None = None) -> Subject:
+    """An answer with what the steps of the run saw so far, the step `but` left out."""
+    spans: list[Span] = []
+    calls: list[Made] = []
+    for call, tool, args, text in _answers(state, but):
+        spans += answered(call, tool, args, text)
+        calls.append(Made(call=call, tool=tool, args=args, ok=True))
+    goal = goal or (state.started.goal if state.started else "")
+    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), ground=Ground(root, seconds))
+
+
+def made_in(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
+    """The calls of tools that were answered so far: tool, arguments, answer; those within macros are left out."""
+    return [(tool, args, text) for _, tool, args, text in _answers(state, "")]
+
+
+def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str, Json], str]]:
+    steps = {step.id: step for step in state.planned.steps} if any(talk.answers for talk in state.conversations.values()) else {}
+    for name, talk in state.conversations.items():
+        if name == but:
+            continue
+        asked = {call.id: call.args for said in talk.messages for call in said.calls}
+        for said in talk.messages:
+            if said.role == "tool":
+                yield said.call_id, said.name, asked.get(said.call_id, {}), said.text
+        if name in steps and steps[name].tool:
+            for call, text in talk.answers.items():
+                yield call, steps[name].tool, steps[name].args, text
+
+
+def checked(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
+    """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
+    return _checked(subject_in(state, root, answer, goal=goal, but=but))
+
+
+def looked_at(subject: Subject) -> tuple[Issue, ...]:
+    """The same, to be told beside an answer and to decide nothing: that a check broke is told too."""
+    try:
+        return _checked(subject)
+    except KestrelError as error:  # an answer is not lost to a defect of what looks at it
+        return (issue("minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"),)
+
+
+def _checked(subject: Subject) -> tuple[Issue, ...]:
+    with boundary(RunError, "the look at what the answer names"):
+        return VerifierEngine()(subject)
+
+
+def _root(workspace: str) -> Path | None:
+    path = Path(workspace)
+    return path if workspace and path.is_dir() else None
+
+
+def as_cited(subject: Subject) -> tuple[Span, ...]:
+    """The spans that an answer cites; where it cites none, those that hold its claims up."""
+    backed = evidence_of(subject)
+    cited = [one.span for claim in backed for one in claim.cited if one.span is not None]
+    chosen = cited or [span for claim in backed for span in claim.support.spans]
+    return tuple({span.id: span for span in chosen}.values())

@@ -1,0 +1,140 @@
+"""What a log holds of runs: to look at them, to compare them, and to decide on what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import ApprovalGiven
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.checkpoints import Checkpoint
+from kestrel_lab.eventlog.run_state import fold
+from kestrel_lab.eventlog.run_status import standing
+from kestrel_lab.eventlog.store import RunRow, SessionStore
+from kestrel_lab.runtime.diff import RunDiff, diff_runs
+from kestrel_lab.runtime.resume import damaged
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.views.dataframes import shown_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+
+# What a log holds, as data frames.
+
+
+def runs_frame(rows: Iterable[RunRow]) -> pd.DataFrame:
+    """One row per run, indexed by id; `status` says what can be done about a run that was interrupted."""
+    found = [
+        {
+            "run": row.id,
+            "status": standing(row.id, row.status, row.owner).word,
+            "goal": one_line(row.goal, 60),
+            "model": row.model if row.model_kind == "real" else f"{row.model} ({row.model_kind})",
+            "started": row.created_at,
+        }
+        for row in rows
+    ]
+    return _frame(found, ["run", "status", "goal", "model", "started"])
+
+
+def checkpoints_frame(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
+    """One row per snapshot, indexed by the number of the last event in it."""
+    found = [
+        {"seq": one.seq, "reason": one.reason, "bytes": len(one.state), "created": one.created_at, "run": one.run_id, "usable": one.usable}
+        for one in checkpoints
+    ]
+    return _frame(found, ["seq", "reason", "bytes", "created", "run", "usable"])
+
+
+def _frame(rows: list[dict[str, object]], columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = shown_frame(rows, columns=columns, units={"started": "UTC", "created": "UTC"})
+    for name in {"started", "created"} & set(columns):
+        frame[name] = pd.to_datetime(frame[name], unit="s", utc=True).dt.as_unit("ms")
+    return frame.set_index(columns[0])
+
+
+class Archive:
+    """The runs of one log, live ones among them."""
+
+    store: SessionStore
+    _runs: dict[str, Run]
+    """Those that a session here works on."""
+
+    def get(self, run_id: str) -> Run:
+        """A run of this log by its id; raises `UsageError` with the nearest id when there is none.
+
+        Of a damaged one, see `Run.damage`, what came before the damage.
+        """
+        live_run = self._runs.get(run_id)
+        if live_run is not None and live_run.working:
+            return live_run
+        self.store.flush()
+        self.store.run(run_id)
+        damage = self.store.damage(run_id)
+        if damage is None:
+            return Run(self.store, run_id)
+        return Run(self.store, run_id, fold(self.store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
+
+    def decide(
+        self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()
+    ) -> list[str]:
+        """Decide on everything a run waits for; returns the tools that were decided on.
+
+        With `answers` only what the agent asked in words is answered, one each in the order it was asked; a yes
+        without them only allows calls, a no is for both.
+
+        Raises `UsageError` when nothing of the kind waits, or when there is not one answer for each question. A session
+        that waits for the answer goes on at once, also in another process; otherwise the answer is used when the run is resumed.
+        """
+        run = self.get(run_id)
+        asked = [question for question in run.questions if not granted or (question.why == "question") == bool(answers)]
+        if not asked or (answers and len(answers) != len(asked)):
+            raise UsageError(_nothing_to_decide(run, answers))
+        words: Sequence[str | None] = answers or [None] * len(asked)
+        for question, answer in zip(asked, words, strict=True):
+            given = ApprovalGiven(call=question.call, granted=granted, by=by, how=how, reason=reason, scope=scope, answer=answer)
+            run.decide(replace(given, question=question.question))
+        return [question.tool for question in asked]
+
+    def stages(self, run_id: str) -> pd.DataFrame:
+        """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
+        return self.get(run_id).stages()
+
+    def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
+        """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
+        self.store.flush()
+        return runs_frame(self.store.runs(limit=limit, trials=trials))
+
+    def checkpoints(self, run_id: str) -> pd.DataFrame:
+        """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
+
+        `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
+        damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
+        """
+        self.store.flush()
+        self.store.run(run_id)
+        return checkpoints_frame(self.store.checkpoints(run_id))
+
+    def diff(self, a: str, b: str) -> RunDiff:
+        """Where two runs of this log part, forks of each other or not; raises `UsageError` for an unknown id."""
+        return diff_runs(self.get(a), self.get(b))
+
+
+def _nothing_to_decide(run: Run, answers: Sequence[str]) -> str:
+    """Why a decision does not fit what `run` waits for, and what would."""
+    if not run.questions:
+        return f"run {run.id} is {run.status} and waits for no approval"
+    asked = [question for question in run.questions if question.why == "question"]
+    if not asked:
+        return f"run {run.id} asks no question, it waits for leave to call {run.questions[0].tool}: approve or deny it without an answer"
+    told = "; ".join(repr(one_line(str(question.args.get("question", "")), 200)) for question in asked)
+    needed = "an answer" if len(asked) == 1 else f"{len(asked)} answers, in this order"
+    given = f", not {len(answers)}" if answers else ""
+    return f"run {run.id} waits for {needed}{given} ({told}): kestrel approve {run.id}{' --answer TEXT' * len(asked)}"

@@ -1,0 +1,1 @@
+"""Taint tracking, containment and provenance of arguments."""

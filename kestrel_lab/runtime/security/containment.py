@@ -1,0 +1,137 @@
+"""Untrusted input, private data and an effect: where all three meet in a call, a person decides, whatever the policy allows.
+
+A model that has read what others wrote is taken to obey it. What that leaves it to do by itself is what harms nobody:
+reading, asking services at fixed addresses, asking an address that the user named, and new plain files as long as
+nothing private was read. Text has no authority: only a decision in the log lets such a call pass.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+from typing import Final, Literal, cast
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.security.taint import Taint, TaintLog, leaves
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import Tool
+
+Containment = Literal["on", "strict", "off"]
+MODES: Final = ("on", "strict", "off")
+OFF: Final = "containment is off: what others wrote may make this run write, send and delete without anybody being asked"
+"""What is said in a run without it."""
+_EFFECTS = {
+    "workspace": "it changes files of the workspace",
+    "address": "it asks an address that you did not name",
+    "others": "it sends something out, or changes something elsewhere",
+    "anything": "it can reach beyond the workspace",
+}
+_TOLD = "it tells a service what it asks for"
+_DOUBTED = "nobody has said whether it reaches others"
+_STANDING = "what it may do in your name"
+_FILES = "the files that are there"
+_SHOWN = 5
+_PLAIN = frozenset({".md", ".txt", ".rst", ".csv", ".tsv", ".jsonl", ".log"})
+_OBEYED = re.compile(r"(?i)(requirements|constraints|cmakelists|agents|claude|gemini|skill|copilot|readme|robots|conventions)")
+"""Names of plain files that programs or agents act on."""
+
+
+def read_mode(text: str) -> Containment:
+    """`on`, `strict` (files of the workspace count as written by others) or `off`; raises `UsageError` for anything else."""
+    word = {"true": "on", "false": "off"}.get(text.strip().lower(), text.strip().lower())
+    if word not in MODES:
+        msg = f"unknown containment {text!r}; {nearest(word, MODES)} ({', '.join(MODES)})"
+        raise UsageError(msg)
+    return cast("Containment", word)
+
+
+def met(call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: Sequence[str] = ()) -> dict[str, Json]:
+    """What met in `call`, as `{untrusted, private, effect}`: it must be asked about. Empty where it need not.
+
+    `carried` names the sources of private text in its arguments.
+    """
+    reach = tool.flow.at(call.sandbox).reaches
+    doubted = "reaches" in tool.unsaid
+    if reach == "nothing" and not tool.asks and not doubted:
+        return {}
+    taint = flow.now()
+    if doubted and (reaches := taint.said_of.get((tool.name, "reaches"))) is not None:
+        doubted, reach = False, "others" if reaches else reach
+    context = taint.context(call)
+    if not context.untrusted or call.key in taint.agreed or (reach == "nothing" and not tool.asks and not doubted):
+        return {}
+    private = list(context.private)
+    if tool.unsaid and all(taint.doubts.get(source) == tool.name for source in context.untrusted) and not _others(private, tool):
+        return {}  # it is asked again what it answered: of one tool alone nothing is known to have met
+    match "others" if doubted else reach:
+        case "nothing":  # what it tells is what counts, not what is known
+            private = private if taint.strict and not _said(call, taint) else list(carried)
+        case "address":
+            if taint.named_by_user(call.args):
+                return {}
+        case "workspace":
+            private += [] if _new_and_plain(call, tool, workspace) else [_FILES]
+        case _:
+            private.append(_STANDING)
+    if not private:
+        return {}
+    return {"untrusted": _few(context.untrusted), "private": _few(private), "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _TOLD)}
+
+
+def undeclared(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[str, str]]:
+    """The tools and questions that decide whether the three things met in a call that is contained, if others cannot."""
+    taint = flow.now()
+    asked = [(tool.name, "reaches")] if "reaches" in tool.unsaid else []
+    behind = [taint.doubts.get(source, "") for source in taint.context(call).untrusted]
+    asked += [(name, "reads") for name in dict.fromkeys(behind)] if all(behind) else []
+    return [one for one in asked if one not in taint.put]
+
+
+def _others(private: Iterable[str], tool: Tool) -> bool:
+    """Whether another tool has answered what is private."""
+    return any(source.partition(" ")[0] != tool.name for source in private)
+
+
+def tells_others(call: Call, tool: Tool) -> bool:
+    """Whether the arguments of a call that only reads go to somebody who is asked."""
+    return tool.flow.at(call.sandbox).reaches in {"nothing", "address"} and (tool.asks or tool.flow.reaches == "address")
+
+
+def _said(call: Call, taint: Taint) -> bool:
+    """Whether it asks in the user's own words."""
+    said = {word.casefold() for word in taint.said}
+    return all(word.casefold() in said for _, text in leaves(dict(call.args)) for word in text.split())
+
+
+def why_denied(found: dict[str, Json]) -> str:
+    """The reason given where nobody can be asked: what met, and what to do about it."""
+    untrusted, private = (", ".join(cast("list[str]", found[key])) for key in ("untrusted", "private"))
+    return (
+        f"three things met that only a person may allow together: untrusted input ({untrusted}), private data ({private}), and an effect "
+        f"({found['effect']}); nobody is here to be asked. Run it where somebody can answer, keep what others wrote in a step "
+        "of its own, say what your tools read and reach (@tool(reads=…, reaches=…)), or set containment = off"
+    )
+
+
+def _new_and_plain(call: Call, tool: Tool, workspace: Workspace) -> bool:
+    """Whether it only puts a file there that was not, of a kind that nobody executes and no program acts on."""
+    path = call.args.get("path")
+    if not isinstance(path, str) or tool.sandbox is not None:
+        return False
+    try:
+        place = PurePosixPath(workspace.relative(path))
+    except (OSError, ValueError):
+        return False  # the tool refuses it
+    hidden = any(part.startswith(".") for part in place.parts)
+    plain = place.suffix.lower() in _PLAIN and not _OBEYED.match(place.name)
+    return plain and not hidden and not os.path.lexists(workspace.root / place)
+
+
+def _few(names: tuple[str, ...] | list[str]) -> list[Json]:
+    shown: list[Json] = [one_line(name, 160) for name in dict.fromkeys(names)]
+    return shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], f"and {len(shown) - _SHOWN + 1} more"]

@@ -1,0 +1,277 @@
+"""Which files hold words of others: a fold over the `files_tainted` events of all runs of a home.
+
+A file is known by its content, so copies, other names, links and moves change nothing. A content that no run wrote after
+it had read others is not tainted: whoever edits a file by hand answers for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import cast
+
+from kestrel_lab.core.events.union import FilesTainted, from_json
+from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog import run_status as owner
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.tools.files.directory_walk import Entry, stamp_of
+from kestrel_lab.tools.files.fingerprints import fresh
+from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
+
+MOST_FILES = 5_000
+"""Changed files that are told apart; of more, everything in their folders counts."""
+MOST_ENTRIES = 200_000
+"""Entries of a workspace that are looked at; of a larger one everything counts."""
+_EDGE = 1 << 20
+"""Bytes at both ends of a file that are hashed."""
+_TELLING = 16
+"""Bytes from which on equal contents are no chance; a shorter file is known by its path too."""
+_LONGEST_S = 900.0
+"""How long after its beginning a call may have gone on writing whose process died."""
+_TICK_NS = 50_000_000
+"""How far the time of a change may lie behind the clock."""
+_Key = tuple[str, str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of a workspace at one moment."""
+
+    stamps: Mapping[str, tuple[int, ...]]
+    """By path; of what is no file, empty."""
+    tainted: Mapping[str, str]
+    """Whose words they hold, by path."""
+    whole: bool = True
+    """Whether the workspace was small enough to be looked at."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that may be writing, or died while it was."""
+
+    root: str
+    places: tuple[str, ...]
+    source: str
+    read: Callable[[], bool] | None = None
+    """Of a call of this process that matters only if it has read such a file: whether it has."""
+
+    def covers(self, path: str) -> bool:
+        return "." in self.places or path in self.places
+
+
+@dataclass(slots=True, eq=False)
+class FileTaint:
+    """What the log of a home says about files; one for all runs of a session, from any thread."""
+
+    opened: Callable[[], SessionStore]
+    """The log of the session."""
+    _number: int = 0
+    _contents: dict[int, dict[str, str]] = field(default_factory=dict)
+    """By size and hash, whose words."""
+    _short: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The same of short ones, by path."""
+    _folders: dict[str, str] = field(default_factory=dict)
+    _paths: dict[str, dict[str, None]] = field(default_factory=dict)
+    """By workspace, where such files were written."""
+    _names: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By workspace, paths that a model chose after it had read others."""
+    _open: dict[_Key, _Open] = field(default_factory=dict)
+    _ended: set[_Key] = field(default_factory=set)
+    _marks: dict[str, int] = field(default_factory=dict)
+    """By workspace, how many calls have left such files."""
+    _trusted: set[str] = field(default_factory=set)
+    _answers: dict[str, str] = field(default_factory=dict)
+    """By hash of a call, whose words its stored answer may hold."""
+    _hashes: dict[tuple[int, ...], str] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def store(self) -> SessionStore:
+        """The log."""
+        return self.opened()
+
+    def known(self) -> bool:
+        """Take in what was written since, by whichever process, and tell whether there is any such file at all."""
+        with self._lock:
+            rows = self.store.query(
+                "SELECT number, f.run_id, body, workspace FROM file_taints AS f JOIN events USING(run_id, seq)"
+                " JOIN runs ON runs.id = f.run_id WHERE number > ? ORDER BY number",
+                (self._number,),
+            )
+            for number, run, body, root in rows:
+                self._number = number
+                self.take(str(run), str(root), cast("FilesTainted", from_json(FilesTainted.type, cast("dict[str, Json]", loads(body)))))
+            if rows:
+                self._trusted = {str(content) for (content,) in self.store.query("SELECT content FROM file_trust")}
+            return bool(self._answers or self._contents or self._short or self._folders or self._open)
+
+    def take(self, run: str, root: str, event: FilesTainted, read: Callable[[], bool] | None = None) -> None:
+        """Take one event of a run in `root` in; a second time it changes nothing."""
+        key = (run, event.call, event.began)
+        with self._lock:
+            if key in self._ended:
+                return
+            if not event.ended:
+                self._open.setdefault(key, _Open(root, tuple(event.places), event.source, read))
+                return
+            self._open.pop(key, None)
+            self._ended.add(key)
+            if event.key and event.read:
+                self._answers[event.key] = event.read
+            if event.source and (event.files or event.folders):
+                self._marks[root] = self._marks.get(root, 0) + 1
+                self._mark(run, root, event)
+
+    def _mark(self, run: str, root: str, event: FilesTainted) -> None:
+        for found in event.files:
+            path, size, content = str(found["path"]), found.get("size"), str(found.get("content") or "")
+            source = one_line(f"{path}, written by run {run} after it read {event.source}", 400)
+            if found.get("name"):
+                self._names.setdefault(root, {})[path] = source
+            if not isinstance(size, int) or not size or not content:
+                continue
+            self._paths.setdefault(root, {})[path] = None
+            if size < _TELLING:
+                self._short.setdefault(str(Path(root, path)), {})[content] = source
+            else:
+                self._contents.setdefault(size, {}).setdefault(content, source)
+        for folder in event.folders:
+            self._folders[str(Path(root, folder))] = f"{folder}/, written by run {run} after it read {event.source}"
+
+    def trust(self, place: Path) -> bool:
+        """Take the content that a file has now for the user's own, wherever it is; returns whether it was not before."""
+        found = self.source(str(place.parent), place.name, place)
+        content = self._content(place, place.stat())
+        sql = "INSERT OR REPLACE INTO file_trust(content, path, at) VALUES (?, ?, unixepoch('subsec'))"
+        self.store.execute(sql, (content, str(place)), f"trust in {place}").result()
+        with self._lock:
+            self._trusted.add(content)
+        return bool(found)
+
+    def source(self, root: str, path: str, place: Path | None = None) -> str:
+        """Whose words the file at `path`, as seen from `root`, holds now; empty for nobody's."""
+        place = place or Path(root, path)
+        try:
+            status = place.stat()
+        except OSError:
+            return ""
+        return self._source(root, path, place, status) if stat.S_ISREG(status.st_mode) else ""
+
+    def _source(self, root: str, path: str, place: Path, status: os.stat_result) -> str:
+        whole = str(place)
+        with self._lock:
+            found = self._written_open(root, path, status.st_ctime_ns)
+            found = found or next((why for folder, why in self._folders.items() if whole.startswith(f"{folder}/")), "")
+            same = self._contents.get(status.st_size, {}) | self._short.get(whole, {})
+        if not found and not same:
+            return ""
+        content = self._content(place, status)
+        return "" if content in self._trusted else same.get(content, "") or found
+
+    def _written_open(self, root: str, path: str, changed_ns: int) -> str:
+        """Whose words a call may have put there that has not ended, or never will."""
+        for (run, _, began), call in self._open.items():
+            if call.root != root or not call.covers(path) or changed_ns < began * 1e9 - _TICK_NS or (call.read and not call.read()):
+                continue
+            if changed_ns <= (began + _LONGEST_S) * 1e9 or owner.at_work(self.store.run(run).owner, run):
+                return f"{path}, which run {run} may have written after it read {call.source}"
+        return ""
+
+    def writers(self, root: str, but: _Key) -> str:
+        """Whose words another call may be writing there at this moment."""
+        with self._lock:
+            working = [(key, call) for key, call in self._open.items() if key != but and call.root == root]
+            for (run, _, _), call in working:
+                if (call.read is None or call.read()) and owner.at_work(self.store.run(run).owner, run):
+                    return call.source
+        return ""
+
+    def marks(self, root: str) -> int:
+        """How many calls have left such files in `root` so far."""
+        return self._marks.get(root, 0)
+
+    def answered(self, key: str) -> str:
+        """Whose words the answer of a call that was made before may hold."""
+        return self._answers.get(key, "")
+
+    def names(self, root: str) -> Mapping[str, str]:
+        """Paths in `root` that may be words of others themselves, and whose."""
+        return self._names.get(root, {})
+
+    def below(self, workspace: Workspace, path: str | Path) -> dict[str, str]:
+        """The files at or below `path` that hold words of others, by their path as seen from there (`.` for itself)."""
+        root = str(workspace.root)
+        try:
+            real = os.path.relpath(os.path.realpath(workspace.root / workspace.relative(path)), root)
+        except (OSError, ValueError):  # the tool refuses it
+            return {}
+        if real.startswith("../"):
+            return {}
+        if not (workspace.root / real).is_dir():
+            source = self.source(root, real)
+            return {".": source} if source else {}
+        found = self.snapshot(Workspace(workspace.root / real), root=root, base="" if real == "." else f"{real}/")
+        return dict(found.tainted) if found.whole else {".": "a folder that is too large to be looked at"}
+
+    def snapshot(self, workspace: Workspace, *, everything: bool = False, root: str = "", base: str = "") -> Snapshot:
+        """All files, without those in folders that are not searched, unless `everything` is asked for; tainted ones there are known by their place."""
+        top, root = workspace.root, root or str(workspace.root)
+        home = os.path.relpath(self.store.path.resolve().parent, top)
+        stamps: dict[str, tuple[int, ...]] = {}
+        tainted: dict[str, str] = {}
+        entries: Iterable[Entry] = workspace.walk(".", skip=() if everything else SKIPPED)
+        for number, entry in enumerate(islice(entries, MOST_ENTRIES + 1)):
+            if number == MOST_ENTRIES:
+                return Snapshot(stamps, tainted, whole=False)
+            if entry.path == home or entry.path.startswith(f"{home}/"):
+                continue
+            stamps[entry.path] = entry.stamp
+            if entry.stamp and self._candidate(entry, root) and (source := self.source(root, base + entry.path)):
+                tainted[entry.path] = source
+        for path in () if everything else tuple(self._paths.get(root, ())):
+            if not SKIPPED.isdisjoint(path.split("/")) and path.startswith(base) and (source := self.source(root, path)):
+                tainted[path.removeprefix(base)] = source
+        return Snapshot(stamps, tainted)
+
+    def _candidate(self, entry: Entry, root: str) -> bool:
+        return bool(entry.size in self._contents or self._folders or self._open or (entry.size < _TELLING and self._short)) and bool(root)
+
+    def described(self, workspace: Workspace, path: str, *, name: bool) -> dict[str, Json]:
+        """An entry of the event about a file that was just written."""
+        place = workspace.root / path
+        entry: dict[str, Json] = {"path": path} | ({"name": True} if name else {})
+        try:
+            status = place.lstat()
+            if place.is_file() and not place.is_symlink():
+                entry |= {"size": status.st_size, "content": self._content(place, status)}
+        except OSError:  # gone again
+            pass
+        return entry
+
+    def _content(self, place: Path, status: os.stat_result) -> str:
+        """A hash of the file's content: of its size, and of all that a short one and the ends of a long one hold."""
+        stamp = stamp_of(status)
+        if (known := self._hashes.get(stamp)) is not None:
+            return known
+        made = hashlib.sha256(f"{status.st_size}:".encode())
+        try:
+            with place.open("rb") as file:
+                made.update(file.read(_EDGE))
+                if status.st_size > 2 * _EDGE:
+                    file.seek(-_EDGE, os.SEEK_END)
+                made.update(file.read(_EDGE))
+        except OSError:
+            return ""
+        content = made.hexdigest()[:32]
+        if not fresh(stamp):  # else a second change may leave the same stamp
+            if len(self._hashes) > MOST_ENTRIES:
+                self._hashes.clear()
+            self._hashes[stamp] = content
+        return content

@@ -1,0 +1,184 @@
+"""Where the arguments of a call come from: what they share with the user's words and with what tools answered.
+
+This is told to whoever decides, and decides nothing itself: a model can write what it read in words of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import cast
+from urllib.parse import unquote
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.security.taint import Passage, Taint, leaves
+
+_RUN = 16
+"""Characters in a row that two texts do not share by chance."""
+_CORE, _STEP = 12, 4
+"""What is looked for, and how far apart: any `_RUN` characters in a row hold one."""
+_MOST_LOOKS = 500
+"""How often an argument is looked for in one text; a long one less closely."""
+_MOST_ARGUMENTS, _MOST_SOURCES = 40, 4
+_MOST_READ, _MOST_PASSAGE, _MOST_ARGUMENT = 400_000, 50_000, 20_000
+"""Characters that are looked at: of all passages, the newest first, of one, and of one argument."""
+_PIECE = 80
+_SPELLED = 6
+"""Letters and digits of a word that is looked for without regard to what stands between them."""
+_TELLING = re.compile(r"(?=[\w.-]*\d)[\w.-]{6,}|[\w.-]{14,}")
+"""Words that are seldom the same by chance."""
+_NUMBERS = re.compile(r"(?:\b\d{2,3}\b[\s,;]*){6,}")
+_CODED = re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}")
+
+
+_Known = tuple[str, str, str]
+"""Source, kind, and the text to look in."""
+
+
+def origins_of(args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str] | None = None) -> list[dict[str, Json]]:
+    """For each text in `args`: `{arg, from: [{source, kind, piece}]}`, the longest piece first.
+
+    `kind` is `goal` for the user's words, else `untrusted`, `private` or both with a comma between; `from` is empty where
+    nothing is shared: the words are the model's own. `filled` says of arguments that are not the model's what filled them
+    in; their kind is `filled`.
+    """
+    found = []
+    for name, value in args.items():
+        if (source := (filled or {}).get(name)) is not None:
+            whence: Json = [{"source": source, "kind": "filled", "piece": ""}]
+            found += [{"arg": one_line(place, 80), "from": whence} for place, text in leaves({name: value}) if text.strip()]
+    return found[:_MOST_ARGUMENTS] + _found_of({name: value for name, value in args.items() if name not in (filled or {})}, taint)
+
+
+def _found_of(args: Mapping[str, Json], taint: Taint) -> list[dict[str, Json]]:
+    texts = [(place, text[:_MOST_ARGUMENT]) for place, text in leaves(dict(args)) if text.strip()][:_MOST_ARGUMENTS]
+    known = list(_known(taint)) if texts else []
+    return [{"arg": one_line(place, 80), "from": cast("Json", _sources(text, known))} for place, text in texts]
+
+
+def private_in(args: Mapping[str, Json], taint: Taint, but: Container[str] = ()) -> list[str]:
+    """The sources of private text that `args` carry and the user did not say: what was read by tools other than `but`.
+
+    A piece that the two share counts if it is long enough, or holds a word that is seldom the same by chance, without the
+    user's own words; and unless a public page has it as well.
+    """
+    passages = [one for one in taint.passages[-_MOST_LOOKS:] if one.private and one.tool not in but]
+    texts = [text[:_MOST_ARGUMENT] for _, text in leaves(dict(args)) if text.strip()][:_MOST_ARGUMENTS] if passages else []
+    if not texts:
+        return []
+    said = {word.casefold() for word in taint.said}
+    public = [_even(one.text[:_MOST_PASSAGE]) for one in taint.passages if not one.private]
+    forms = [form for text in texts for form in {*_forms(text), codecs.encode(_even(text), "rot13")}]
+    found = dict[str, None]()
+    for passage in passages:
+        words = _even(passage.text[:_MOST_PASSAGE])
+        pieces = [piece for form in forms for piece in _pieces(form, words)] + _spelled(texts, words)
+        if any(_tells(piece, said) and not any(piece in page for page in public) for piece in pieces):
+            found[passage.source] = None
+    return list(found)
+
+
+def _tells(piece: str, said: set[str]) -> bool:
+    left = " ".join(word for word in piece.split() if word.strip("\"'`<>()[]{},;!?").rstrip(".:") not in said)
+    return len(left) >= _RUN or _TELLING.search(left) is not None
+
+
+def _spelled(texts: Iterable[str], words: str) -> list[str]:
+    """Telling words of `words` that stand in `texts` with other signs between their letters."""
+    bare = ["".join(filter(str.isalnum, text.casefold())) for text in texts]
+    telling = {word: "".join(filter(str.isalnum, word)) for word in _TELLING.findall(words)}
+    return [word for word, letters in telling.items() if len(letters) >= _SPELLED and any(letters in one for one in bare)]
+
+
+def _known(taint: Taint) -> Iterator[_Known]:
+    for words in taint.words:
+        yield "the goal", "goal", _even(words[:_MOST_PASSAGE])
+    left = _MOST_READ
+    for passage in reversed(taint.passages):
+        text = passage.text[:_MOST_PASSAGE]
+        left -= len(text)
+        if left < 0:
+            return
+        yield passage.source, _kind(passage), _even(text)
+
+
+def _kind(passage: Passage) -> str:
+    return ", ".join(word for word, holds in (("private", passage.private), ("untrusted", passage.untrusted)) if holds) or "tool"
+
+
+def _sources(text: str, known: Iterable[_Known]) -> list[dict[str, Json]]:
+    found: dict[tuple[str, str], str] = {}
+    forms = list(_forms(text))
+    for source, kind, words in known:
+        piece = max((_shared(form, words) for form in forms), key=len)
+        if len(piece) > len(found.get((source, kind), "")):
+            found[source, kind] = piece
+    best = sorted(found.items(), key=lambda item: (item[0][1] != "goal", -len(item[1])))
+    return [{"source": source, "kind": kind, "piece": one_line(piece, _PIECE)} for (source, kind), piece in best[:_MOST_SOURCES]]
+
+
+def _shared(text: str, words: str) -> str:
+    """The longest piece of `text` that is found in `words`; a single word only if it is a telling one."""
+    if len(text) > 2 and text in words and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", words):
+        return text
+    pieces = list(_pieces(text, words))
+    long = max(pieces, key=len, default="")
+    return long if len(long) >= _RUN else next(iter(pieces), "")
+
+
+def _pieces(text: str, words: str) -> Iterator[str]:
+    """The pieces of `text` that are found in `words`: long ones, then telling words."""
+    start = 0
+    step = max(_STEP, len(text) // _MOST_LOOKS)
+    while start + _CORE <= len(text):
+        at = words.find(text[start : start + _CORE])
+        if at >= 0:
+            piece = _grown(text, start, words, at)
+            start += max(step, len(piece) - _CORE)
+            if len(piece) >= _RUN:
+                yield piece
+        else:
+            start += step
+    yield from (word for word in _TELLING.findall(text) if word in words)
+
+
+def _grown(text: str, start: int, words: str, at: int) -> str:
+    """The piece around a place where the two are alike, as long as they are."""
+    end, behind = start + _CORE, at + _CORE
+    while end < len(text) and behind < len(words) and text[end] == words[behind]:
+        end, behind = end + 1, behind + 1
+    while start > 0 and at > 0 and text[start - 1] == words[at - 1]:
+        start, at = start - 1, at - 1
+    return text[start:end]
+
+
+def _forms(text: str) -> Iterator[str]:
+    """The text as it is and as what it may be a code of: percent signs, base64, hexadecimal, numbers of characters, backwards."""
+    plain = _even(text)
+    yield plain
+    if (decoded := _even(unquote(text))) != plain:
+        yield decoded
+    for word in _CODED.findall(text)[:20]:
+        for decode in (_base64, bytes.fromhex):
+            try:
+                inner = decode(word).decode()
+            except (ValueError, binascii.Error):
+                continue
+            if inner.isprintable() or "\n" in inner:
+                yield _even(inner)
+    for run in _NUMBERS.findall(text)[:20]:
+        yield _even("".join(chr(int(number)) for number in re.findall(r"\d+", run)))
+    if len(plain) >= _CORE:
+        yield plain[::-1]
+
+
+def _base64(word: str) -> bytes:
+    return base64.b64decode(word.rstrip("=").translate(str.maketrans("-_", "+/")) + "=" * (-len(word.rstrip("=")) % 4), validate=True)
+
+
+def _even(text: str) -> str:
+    return " ".join(text.casefold().split())

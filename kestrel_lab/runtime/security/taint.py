@@ -1,0 +1,368 @@
+"""Whose words a model has read: a fold over the events of a run, so that resuming and forking cannot forget it.
+
+What decides is the context: a model that has read what others wrote may be obeying it, whatever its arguments look like.
+Each step has a context of its own; what flows from step to step goes through artifacts, files, task lists and notes.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    FilesTainted,
+    MemoryRecalled,
+    ModelAnswered,
+    ModelCalled,
+    PlanExtended,
+    PlanProposed,
+    RunForked,
+    RunStarted,
+    StepStarted,
+    ToolAnswered,
+    ToolCalled,
+)
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.notes import unvouched
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
+from kestrel_lab.tools.data_flow import UNKNOWN, Flow
+
+OURS = frozenset({"denied", "invalid_arguments", "unknown_tool", "limit"})
+"""Kinds of errors whose words are the engine's: nothing was read."""
+_READ_ALL = frozenset({"verify", "commit"})
+"""Operations that look at what every step was answered."""
+_WORD = re.compile(r"[^\W\d_]+")
+_NEWS = 16
+"""Letters that an answer must have of its own to tell a model to do something."""
+_ADDRESS = re.compile(r"\S*[.:/]\S*")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text that came into the run, and from where."""
+
+    source: str
+    text: str
+    private: bool
+    untrusted: bool
+    tool: str = ""
+    """Which tool answered it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What whoever makes a call may have read: names of sources, in the order of their coming."""
+
+    untrusted: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    """Of the whole run."""
+
+
+@dataclass(slots=True)
+class Taint:
+    """What reached which step, so far."""
+
+    known: Callable[[str], Flow] = lambda _: UNKNOWN
+    """Of tools of which the log does not say what goes in and out by them."""
+    strict: bool = False
+    """Whether the files of the workspace count as written by others from the beginning."""
+    words: list[str] = field(default_factory=list)
+    """What the user said."""
+    passages: list[Passage] = field(default_factory=list)
+    """What tools answered, in order."""
+    agreed: set[str] = field(default_factory=set)
+    """Calls, by key, that a person allowed for the whole run though three things met in them."""
+    doubts: dict[str, str] = field(default_factory=dict)
+    """By source, the tool of which nobody has said whether its answers hold words of others."""
+    said_of: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """By tool and question, what a person said in this run, see `engine.declaration`."""
+    put: set[tuple[str, str]] = field(default_factory=set)
+    """Such questions that were put in this run, whatever was said."""
+    _root: str = ""
+    _flows: dict[str, Flow] = field(default_factory=dict)
+    _steps: dict[str, dict[str, None]] = field(default_factory=dict)
+    _private: dict[str, None] = field(default_factory=dict)
+    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By step, how many of its sources and of the private ones there were when its model was asked last."""
+    _args: dict[str, Mapping[str, Json]] = field(default_factory=dict)
+    _levels: dict[str, str] = field(default_factory=dict)
+    _plan: dict[str, Mapping[str, Json]] = field(default_factory=dict)
+    _makers: dict[str, list[str]] = field(default_factory=dict)
+    _grown: dict[str, list[str]] = field(default_factory=dict)
+    _files: dict[str, str] = field(default_factory=dict)
+    _anywhere: str = ""
+    _traced: dict[str, str] = field(default_factory=dict)
+    """By call that was looked at for files, with whose words those that it read are."""
+    _asked: dict[str, str] = field(default_factory=dict)
+
+    def context(self, call: Call) -> Context:
+        """What the author of `call` had read: its model when it was asked, a step without one when it began."""
+        sources = tuple(self._steps.get(call.step, ()))
+        seen = self._seen.get(call.step)
+        if seen is None or "/" in call.id.removeprefix(call.step):  # no model, or a part of a macro, whose arguments hold earlier answers
+            return Context(sources, tuple(self._private))
+        return Context(sources[: seen[0]], tuple(self._private)[: seen[1]])
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing that others wrote came into the run."""
+        return not any(self._steps.values())
+
+    @property
+    def said(self) -> set[str]:
+        """The words of the user, without the signs around them."""
+        return {word.strip("\"'`<>()[]{},;!?").rstrip(".:") for text in self.words for word in text.split()}
+
+    def named_by_user(self, args: Mapping[str, Json]) -> bool:
+        """Whether every text in `args` is an address that stands as a whole in what the user said: it tells nobody anything new."""
+        said = self.said
+        texts = [text for _, text in leaves(dict(args)) if text]
+        return bool(texts) and all(text in said and _ADDRESS.fullmatch(text) is not None for text in texts)
+
+    def apply(self, event: Event) -> None:  # noqa: C901  # one case per event
+        """Take one event in."""
+        match event:
+            case RunStarted():
+                self._root = event.workspace
+                self.words += [event.goal, *(text for _, text in leaves(event.plan))]
+                self._offered(event.tools)
+                self._planned(event.plan)
+            case RunForked():
+                self._offered(event.tools)
+            case PlanProposed():
+                self._planned(event.plan)
+            case PlanExtended():
+                self._extended(event)
+            case StepStarted():
+                self._begun(event.step)
+            case MemoryRecalled():
+                self._recalled(event)
+            case ModelCalled():
+                self._seen[event.step] = (len(self._steps.get(event.step, ())), len(self._private))
+            case ModelAnswered():
+                self._args |= {str(call.get("id")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
+            case FilesTainted() if not event.call:
+                self._into(event.step, [event.read])
+            case FilesTainted():
+                self._traced[event.call] = event.read
+            case ToolCalled():
+                self._called(event)
+            case ToolAnswered():
+                self._answered(event)
+            case ApprovalAsked() if event.contained:
+                self._asked[event.question or event.call] = Call(id="", kind="tool", target=event.tool, args=event.args).key
+            case ApprovalGiven():
+                self._decided(event)
+            case _:
+                pass
+
+    def _offered(self, tools: Iterable[Mapping[str, Json]]) -> None:
+        for tool in tools:
+            if (flow := Flow.from_json(tool)) is not None:
+                self._flows[str(tool.get("name"))] = flow
+
+    def _planned(self, plan: Mapping[str, Json]) -> None:
+        for step in cast("list[Mapping[str, Json]]", plan.get("steps") or []):
+            self._add(step)
+
+    def _add(self, step: Mapping[str, Json]) -> None:
+        name = str(step.get("id"))
+        if name in self._plan:
+            return
+        self._plan[name] = step
+        for made in cast("list[str]", step.get("produces") or []):
+            self._makers.setdefault(made, []).append(name)
+
+    def _extended(self, event: PlanExtended) -> None:
+        """Whoever grows a step writes its goal, its arguments and what it is given."""
+        for step in event.steps:
+            self._add(step)
+            name = str(step.get("id"))
+            self._grown.setdefault(event.step, []).append(name)
+            self._into(name, self._steps.get(event.step, ()))
+
+    def _begun(self, name: str) -> None:
+        step = self._plan.get(name)
+        if step is None:
+            return
+        consumed = cast("list[str]", step.get("consumes") or [])
+        givers = [maker for made in consumed for maker in self._makers.get(made, ()) if maker != name]
+        operation = str(step.get("operation") or "")
+        if operation:  # it is told how the steps went that it waits for
+            givers += cast("list[str]", step.get("depends_on") or [])
+            if parent := step.get("parent"):
+                givers.append(str(parent))
+        if operation in _READ_ALL:
+            givers = list(self._steps)
+        for giver in self._with_grown(givers):
+            self._into(name, self._steps.get(giver, ()))
+
+    def _with_grown(self, names: Iterable[str]) -> Iterator[str]:
+        todo, done = list(names), set[str]()
+        while todo:
+            if (name := todo.pop()) not in done:
+                done.add(name)
+                yield name
+                todo += self._grown.get(name, ())
+
+    def _into(self, step: str, sources: Iterable[str]) -> None:
+        self._steps.setdefault(step, {}).update(dict.fromkeys(sources))
+
+    def _recalled(self, event: MemoryRecalled) -> None:
+        if event.notes:
+            self._private["memory"] = None
+        for note in event.notes:
+            if taint := unvouched(str(note.get("taint") or "")):
+                self._into(event.step, [f"note {note.get('id', '')} (from {taint})"])
+
+    def _called(self, event: ToolCalled) -> None:
+        self._args[event.call] = event.args
+        self._levels[event.call] = event.sandbox
+        flow = self._flow(event.tool, event.sandbox)
+        call = Call(id=event.call, kind="tool", target=event.tool, step=event.step)
+        foreign = self.context(call).untrusted
+        path = event.args.get("path")
+        if event.call in self._traced and (flow.reaches == "workspace" or flow.unsaid):
+            return  # what it wrote is told when it is known; only a server may write when nobody looks any more
+        if flow.reaches == "workspace" and isinstance(path, str):  # in the log of an earlier version
+            if foreign:
+                self._files[self._file(path)] = f"a file written after {foreign[-1]}"
+        elif flow.reaches in {"workspace", "anything"} and (foreign or "untrusted" in flow.reads):
+            self._anywhere = self._anywhere or f"files that {event.tool} may have written"
+
+    def _answered(self, event: ToolAnswered) -> None:
+        args = self._args.pop(event.call, {})
+        flow = self._flow(event.tool, self._levels.pop(event.call, ""))
+        if event.error is not None and event.error.get("kind") in OURS:
+            return
+        source = name_of(event.tool, args)
+        read = self._traced.pop(event.call, "")
+        doubted = "reads" in flow.unsaid
+        if doubted and (said := self.said_of.get((event.tool, "reads"))) is not None:
+            doubted, flow = False, replace(flow, reads=flow.reads - {"untrusted"} | ({"untrusted"} if said else set()))
+        foreign = f"{source}: {read}" if read else self._foreign(flow, args, source)
+        if doubted and (foreign == source or (not foreign and self._news(event.text, args))):
+            foreign = f"{source} (nobody has said whether its answers hold what others wrote)"
+            self.doubts[foreign] = event.tool
+        private = bool(flow.reads & {"private", "workspace"})
+        if flow.reads or foreign:
+            self.passages.append(Passage(foreign or source, event.text, private, bool(foreign), event.tool))
+        if foreign:
+            self._into(event.step, [foreign])
+        if "run" in flow.reads:
+            for other in list(self._steps):
+                self._into(event.step, self._steps[other])
+        if private:
+            self._private[source] = None
+
+    def _news(self, text: str, args: Mapping[str, Json]) -> bool:
+        """Whether an answer says more than it was told and than the user said: else it can hold no words of others."""
+        told = {word for _, given in leaves(dict(args)) for word in _WORD.findall(given.casefold())}
+        told |= {word for given in self.words for word in _WORD.findall(given.casefold())}
+        return sum(len(word) for word in _WORD.findall(text.casefold()) if word not in told) >= _NEWS
+
+    def _foreign(self, flow: Flow, args: Mapping[str, Json], source: str) -> str:
+        """Whose words an answer holds if they are those of others; empty if not."""
+        if "untrusted" in flow.reads:
+            return source
+        if "workspace" not in flow.reads:
+            return ""
+        if self._anywhere:
+            return f"{source}: {self._anywhere}"
+        if self.strict:
+            return source
+        paths = args.get("paths")
+        places = [str(path) for path in paths] if isinstance(paths, list) else [str(args.get("path") or ".")]
+        for place in map(self._file, places):
+            for file, why in self._files.items():
+                if place in {".", file} or file.startswith(f"{place}/"):
+                    return f"{source}: {why}"
+        return ""
+
+    def _decided(self, event: ApprovalGiven) -> None:
+        key = self._asked.pop(event.question or event.call, "")
+        if key and event.granted and event.args is None and event.scope != "once" and event.how != "policy":
+            self.agreed.add(key)
+        if (asked := read_name(event.question)) is not None:
+            self._declared(*asked, read_answer(event.answer) if event.granted else None)
+        elif event.answer is not None and event.granted:
+            self.words.append(event.answer)
+
+    def _declared(self, tool: str, question: str, yes: bool | None) -> None:
+        self.put.add((tool, question))
+        if yes is None:
+            return
+        self.said_of[tool, question] = yes
+        for source in [source for source, whose in self.doubts.items() if (whose, question) == (tool, "reads")]:
+            del self.doubts[source]
+            for sources in self._steps.values() if not yes else ():
+                sources.pop(source, None)
+
+    def _flow(self, tool: str, sandbox: str) -> Flow:
+        return (self._flows.get(tool) or self.known(tool)).at(sandbox)
+
+    def _file(self, path: str) -> str:
+        """A path as every spelling of it has it."""
+        normal = posixpath.normpath(path.replace("\\", "/") or ".")
+        if self._root and (normal == self._root or normal.startswith(f"{self._root}/")):
+            normal = posixpath.relpath(normal, self._root)
+        return normal.casefold()
+
+
+@dataclass(slots=True)
+class TaintLog:
+    """The taint of one run: of what its log has so far when it is first asked for, and of every event from then on.
+
+    A run of which nobody asks costs a list of references.
+    """
+
+    earlier: Callable[[], Iterable[Event]]
+    """The events before the session took the run up."""
+    taint: Taint
+    _later: list[Event] | None = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        """Take one event in."""
+        if self._later is None:
+            self.taint.apply(event)
+        else:
+            self._later.append(event)
+
+    def now(self) -> Taint:
+        """The taint so far."""
+        if self._later is not None:
+            later, self._later = self._later, None
+            for event in (*self.earlier(), *later):
+                self.taint.apply(event)
+        return self.taint
+
+
+def name_of(tool: str, args: Mapping[str, Json]) -> str:
+    """A call in a few words: the tool, and the first text it was given."""
+    first = next((text for _, text in leaves(dict(args)) if text.strip()), "")
+    return one_line(f"{tool} {first}".strip(), 120)
+
+
+def leaves(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as well."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{place}[{number}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            inner = f"{place}.{key}" if place else key
+            if place:
+                yield f"{inner} (its name)", key
+            yield from leaves(item, inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
+        yield place, str(value)

@@ -1,0 +1,90 @@
+"""What a person says of a tool whose author has not said it: whether it brings in what others wrote, and whether it reaches others.
+
+Asked once, when it matters, and kept in the home for this definition of the tool. Until then it counts as both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.events.union import ApprovalAsked
+from kestrel_lab.core.json_types import content_key
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.tools.tool import Tool, Toolbox
+
+QUESTIONS: Final = {
+    "reaches": "May a call of {tool} send something to others, or change something outside of this run?",
+    "reads": "May answers of {tool} hold what others wrote, such as mails, tickets or pages?",
+}
+_NO, _YES = "no", "yes"
+
+
+def pin(tool: Tool) -> str:
+    """A hash of the tool's definition, the source of its function included."""
+    try:
+        source = inspect.getsource(tool.function)
+    except (OSError, TypeError):  # typed in a plain interpreter, or built in
+        source = ""
+    return content_key(tool.name, tool.version, tool.description, tool.schema, source)
+
+
+def declared(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
+    """The same tools, with what was said of those that say nothing themselves."""
+    return Toolbox(_settled(tool, store) if tool.unsaid - {"files"} else tool for tool in tools)
+
+
+def _settled(tool: Tool, store: SessionStore) -> Tool:
+    for question, answer in store.query("SELECT question, answer FROM tool_flows WHERE tool = ?", (pin(tool),)):
+        tool = settled(tool, str(question), yes=bool(answer))
+    return tool
+
+
+def settled(tool: Tool, question: str, *, yes: bool) -> Tool:
+    """The tool with one of the questions answered."""
+    left = tool.unsaid - {question}
+    if question == "reads":
+        return replace(tool, unsaid=left, reads=(*(tool.flow.reads - {"untrusted"}), *(("untrusted",) if yes else ())))
+    if question == "reaches" and yes and tool.flow.reaches in {"nothing", "address"}:
+        return replace(tool, unsaid=left, reaches="others")
+    return replace(tool, unsaid=left)
+
+
+def keep(tool: Tool, question: str, store: SessionStore, *, yes: bool) -> None:
+    """Keep an answer for all runs of the home."""
+    sql = "INSERT OR REPLACE INTO tool_flows(tool, question, answer, at) VALUES (?, ?, ?, unixepoch('subsec'))"
+    store.execute(sql, (pin(tool), question, int(yes)), f"what {tool.name} does")
+
+
+def asked_of(tool: str, question: str, call: Call) -> ApprovalAsked:
+    """The question, as it is put to a person on behalf of a call."""
+    return ApprovalAsked(
+        call=f"{call.id}?{question}",
+        step=call.step,
+        tool=tool,
+        args={"question": f"{QUESTIONS[question].format(tool=tool)} It does not say so itself.", "options": [_NO, _YES]},
+        danger=call.danger.name,
+        key="",
+        why="question",
+        question=named(tool, question, call),
+    )
+
+
+def named(tool: str, question: str, call: Call) -> str:
+    """The id of such a question."""
+    return f"{call.id}?{question}:{tool}"
+
+
+def read_name(name: str) -> tuple[str, str] | None:
+    """Tool and question that such an id is about; `None` for any other id."""
+    _, mark, rest = name.rpartition("?")
+    question, colon, tool = rest.partition(":")
+    return (tool, question) if mark and colon and question in QUESTIONS else None
+
+
+def read_answer(answer: str | None) -> bool | None:
+    """What was said; `None` where it is neither yes nor no."""
+    return {_NO: False, "n": False, _YES: True, "y": True}.get((answer or "").strip().casefold())

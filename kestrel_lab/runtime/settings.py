@@ -1,0 +1,424 @@
+"""Settings and where each came from: a default, `pyproject.toml`, `kestrel.toml`, or the environment; the last one wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import loads_toml
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.mcp.config import ServerConfig, Trust, read_mcp_json, read_server
+from kestrel_lab.mcp.registry.install import checked_pattern
+from kestrel_lab.middleware.cache import cache_mode
+from kestrel_lab.middleware.redis_cache import shown_url
+from kestrel_lab.permissions.policy import Policy
+from kestrel_lab.permissions.rule import read_rules
+from kestrel_lab.permissions.rulebook import Rulebook
+from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
+from kestrel_lab.runtime.operations.verify_plan import forms, parse_form
+from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_verify
+from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, lines_of
+from kestrel_lab.runtime.security.containment import read_mode
+from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
+from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.text import table_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """One setting as it is in force."""
+
+    key: str
+    value: Any
+    source: str
+    """`default`, a file, an environment variable, or who said it in this session."""
+    meaning: str
+
+    @property
+    def shown(self) -> str:
+        """The value as people may see it: an address without user and password."""
+        return shown_url(self.value) if self.key.endswith("_url") and self.value else str(self.value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        msg = "must be a text"
+        raise ValueError(msg)
+    return value
+
+
+def _policy(value: Any) -> str:
+    return Policy.parse(_text(value)).text
+
+
+def _sandbox(value: Any) -> str:
+    level = parse_level(_text(value))
+    return AUTO if level is None else level.name
+
+
+def _cache(value: Any) -> str:
+    return cache_mode(_text(value))
+
+
+def _containment(value: Any) -> str:
+    return read_mode(str(value) if isinstance(value, bool) else _text(value))
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in {"on", "off", "true", "false", "yes", "no"}:
+        return value.lower() in {"on", "true", "yes"}
+    if not isinstance(value, bool):
+        msg = "must be on or off"
+        raise ValueError(msg)
+    return value
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str) and value.lower() == "none":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        msg = "must be a number"
+        raise ValueError(msg)
+    try:
+        number = float(value)
+    except ValueError:
+        msg = "must be a number"
+        raise ValueError(msg) from None
+    if not 0 < number < math.inf:
+        msg = "must be positive"
+        raise ValueError(msg)
+    return number
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    if number is not None and number != int(number):
+        msg = "must be a whole number"
+        raise ValueError(msg)
+    return None if number is None else int(number)
+
+
+def _allowed(value: Any) -> tuple[str, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        msg = "must be a list of NAME==VERSION"
+        raise ValueError(msg)
+    return tuple(checked_pattern(word.strip()) for word in words if word.strip())
+
+
+def _share(value: Any) -> float | None:
+    number = _number(value)
+    if number is not None and number > 1:
+        msg = "must be a share from 0 to 1, or none"
+        raise ValueError(msg)
+    return number
+
+
+def _verify(value: Any) -> str:
+    return parse_verify(_text(value))
+
+
+def _form(value: Any) -> str:
+    return parse_form(_text(value))
+
+
+def _differs(value: Any, default: Any) -> bool:
+    """For a setting without an order: whatever differs may let something run."""
+    return bool(value != default)
+
+
+def _harmless(_value: Any, _default: Any) -> bool:
+    """For a setting that lets nothing run that would not."""
+    return False
+
+
+def _more(value: Any, default: Any) -> bool:
+    """For a bound, where less is safer and no bound the least safe."""
+    return default is not None and (value is None or value > default)
+
+
+def _allows_more(value: str, default: str) -> bool:
+    return Policy.parse(value).allow > Policy.parse(default).allow
+
+
+def _outside(value: str, _default: str) -> bool:
+    """For a folder, which is safe within the project."""
+    return not Path(value).expanduser().resolve().is_relative_to(Path.cwd())
+
+
+def _no_plain_name(value: str | None, _default: None) -> bool:
+    """For a model: a provider's own name is safe; one that begins with a maker (`scripted:FILE`) or holds an address is not."""
+    return any(":" in name.partition("/")[0] or "//" in name for name in (value or "").split(" > "))
+
+
+def _after(*safest_first: str) -> Callable[[Any, Any], bool]:
+    """For words in an order."""
+    return lambda value, default: safest_first.index(value) > safest_first.index(default)
+
+
+class _Known(NamedTuple):
+    """A setting that there is."""
+
+    default: Any
+    read: Callable[[Any], Any]
+    meaning: str
+    weakens: Callable[[Any, Any], bool] = _differs
+    """Whether a value, beside the default, makes something less safe: a project's file may say so only when it is trusted."""
+
+
+_DEFAULTS = Limits()
+_KNOWN: dict[str, _Known] = {
+    "home": _Known(".kestrel", _text, "folder of the event log and of everything else that is kept", _outside),
+    "model": _Known(None, _text, "model of runs that name none; unset: the first that is found", _no_plain_name),
+    "provider": _Known(None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)", _harmless),
+    "api_base": _Known(None, _text, "address of an OpenAI-compatible server"),
+    "approve": _Known("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny", _allows_more),
+    "sandbox": _Known(
+        AUTO,
+        _sandbox,
+        "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here",
+        _after("S3", AUTO, "S2", "S1", "S0"),
+    ),
+    "network": _Known(False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
+    "sandbox_memory": _Known(
+        DEFAULT_MEMORY_GIB, _number, "most GiB of memory of a command in a sandbox, with all it starts; none for no bound", _more
+    ),
+    "cache": _Known(
+        "use", _cache, "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is stored)", _harmless
+    ),
+    "cache_url": _Known(None, _text, "Redis server that keeps them, redis://HOST:PORT/0; unset: in the folder home"),
+    "containment": _Known(
+        "on",
+        _containment,
+        "ask before a model that read what others wrote has an effect: on, strict (files count too) or off",
+        _after("strict", "on", "off"),
+    ),
+    "expand": _Known(False, _switch, "whether a run may look for MCP servers with tools that it lacks, and ask to install one"),
+    "mcp_registry": _Known(None, _text, "address of a registry of MCP servers to look in; unset: the catalogue only"),
+    "mcp_catalogue": _Known(None, _text, "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped"),
+    "mcp_allow": _Known((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
+    "verify": _Known(
+        "warn",
+        _verify,
+        "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too), quality (a report on them)",
+        lambda value, _default: value == "off",
+    ),
+    "abstain": _Known(
+        None,
+        _share,
+        "confidence that an answer has to state, else its run fails and says so",
+        _more,
+    ),
+    "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
+    "form": _Known("none", _form, f"form that answers have to have: {forms()}", _harmless),
+    "cycles": _Known(_DEFAULTS.cycles, _whole, "most model turns of a run", _more),
+    "cost_usd": _Known(_DEFAULTS.cost_usd, _number, "most US dollars of a run", _more),
+    "seconds": _Known(
+        _DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count", _more
+    ),
+    "checkpoint_every": _Known(
+        10, _whole, "model turns after which a snapshot of a run is kept, for resuming quickly; none for never", _harmless
+    ),
+    "tokens": _Known(_DEFAULTS.tokens, _whole, "most tokens of a run", _more),
+    "wall_seconds": _Known(_DEFAULTS.wall_seconds, _number, "most seconds of a run in all, waiting included", _more),
+    "model_seconds": _Known(
+        _DEFAULTS.model_seconds, _number, "most seconds of one model call; one that takes longer has failed; none for no bound", _more
+    ),
+    "messages": _Known(_DEFAULTS.messages, _whole, "most messages of a run's conversations", _more),
+}
+
+
+LIMITS = ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "model_seconds", "messages")
+"""Settings that are limits of runs."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Settings:
+    """Everything that can be set, by key, and the rules about calls."""
+
+    items: Mapping[str, Setting]
+    rules: Rulebook = field(default_factory=Rulebook)
+    """Rules about calls, of all files that apply."""
+    ignored: tuple[Weakening, ...] = ()
+    """What files say that nobody trusts, and what therefore does not hold."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self.items[key].value
+
+    def __iter__(self) -> Iterator[Setting]:
+        return iter(self.items.values())
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row of texts per setting."""
+        rows: list[tuple[str, ...]] = [(s.key, s.shown, s.source, s.meaning) for s in self]
+        rows += [("rules", str(rule), rule.source, rule.reason) for rule in self.rules]
+        rows += [
+            (one.key, one.shown, f"{shown_path(one.path)}: not trusted", "ignored until you say: kestrel trust") for one in self.ignored
+        ]
+        return ("setting", "value", "from", "meaning"), rows
+
+    def __repr__(self) -> str:
+        return table_text(*self.table())
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table())
+
+    def given(self, source: str, **values: Any) -> Settings:
+        """The same with `values` in force, those that are `None` left out; raises `UsageError` for one that cannot be."""
+        given = {key: _setting(key, value, source) for key, value in values.items() if value is not None}
+        return replace(self, items={**self.items, **given}, ignored=tuple(one for one in self.ignored if one.key not in given))
+
+    def only(self, key: str) -> Settings:
+        """That one alone; raises `UsageError` for one that does not exist."""
+        check_key(key)
+        return Settings({key: self.items[key]}, ignored=tuple(one for one in self.ignored if one.key == key))
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of runs that bring none of their own."""
+        return Limits(**{key: self[key] for key in LIMITS})
+
+
+def expansion_of(settings: Settings) -> ExpansionSettings:
+    """How far runs may go to find tools."""
+    return ExpansionSettings(
+        expand=settings["expand"],
+        registry=settings["mcp_registry"] or "",
+        catalogue=settings["mcp_catalogue"] or "",
+        allow=settings["mcp_allow"],
+    )
+
+
+def mcp_servers(folder: Path, env: Mapping[str, str]) -> dict[str, ServerConfig]:
+    """The MCP servers configured for `folder`: `[mcp.servers.NAME]` where settings are, and a `.mcp.json` beside; the settings win.
+
+    Servers are approved one by one. What a file that is not trusted says of the danger of their tools does not count where
+    it is less than that of any server. Raises `UsageError` that names file, server and key.
+    """
+    found: dict[str, ServerConfig] = {}
+    for place in (folder.resolve(), *folder.resolve().parents):
+        if (place / ".mcp.json").is_file():
+            found = read_mcp_json(place / ".mcp.json")
+        if found or (place / ".git").exists():
+            break
+    trusted = TrustedFiles.of(env)
+    for path, table in setting_files(folder):
+        servers = _servers_of(path, table)
+        found |= servers if trusted.holds(path, table) else {name: _wary(server) for name, server in servers.items()}
+    return found
+
+
+def _servers_of(path: Path, table: Mapping[str, Any]) -> dict[str, ServerConfig]:
+    own, where = table.get("mcp", {}), shown_path(path)
+    if not isinstance(own, dict) or not isinstance(servers := own.get("servers", {}), dict) or set(own) - {"servers"}:
+        msg = f"{where}: write MCP servers as [mcp.servers.NAME], with a command or a url each"
+        raise UsageError(msg)
+    return {name: read_server(name, one, where) for name, one in servers.items()}
+
+
+def _is_lax(trust: Trust) -> bool:
+    return trust.danger < Trust().danger or trust.effect != Trust().effect
+
+
+def _wary(server: ServerConfig) -> ServerConfig:
+    """The server with nothing said of its tools that makes them less than they are without a word."""
+    tools = {name: Trust() if _is_lax(trust) else trust for name, trust in server.tools.items()}
+    return replace(server, trust=Trust() if _is_lax(server.trust) else server.trust, tools=tools)
+
+
+def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
+    """Read the settings that hold in `folder`: its files or those of the nearest folder above that has any.
+
+    What weakens a safety setting holds only in a file that the user trusts as it is; variables are the user's own.
+    Raises `UsageError` that names file and key for a setting that does not exist or cannot be read.
+    """
+    items = {key: Setting(key=key, value=one.default, source="default", meaning=one.meaning) for key, one in _KNOWN.items()}
+    rules, ignored, trusted = Rulebook(), list[Weakening](), TrustedFiles.of(env)
+    named = {key: name for key in _KNOWN if env.get(name := f"KESTREL_{key.upper()}")}
+    for path, table in setting_files(folder):
+        weak = weakenings(path, table)
+        skipped = set[tuple[str, int]]() if not weak or trusted.holds(path, table) else {(one.key, one.number) for one in weak}
+        ignored += [one for one in weak if (one.key, one.number) in skipped and one.key not in named]
+        own = read_rules(table.get("rules", []), shown_path(path))
+        rules += Rulebook(tuple(rule for number, rule in enumerate(own, 1) if ("rules", number) not in skipped))
+        for key, value in table.items():
+            if key in ("mcp", "rules"):  # see `mcp_servers` for the former
+                continue
+            setting = _setting(key, value, shown_path(path))
+            if (key, 0) not in skipped:
+                items[key] = setting
+    for key, name in named.items():
+        items[key] = _setting(key, env[name], name)
+    return Settings(items, rules, tuple(ignored))
+
+
+def weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
+    """What of the settings of a file makes something less safe than it is by default, with the lines that say so."""
+    found: list[Weakening] = []
+    for key, value in table.items():
+        if key not in ("mcp", "rules"):
+            setting = _setting(key, value, shown_path(path))
+            if _KNOWN[key].weakens(setting.value, _KNOWN[key].default):
+                found.append(Weakening(path=path, key=key, shown=setting.shown))
+    rules = read_rules(table.get("rules", []), shown_path(path))
+    found += [
+        Weakening(path=path, key="rules", number=number, shown=str(rule)) for number, rule in enumerate(rules, 1) if rule.verdict == "allow"
+    ]
+    servers: dict[str, ServerConfig] = {}
+    with suppress(UsageError):  # told by `mcp_servers`, where servers are needed
+        servers = _servers_of(path, table)
+    for server in servers.values():
+        if lax := [name for name, trust in {"*": server.trust, **server.tools}.items() if _is_lax(trust)]:
+            found.append(Weakening(path=path, key="mcp", number=1, shown=f"mcp server {server.name}: less danger of {', '.join(lax)}"))
+    section = ("tool", "kestrel") if path.name == "pyproject.toml" else ()
+    lines = lines_of(path.read_text(encoding="utf-8"), section, [(one.key, one.number) for one in found]) if found else {}
+    return [replace(one, line=lines.get((one.key, one.number), 0)) for one in found]
+
+
+def setting_files(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The tables that apply, weakest first."""
+    for place in (folder.resolve(), *folder.resolve().parents):
+        found = []
+        project = place / "pyproject.toml"
+        if project.is_file() and isinstance(tool := _read(project).get("tool"), dict) and "kestrel" in tool:
+            if not isinstance(table := tool["kestrel"], dict):
+                msg = f"{shown_path(project)}: tool.kestrel must be a table: write settings below [tool.kestrel] (found {one_line(repr(table))})"
+                raise UsageError(msg)
+            found.append((project, table))
+        own = place / "kestrel.toml"
+        if own.is_file():
+            found.append((own, _read(own)))
+        if found or (place / ".git").exists():
+            return found
+    return []
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return loads_toml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        msg = f"{path} is not TOML: {error}"
+        raise UsageError(msg) from error
+
+
+def check_key(key: str, source: str = "") -> None:
+    """Raise `UsageError` with the nearest spelling for a setting that does not exist."""
+    if key not in _KNOWN:
+        msg = f"{f'{source}: ' if source else ''}unknown setting {key!r}: {nearest(key, [*_KNOWN, 'rules', 'mcp'])}"
+        raise UsageError(msg)
+
+
+def _setting(key: str, value: Any, source: str) -> Setting:
+    check_key(key, source)
+    known = _KNOWN[key]
+    try:
+        return Setting(key=key, value=known.read(value), source=source, meaning=known.meaning)
+    except ValueError as error:
+        msg = f"{source}: setting {key!r}: {error} (found {one_line(repr(value))})"
+        raise UsageError(msg) from error

@@ -1,0 +1,1 @@
+"""Supervision of dependencies: health, circuit breakers, concurrency, retries."""

@@ -1,0 +1,224 @@
+"""How many calls an endpoint gets at once: ever more while that goes well, fewer when it asks to slow down.
+
+Arithmetic on an injected clock, as `engine.health` is: nothing here waits or calls; `engine.gate` does that. Many calls
+are refused together when a limit is reached. They are one episode: refusals of calls that had begun before the last cut
+cut no further, they can only make the pause longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kestrel_lab.runtime.supervision.health import Clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThrottlePolicy:
+    """How boldly is asked."""
+
+    start: int = 8
+    """Calls at once to begin with: as many as steps of a plan run together."""
+    cut: float = 0.7
+    """What is left of the width after an episode."""
+    pause_s: float = 0.5
+    """How long nothing is asked after a refusal that names no time; doubled with each episode in a row."""
+    pause_max_s: float = 30.0
+    jitter: float = 0.2
+    """Up to this share of such a pause is added at random, so that many processes do not come back together."""
+
+
+class Throttle:
+    """The width of one endpoint: calls that may be under way at once.
+
+    A call asks with `enter` and reports with the ticket it got. Until the first episode each success adds one to the
+    width, so that it doubles with each round of calls; afterwards two whole rounds of successes do. It grows only while
+    it is used up, and never beyond `bound`.
+    """
+
+    __slots__ = ("_bounds", "_clock", "_cut_at", "_number", "_policy", "_random", "_row", "_slow", "_until", "_width",
+                 "episodes", "in_flight", "refusals", "succeeded_at")  # fmt: skip
+
+    def __init__(self, policy: ThrottlePolicy, clock: Clock, random: Callable[[], float]) -> None:
+        """Begin with the policy's width; `random` gives numbers from 0 to 1."""
+        self._policy, self._clock, self._random = policy, clock, random
+        self._width = float(policy.start)
+        self._slow = True
+        self._until = -math.inf
+        self._number = self._cut_at = self._row = 0
+        self._bounds: list[int] = []
+        self.in_flight = 0
+        self.episodes = 0
+        """How often it was cut."""
+        self.refusals = 0
+        """Calls that were refused for being too many."""
+        self.succeeded_at = -math.inf
+        """When a call was answered last, on the clock given."""
+
+    @property
+    def width(self) -> int:
+        """Calls that may be under way at once now."""
+        return max(1, math.floor(min(self._width, self.bound)))
+
+    @property
+    def bound(self) -> float:
+        """The most that somebody who uses the endpoint allows; infinite where nobody said."""
+        return max(self._bounds, default=math.inf)
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds of a pause that are left."""
+        return max(0.0, self._until - self._clock())
+
+    def add_bound(self, calls: int) -> None:
+        """Allow at most so many calls at once, until `remove_bound`; of several the largest holds."""
+        self._bounds.append(calls)
+
+    def remove_bound(self, calls: int) -> None:
+        """Take a bound back."""
+        self._bounds.remove(calls)
+
+    def enter(self) -> int | None:
+        """A ticket for one call, or `None` when it must not be made now."""
+        if self.in_flight >= self.width or self.retry_in > 0:
+            return None
+        self.in_flight += 1
+        self._number += 1
+        return self._number
+
+    def succeeded(self, ticket: int) -> None:
+        """Take in that the call was answered."""
+        used_up = self.in_flight >= self.width
+        self.in_flight -= 1
+        self.succeeded_at = self._clock()
+        if ticket <= self._cut_at:
+            return
+        self._row = 0
+        if used_up and self._width < self.bound:
+            self._width = min(self._width + (1.0 if self._slow else 0.5 / self._width), self.bound)
+
+    def refused(self, ticket: int, wait_s: float | None) -> None:
+        """Take in that the endpoint wants fewer calls, and how long it wants to be left alone, if it said."""
+        self.in_flight -= 1
+        self.refusals += 1
+        if ticket > self._cut_at:
+            self._width = max(1.0, min(self._width, self.bound) * self._policy.cut)
+            self._slow = False
+            self._cut_at = self._number
+            self.episodes += 1
+            self._row += 1
+            self._until = max(self._until, self._clock() + (self._pause() if wait_s is None else wait_s))
+        elif wait_s is not None:
+            self._until = max(self._until, self._clock() + wait_s)
+
+    def released(self) -> None:
+        """Take in that a call ended without saying anything about the endpoint's limit."""
+        self.in_flight -= 1
+
+    def _pause(self) -> float:
+        grown: float = min(self._policy.pause_s * 2 ** min(self._row - 1, 60), self._policy.pause_max_s)
+        return grown * (1 + self._policy.jitter * self._random())
+
+
+# Where calls wait for their turn at an endpoint: first come, first served, from whichever thread or event loop.
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    loop: asyncio.AbstractEventLoop
+    turn: asyncio.Future[None]
+
+
+class Gate:
+    """The calls of one endpoint: those under way, and those that wait until `throttle` lets them in."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self.throttle = throttle
+        self._waiting: deque[_Waiter] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return len(self._waiting)
+
+    async def enter(self) -> int:
+        """Wait for a turn; the ticket is to be given back by `succeeded`, `refused` or `released`."""
+        with self._lock:
+            if not self._waiting and (ticket := self.throttle.enter()) is not None:
+                return ticket
+            loop = asyncio.get_running_loop()
+            waiter = _Waiter(loop, loop.create_future())
+            self._waiting.append(waiter)
+        try:
+            return await self._turn(waiter)
+        except BaseException:
+            with self._lock:
+                self._waiting.remove(waiter)
+                self._wake()
+            raise
+
+    async def _turn(self, waiter: _Waiter) -> int:
+        while True:
+            waiter.turn = waiter.loop.create_future()
+            with self._lock:
+                first = self._waiting[0] is waiter
+                if first and (ticket := self.throttle.enter()) is not None:
+                    self._waiting.popleft()
+                    self._wake()
+                    return ticket
+                # Only the first of the line watches the clock; a pause may have become longer when it looks again.
+                pause = (self.throttle.retry_in or None) if first else None
+            try:
+                async with asyncio.timeout(pause):
+                    await waiter.turn
+            except TimeoutError:
+                continue
+
+    def succeeded(self, ticket: int) -> None:
+        """Take in that the call was answered."""
+        with self._lock:
+            self.throttle.succeeded(ticket)
+            self._wake()
+
+    def refused(self, ticket: int, wait_s: float | None) -> None:
+        """Take in that the endpoint wants fewer calls; see `Throttle.refused`."""
+        with self._lock:
+            self.throttle.refused(ticket, wait_s)
+            self._wake()
+
+    def released(self) -> None:
+        """Take in that a call ended without saying anything about the endpoint's limit."""
+        with self._lock:
+            self.throttle.released()
+            self._wake()
+
+    @contextmanager
+    def bounded(self, calls: int) -> Iterator[None]:
+        """Let at most so many calls in at once while the block runs."""
+        with self._lock:
+            self.throttle.add_bound(calls)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.throttle.remove_bound(calls)
+                self._wake()
+
+    def _wake(self) -> None:
+        """Have the first of the line look again."""
+        while self._waiting and self._waiting[0].loop.is_closed():
+            self._waiting.popleft()
+        if self._waiting:
+            waiter = self._waiting[0]
+            waiter.loop.call_soon_threadsafe(_let, waiter)
+
+
+def _let(waiter: _Waiter) -> None:
+    if not waiter.turn.done():
+        waiter.turn.set_result(None)

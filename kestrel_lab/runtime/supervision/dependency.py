@@ -1,0 +1,278 @@
+"""One thing that is watched: takes reports of calls, probes and restarts it, and says what is wrong with it.
+
+May be used from several threads and event loops at once, as a session is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from kestrel_lab.core.errors import DependencyError, KestrelError
+from kestrel_lab.core.events.union import HealthChanged
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.supervision.concurrency import Gate, Throttle, ThrottlePolicy
+from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthRow, HealthState
+from kestrel_lab.views.formatting import duration
+
+Probe = Callable[[], Awaitable[None]]
+"""Raises when what it looks at is not in order."""
+LOOK_S = 0.05
+"""How often somebody who waits for another's call or restart looks again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How often is looked, and how long is waited."""
+
+    interval_s: float
+    """Seconds between two probes in the background; also how long good news counts."""
+    probe_timeout_s: float
+    restart_timeout_s: float
+
+
+class Dependency:
+    """Something watched; `changed` is told of each change of its health, on the thread that notices it."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        health: DependencyHealth,
+        pace: Pace,
+        clock: Clock,
+        changed: Callable[[HealthChanged], None],
+        *,
+        probe: Probe | None,
+        restart: Probe | None,
+        advice: str,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self.turns = Gate(throttle or Throttle(ThrottlePolicy(), clock, lambda: 0.0))
+        """Where calls wait until one more of them may be under way."""
+        self.name, self.kind, self.health = name, kind, health
+        self._pace, self._clock, self._changed = pace, clock, changed
+        self._probe, self._restart, self._advice = probe, restart, advice
+        self._heard: float | None = None  # when it was last heard of in good order
+        self._looked = (-math.inf, False)  # when a probe ended last, and whether it found nothing wrong
+        self._busy = self._restarting = False
+        self._wake: Callable[[], object] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def now(self) -> float:
+        """The time on the clock that it goes by."""
+        return self._clock()
+
+    @property
+    def slowed(self) -> str:
+        """How it has been slowed down, for a person; empty where it gets as many calls as are wanted."""
+        throttle = self.turns.throttle
+        if not throttle.episodes or (throttle.width >= throttle.bound and not throttle.retry_in):
+            return ""
+        times = "once" if throttle.episodes == 1 else f"{throttle.episodes} times"
+        pause = f", next in {duration(throttle.retry_in)}" if throttle.retry_in else ""
+        return f"it asked to slow down {times}, {throttle.width} calls at once{pause}"
+
+    def admit(self) -> int:
+        """A permit for one call; raises `DependencyError` when it must not be made now."""
+        with self._lock:
+            permit = self.health.admit()
+        if permit is None:
+            raise self.error()
+        return permit
+
+    def success(self, permit: int | None = None) -> list[HealthChanged]:
+        """Take in that a call or, without a permit, a probe succeeded; returns what that changed."""
+        with self._lock:
+            self.health.succeeded(permit)
+            self._heard = self._clock()
+            # Nearly every call ends here, and nothing has changed.
+            if not self.health.changed:
+                return []
+        return self._tell()
+
+    def failure(self, error: BaseException | str, permit: int | None = None) -> list[HealthChanged]:
+        """Take in that a call or, without a permit, a probe failed; returns what that changed."""
+        with self._lock:
+            self.health.failed(_reason(error), permit)
+            self._heard = None
+        return self._tell()
+
+    def release(self, permit: int) -> None:
+        """Take in that an admitted call ended without saying anything about the dependency."""
+        with self._lock:
+            self.health.released(permit)
+
+    def row(self) -> HealthRow:
+        """How it stands."""
+        health = self.health
+        with self._lock:
+            return HealthRow(
+                dependency=self.name,
+                kind=self.kind,
+                state=health.state,
+                seconds=self._clock() - health.since,
+                breaker=health.breaker.state,
+                retry_in_s=health.restart_in if health.given_up else health.breaker.retry_in,
+                restarts_left=health.budget.left if health.restartable else None,
+                reason=health.reason or self.slowed,
+            )
+
+    def error(self) -> DependencyError:
+        """What is wrong with it and what to do, to be raised."""
+        row, policy = self.row(), self.health.policy
+        again: float | None = row.retry_in_s or LOOK_S
+        if row.state is HealthState.FAILED and self.health.restartable:
+            when, again = f"its {policy.restarts} restarts in {duration(policy.restarts_per_s)} are used up", None
+        elif self._restarting:
+            when = "it is being restarted right now"
+        elif row.breaker == "half-open":
+            when = "it is being tried right now"
+        elif row.retry_in_s:
+            when = f"it is tried again in {duration(row.retry_in_s)}"
+        else:
+            when, again = "it may be tried again at once", 0.0
+        what = f"{self.kind} {self.name} is {row.state}" + (f": {row.reason.rstrip('.; ')}" if row.reason else "")
+        return DependencyError(self.name, row.state.value, f"{what}; {when}. {self._advice}".rstrip(), retry_in_s=again)
+
+    async def gate(self, until: float, *, attended: bool) -> None:
+        """Return once it is in order; raise `DependencyError` at `until` (monotonic), or at once when there is no more hope.
+
+        Restarts it where need be, unless it is `attended`.
+        """
+        pause = LOOK_S
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                while not await self._in_order(restart=not attended):
+                    if self.health.state is HealthState.FAILED and self.health.restartable:
+                        raise self.error()
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, 1.0)
+        except TimeoutError:
+            raise self.error() from None
+
+    async def attend(self) -> None:
+        """Probe and restart until cancelled."""
+        wake, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(wake.set)
+        try:
+            while True:
+                wake.clear()
+                if (restart := self._needed_restart) is not None:
+                    await self._recover(restart)
+                else:
+                    await self.look()
+                pause = max(self.health.restart_in, LOOK_S) if self._needed_restart else self._pace.interval_s
+                try:
+                    async with asyncio.timeout(pause):
+                        await wake.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            self._wake = None
+
+    @property
+    def _needed_restart(self) -> Probe | None:
+        return self._restart if self.health.state is HealthState.RECOVERING else None
+
+    async def _in_order(self, *, restart: bool) -> bool:
+        """Look once, and do what can be done."""
+        health = self.health
+        if (needed := self._needed_restart) is not None:
+            if restart:
+                await self._recover(needed)
+            return health.state is HealthState.READY
+        fresh = self._heard is not None and self._clock() - self._heard < self._pace.interval_s
+        if self._probe is not None and not (fresh and health.state is HealthState.READY) and not await self.look():
+            return False
+        return health.usable
+
+    async def look(self) -> bool:
+        """Probe it once, if it can be probed; returns whether nothing was found wrong. Who asks meanwhile gets the same finding."""
+        if self._probe is None:
+            return True
+        asked = self._clock()
+        async with self._alone():
+            at, found = self._looked
+            if at < asked:
+                found = await self._find(self._probe)
+                self._looked = (self._clock(), found)
+            return found
+
+    async def _find(self, probe: Probe) -> bool:
+        try:
+            async with asyncio.timeout(self._pace.probe_timeout_s):
+                await probe()
+        except TimeoutError as error:
+            self.failure(str(error) or f"no answer to a probe within {duration(self._pace.probe_timeout_s)}")
+            return False
+        except Exception as error:  # noqa: BLE001  # whatever a probe raises is its finding
+            self.failure(error)
+            return False
+        self.success()
+        return True
+
+    async def _recover(self, restart: Probe) -> None:
+        """Restart it and probe it, if it still needs that and the budget allows it now."""
+        async with self._alone():
+            with self._lock:
+                begins = self._restarting = self.health.restart_begins()
+            self._tell()
+            if not begins:
+                return
+            problem = "its restart was cancelled"
+            try:
+                async with asyncio.timeout(self._pace.restart_timeout_s):
+                    await restart()
+                    if self._probe is not None:
+                        await self._probe()
+                problem = ""
+            except TimeoutError as error:
+                problem = str(error) or f"its restart took longer than {duration(self._pace.restart_timeout_s)}"
+            except Exception as error:  # noqa: BLE001  # whatever it raises, it is not back
+                problem = _reason(error)
+            finally:
+                with self._lock:
+                    self._restarting = False
+                    self.health.restart_ended(problem)
+                    self._heard = None if problem else self._clock()
+                self._tell()
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Probes and restarts never overlap, whichever event loops they are on: hence no lock of asyncio's."""
+        while True:
+            with self._lock:
+                taken, self._busy = self._busy, True
+            if not taken:
+                break
+            await asyncio.sleep(LOOK_S)
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _tell(self) -> list[HealthChanged]:
+        with self._lock:
+            drained = self.health.drain()
+        changes = [
+            HealthChanged(dependency=self.name, kind=self.kind, source=c.source.value, target=c.target.value, reason=c.reason)
+            for c in drained
+        ]
+        for change in changes:
+            self._changed(change)
+        if changes and self._needed_restart and self._wake is not None:
+            self._wake()
+        return changes
+
+
+def _reason(error: BaseException | str) -> str:
+    if isinstance(error, str | KestrelError):
+        return one_line(str(error), 300)
+    return one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, 300)

@@ -1,0 +1,361 @@
+"""What is known of something that runs depend on: a state by legal transitions, a circuit breaker, a budget of restarts.
+
+All of it is arithmetic on an injected clock: nothing here waits, calls or prints. `engine.supervisor` does that.
+
+    starting → ready ⇄ degraded → recovering → ready or failed; failed → starting when it is heard of again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from kestrel_lab.views.formatting import duration
+from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.text import table_text
+
+Clock = Callable[[], float]
+"""Seconds that never run backwards."""
+BreakerState = Literal["closed", "open", "half-open"]
+
+
+class HealthState(StrEnum):
+    """How well a dependency does."""
+
+    STARTING = "starting"
+    """Nothing is known yet."""
+    READY = "ready"
+    DEGRADED = "degraded"
+    """The last call or probe failed; it is still used."""
+    RECOVERING = "recovering"
+    """It failed too often: it is left alone for a while, or being restarted."""
+    FAILED = "failed"
+    """It did not recover within its budget."""
+
+
+TRANSITIONS: dict[HealthState, frozenset[HealthState]] = {
+    HealthState.STARTING: frozenset({HealthState.READY, HealthState.DEGRADED}),
+    HealthState.READY: frozenset({HealthState.DEGRADED}),
+    HealthState.DEGRADED: frozenset({HealthState.READY, HealthState.RECOVERING, HealthState.FAILED}),
+    HealthState.RECOVERING: frozenset({HealthState.READY, HealthState.FAILED}),
+    HealthState.FAILED: frozenset({HealthState.STARTING}),
+}
+
+
+class IllegalHealthError(RuntimeError):
+    """A state of health was to follow one that it cannot follow: a defect of this program."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthPolicy:
+    """When something counts as broken and how hard is tried to have it back."""
+
+    failures: int = 3
+    """Failures in a row that open the breaker."""
+    open_s: float = 5.0
+    """How long the breaker lets nothing through the first time; doubled each time the one call after it fails."""
+    open_max_s: float = 30.0
+    jitter: float = 0.2
+    """Up to this share of a window is added at random, so that many sessions do not knock at once."""
+    restarts: int = 3
+    """Attempts to recover within `restarts_per_s`: restarts, or single calls after a window where there is no restart."""
+    restarts_per_s: float = 600.0
+
+    def window(self, times: int, random: float) -> float:
+        """Seconds to leave it alone the `times`-th time in a row, from 1; `random` is from 0 to 1."""
+        grown: float = min(self.open_s * 2 ** min(times - 1, 60), self.open_max_s)
+        return grown * (1 + self.jitter * random)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthChange:
+    """One transition."""
+
+    source: HealthState
+    target: HealthState
+    reason: str
+
+
+class CircuitBreaker:
+    """Lets calls through while they succeed, none for a window once they fail, then one to find out.
+
+    A call asks with `admit` and reports with the permit it got. A permit is void after the next change of
+    state: what a call that began before it has to say no longer counts.
+    """
+
+    __slots__ = ("_clock", "_failures", "_opened", "_permit", "_policy", "_probing", "_random", "_state", "_until")
+
+    def __init__(self, policy: HealthPolicy, clock: Clock, random: Callable[[], float]) -> None:
+        """Begin closed; `random` gives numbers from 0 to 1."""
+        self._policy, self._clock, self._random = policy, clock, random
+        self._state: BreakerState = "closed"
+        self._failures = self._opened = self._permit = 0
+        self._until = 0.0
+        self._probing = False
+
+    @property
+    def state(self) -> BreakerState:
+        """`half-open` from the first call after a window until that call ended."""
+        return self._state
+
+    @property
+    def permit(self) -> int:
+        """What a closed breaker gives to every call."""
+        return self._permit
+
+    @property
+    def probing(self) -> bool:
+        """Whether the one call of a half-open breaker is under way."""
+        return self._probing
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds of the window that are left."""
+        return max(0.0, self._until - self._clock()) if self._state == "open" else 0.0
+
+    def admit(self) -> int | None:
+        """A permit for one call, or `None` when it must not be made."""
+        if self._state == "open" and self._clock() >= self._until:
+            self._turn("half-open")
+        if self._state == "closed":
+            return self._permit
+        if self._state == "open" or self._probing:
+            return None
+        self._probing = True
+        self._permit += 1
+        return self._permit
+
+    def success(self, permit: int) -> bool:
+        """Take in that the call succeeded; returns whether that counts."""
+        if permit != self._permit or self._state == "open":
+            return False
+        self.reset()
+        return True
+
+    def failure(self, permit: int) -> bool:
+        """Take in that the call failed; returns whether that counts."""
+        if permit != self._permit or self._state == "open":
+            return False
+        self._failures += 1
+        if self._state == "half-open" or self._failures >= self._policy.failures:
+            self._opened += 1
+            self._until = self._clock() + self._policy.window(self._opened, self._random())
+            self._turn("open")
+        return True
+
+    def release(self, permit: int) -> None:
+        """Take in that the call ended without saying anything about the other side."""
+        if permit == self._permit and self._probing:
+            self._turn("half-open")
+
+    def reset(self) -> None:
+        """Close: what is behind it is known to work."""
+        self._failures = self._opened = 0
+        if self._state != "closed":
+            self._turn("closed")
+
+    def _turn(self, state: BreakerState) -> None:
+        self._state = state
+        self._probing = False
+        self._permit += 1
+
+
+class RestartBudget:
+    """So many attempts in any window of so many seconds."""
+
+    __slots__ = ("_clock", "_policy", "_taken")
+
+    def __init__(self, policy: HealthPolicy, clock: Clock) -> None:
+        """Begin with all of them."""
+        self._policy, self._clock = policy, clock
+        self._taken: deque[float] = deque()
+
+    @property
+    def left(self) -> int:
+        """Attempts that may be made now."""
+        since = self._clock() - self._policy.restarts_per_s
+        while self._taken and self._taken[0] <= since:
+            self._taken.popleft()
+        return self._policy.restarts - len(self._taken)
+
+    def take(self) -> bool:
+        """Use one up; returns whether there was one."""
+        if self.left <= 0:
+            return False
+        self._taken.append(self._clock())
+        return True
+
+
+class DependencyHealth:
+    """State, breaker and budget of one dependency; `drain` hands out the transitions that reports caused.
+
+    Where it can be restarted, nothing is let through from the moment it is given up until a restart
+    succeeded. Where it cannot, each window ends with one call, and a failure of that call uses up one
+    attempt of the budget; the breaker goes on trying also after the state is `failed`.
+    """
+
+    __slots__ = ("_changes", "_clock", "_random", "_restart_at", "_state", "breaker", "budget", "policy", "reason",
+                 "restartable", "since", "was_ready")  # fmt: skip
+
+    def __init__(self, policy: HealthPolicy, clock: Clock, random: Callable[[], float], *, restartable: bool = False) -> None:
+        """Begin `starting`."""
+        self.policy, self.restartable = policy, restartable
+        self._clock, self._random = clock, random
+        self.breaker, self.budget = CircuitBreaker(policy, clock, random), RestartBudget(policy, clock)
+        self._state = HealthState.STARTING
+        self._changes: list[HealthChange] = []
+        self._restart_at = clock()
+        self.reason = ""
+        self.since = clock()
+        self.was_ready = False
+
+    @property
+    def state(self) -> HealthState:
+        """Changed by reports only."""
+        return self._state
+
+    @property
+    def restart_in(self) -> float:
+        """Seconds until the next restart may begin."""
+        return max(0.0, self._restart_at - self._clock())
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it is not used before a restart succeeded."""
+        return self.restartable and self._state in {HealthState.RECOVERING, HealthState.FAILED}
+
+    @property
+    def usable(self) -> bool:
+        """Whether a call would be let through."""
+        return not (self.given_up or self.breaker.probing or self.breaker.retry_in > 0)
+
+    @property
+    def changed(self) -> bool:
+        """Whether `drain` has something to hand out."""
+        return bool(self._changes)
+
+    def drain(self) -> list[HealthChange]:
+        """The transitions since the last time, in order."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def admit(self) -> int | None:
+        """A permit for one call, or `None` when it must not be made."""
+        return None if self.given_up else self.breaker.admit()
+
+    def succeeded(self, permit: int | None = None) -> None:
+        """Take in a call that succeeded, or without a permit a probe."""
+        if permit is None and self.given_up and self._state is HealthState.FAILED:
+            self.breaker.reset()  # somebody else brought it back
+        elif self.given_up or not self._counts(permit, self.breaker.success):
+            return
+        if self._state is HealthState.FAILED:
+            self._go(HealthState.STARTING)
+        if self._state is not HealthState.READY:
+            self._go(HealthState.READY)
+
+    def failed(self, reason: str, permit: int | None = None) -> None:
+        """Take in a call that failed, or without a permit a probe."""
+        tried = self.breaker.state == "half-open"
+        if self.given_up or not self._counts(permit, self.breaker.failure):
+            return
+        self.reason = reason
+        if tried:
+            self.budget.take()
+        if self._state in {HealthState.STARTING, HealthState.READY}:
+            self._go(HealthState.DEGRADED, reason)
+        if self.breaker.state != "open":
+            return
+        if self.budget.left <= 0:
+            self._give_up(reason)
+        elif self._state is HealthState.DEGRADED:
+            self._go(HealthState.RECOVERING, reason)
+
+    def released(self, permit: int) -> None:
+        """Take in a call that ended without saying anything about the dependency."""
+        self.breaker.release(permit)
+
+    def restart_begins(self) -> bool:
+        """Use up one restart; returns whether it may be made. The pause before the next one grows with those used up."""
+        if not self.restartable or self._state is not HealthState.RECOVERING or self.restart_in > 0:
+            return False
+        if self.budget.take():
+            used = self.policy.restarts - self.budget.left
+            self._restart_at = self._clock() + self.policy.window(used, self._random())
+            return True
+        self._give_up(self.reason)
+        return False
+
+    def restart_ended(self, problem: str = "") -> None:
+        """Take in how a restart ended: well, unless there was a `problem`."""
+        if self._state is not HealthState.RECOVERING:
+            return
+        if not problem:
+            self.breaker.reset()
+            self._go(HealthState.READY)
+            return
+        self.reason = problem
+        if self.budget.left <= 0:
+            self._give_up(problem)
+
+    def _give_up(self, reason: str) -> None:
+        if self._state is not HealthState.FAILED:
+            self._go(HealthState.FAILED, reason)
+
+    def _counts(self, permit: int | None, report: Callable[[int], bool]) -> bool:
+        if permit is None:
+            return self.breaker.state == "closed" and report(self.breaker.permit)
+        return report(permit)
+
+    def _go(self, target: HealthState, reason: str = "") -> None:
+        if target not in TRANSITIONS[self._state]:
+            msg = f"health cannot go from {self._state} to {target}"
+            raise IllegalHealthError(msg)
+        self._changes.append(HealthChange(source=self._state, target=target, reason=reason))
+        self._state = target
+        self.since = self._clock()
+        if target is HealthState.READY:
+            self.was_ready, self.reason = True, ""
+
+
+# The health of everything watched, as a table.
+
+_COLUMNS = ("dependency", "kind", "state", "for", "breaker", "tried again in", "restarts left", "reason")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthRow:
+    """One dependency as it stands."""
+
+    dependency: str
+    kind: str
+    state: HealthState
+    seconds: float
+    """How long it has been in that state."""
+    breaker: BreakerState
+    retry_in_s: float
+    """Seconds until it is tried again; 0 when it may be used."""
+    restarts_left: int | None
+    """`None` where it cannot be restarted."""
+    reason: str
+
+
+class HealthTable(tuple[HealthRow, ...]):
+    """Rows that render as a table."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return table_text(_COLUMNS, map(_cells, self)) if self else "nothing is watched: models are from their first call on"
+
+    def _repr_html_(self) -> str:
+        return table_html(_COLUMNS, map(_cells, self)) if self else paragraph_html(repr(self))
+
+
+def _cells(row: HealthRow) -> tuple[str, ...]:
+    again = duration(row.retry_in_s) if row.retry_in_s else ""
+    left = "" if row.restarts_left is None else str(row.restarts_left)
+    return (row.dependency, row.kind, row.state, duration(row.seconds), row.breaker, again, left, row.reason)

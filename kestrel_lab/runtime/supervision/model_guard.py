@@ -1,0 +1,289 @@
+"""Model calls under supervision: each is admitted and reported, and a run waits for an endpoint that worked before."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
+from typing import Any, TypeGuard, cast
+
+from kestrel_lab.core.errors import DependencyError, ModelError, RunError
+from kestrel_lab.core.events.union import Event, Progress
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.core.timing import Idle
+from kestrel_lab.models.fallback import EscalatingModel
+from kestrel_lab.models.health_probe import endpoint_of, probe_of, wrapped
+from kestrel_lab.models.retry import LONGEST_WAIT_S, RetryingModel
+from kestrel_lab.models.router import RoutedModel
+from kestrel_lab.runtime.supervision.dependency import Dependency
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+
+Emit = Callable[[Event], Any]
+_FIRST_PAUSE_S, _SHORTEST_PAUSE_S = 0.5, 0.2
+_ADVICE = "Is it running, and can it be reached? Or choose another model (kestrel models)."
+
+
+def guarded(
+    model: Model,
+    supervisor: RuntimeSupervisor,
+    emit: Emit,
+    *,
+    patience_s: float | None = None,
+    idle: Idle | None = None,
+    call_s: float | None = None,
+) -> Model:
+    """`model` under supervision; changes of health and pauses are emitted to the run that makes the call.
+
+    What it waits, for its turn or between attempts, is told to `idle`. An attempt that takes longer than `call_s` has
+    failed. A model that stands in for several is supervised endpoint by endpoint, and only its last one is waited for. A
+    script or a recording depends on nothing and is returned as it is.
+    """
+    idle = idle or Idle()
+    over = partial(guarded, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s)
+    patience = supervisor.patience_s if patience_s is None else patience_s
+    if isinstance(model, EscalatingModel):
+        *others, last = model.models
+        return replace(model, models=(*(over(one, patience_s=0.0) for one in others), over(last, patience_s=patience)))
+    if isinstance(model, RoutedModel):
+        return model.over(lambda one: over(one, patience_s=patience))
+    if (inner := wrapped(model)) is not None and is_dataclass(model) and _stands_for_several(inner):
+        parts: dict[str, Any] = {"model": over(inner, patience_s=patience)}
+        return cast("Model", replace(model, **parts))
+    if model.kind != "real":
+        return model
+    endpoint = watch_model(model, supervisor)
+    meter = partial(MeteredModel, endpoint=endpoint, emit=emit, patience_s=patience, idle=idle, call_s=call_s)
+    return GuardedModel(_metered(model, meter, idle), endpoint, emit, patience, idle)
+
+
+def _stands_for_several(model: Model) -> bool:
+    """Whether there are several endpoints behind `model`, under what is wrapped around it."""
+    while not isinstance(model, EscalatingModel | RoutedModel):
+        if (inner := wrapped(model)) is None:
+            return False
+        model = inner
+    return True
+
+
+def _metered(model: Model, meter: Callable[[Model], Model], idle: Idle) -> Model:
+    """`model` with each single attempt metered: innermost, so that a pause between attempts takes no place from others."""
+    inner = wrapped(model)
+    if inner is None or not is_dataclass(model):
+        return meter(model)
+    parts: dict[str, Any] = {"model": _metered(inner, meter, idle)}
+    if isinstance(model, RetryingModel):
+        parts["idle"] = idle
+    return cast("Model", replace(model, **parts))
+
+
+def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
+    """The endpoint of `model` as a dependency, watched from the first time on."""
+    name = endpoint_of(model)
+    return supervisor.get(name) or supervisor.watch(name, "model", probe_of(model), advice=_ADVICE)
+
+
+@contextmanager
+def bounded(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator[None]:
+    """Have each endpoint of `model` asked at most `calls` times at once while the block runs."""
+    with ExitStack() as stack:
+        for one in model.models if isinstance(model, EscalatingModel) else (model,):
+            if one.kind == "real":
+                stack.enter_context(watch_model(one, supervisor).turns.bounded(calls))
+        yield
+
+
+async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
+    """Return once `model` may be asked, probing where that costs nothing; raise `DependencyError` after `timeout` seconds.
+
+    Of models that stand in for each other one is enough, and of those for kinds of work the one for everything else.
+    """
+    while isinstance(model, RoutedModel) or (_stands_for_several(model) and not isinstance(model, EscalatingModel)):
+        model = model.otherwise if isinstance(model, RoutedModel) else wrapped(model) or model
+    *others, last = model.models if isinstance(model, EscalatingModel) else (model,)
+    for one in others:
+        if one.kind != "real":
+            return
+        endpoint = watch_model(one, supervisor)
+        if endpoint.health.usable and await endpoint.look():
+            return
+    if last.kind == "real":
+        await supervisor.ready(watch_model(last, supervisor).name, timeout=timeout)
+
+
+@dataclass(slots=True, eq=False)
+class GuardedModel:
+    """`model`, asked only while `endpoint` is let through, and again within `patience_s` if that worked before.
+
+    Waiting is for failures that may pass. What never worked is not waited for: somebody should look at its
+    address. Once an attempt has streamed text, further ones are not streamed, so no reader sees a piece twice.
+    """
+
+    model: Model
+    endpoint: Dependency
+    emit: Emit
+    patience_s: float
+    idle: Idle = field(default_factory=Idle)
+
+    @property
+    def name(self) -> str:
+        """The guarded model's name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The guarded model's kind."""
+        return self.model.kind
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer; raises the model's own error, or `DependencyError` while the endpoint is left alone or was waited for in vain."""
+        said = False
+        listen = on_delta
+
+        def tell(piece: str) -> None:
+            nonlocal said
+            said = True
+            listen(piece)
+
+        until, told, pause = math.inf, "", _FIRST_PAUSE_S
+        while True:
+            try:
+                answer = await self._once(request, tell)
+            except RunError as error:
+                until = min(until, time.monotonic() + self.patience_s)
+                wait = self._pause(error, pause)
+                if wait is None:
+                    raise
+                if time.monotonic() + wait > until:
+                    raise self.endpoint.error() from error
+            else:
+                if told:
+                    self.emit(Progress(text=""))
+                return answer
+            if (waiting := f"waiting for {self.endpoint.name}: {self.endpoint.health.reason}") != told:
+                self.emit(Progress(text=waiting))
+                told = waiting
+            if said:
+                listen = _unheard
+            with self.idle.backing_off():
+                await asyncio.sleep(wait)
+            pause *= 2
+
+    async def _once(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        permit = self.endpoint.admit()
+        try:
+            answer = await self.model(request, on_delta)
+        except Exception as error:
+            # An endpoint that wants fewer calls is there; how many it gets is decided by its throttle.
+            if classify(error) in RECOVERABLE and not _rate_limited(error):
+                self._tell(self.endpoint.failure(error, permit))
+            else:
+                self.endpoint.release(permit)
+            raise
+        except BaseException:
+            self.endpoint.release(permit)
+            raise
+        self._tell(self.endpoint.success(permit))
+        return answer
+
+    def _pause(self, error: RunError, usual: float) -> float | None:
+        """Seconds until another try; `None` when there is to be none."""
+        if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify(error) not in RECOVERABLE or _rate_limited(error):
+            return None
+        if isinstance(error, DependencyError):
+            return None if error.retry_in_s is None else max(error.retry_in_s, _SHORTEST_PAUSE_S)
+        wished = error.retry_after_s if isinstance(error, ModelError) else None
+        # An open breaker's windows grow by themselves; a pause of our own is for as long as it is closed.
+        return max(wished or 0.0, self.endpoint.health.breaker.retry_in) or usual
+
+    def _tell(self, changes: list[Any]) -> None:
+        for change in changes:
+            self.emit(change)
+
+
+@dataclass(slots=True, eq=False)
+class MeteredModel:
+    """`model`, asked when its turn at `endpoint` comes, and again when it was refused for being one call too many.
+
+    A refusal is waited for as long as the endpoint answered anybody within the last `patience_s`, unless it asks for
+    more than `LONGEST_WAIT_S`; an attempt that has streamed text is not repeated. One that takes longer than `call_s` has
+    failed, however it spends the time: an endpoint that sends a token now and then is never silent.
+    """
+
+    model: Model
+    endpoint: Dependency
+    emit: Emit
+    patience_s: float
+    idle: Idle
+    call_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The model's own kind."""
+        return self.model.kind
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer; raises the model's own error."""
+        said = False
+
+        def tell(piece: str) -> None:
+            nonlocal said
+            said = True
+            on_delta(piece)
+
+        turns, refused_at = self.endpoint.turns, math.inf
+        waiting = self.idle.queueing
+        while True:
+            with waiting():
+                ticket = await turns.enter()
+            try:
+                answer = await self._in_time(request, tell)
+            except BaseException as error:
+                if not _rate_limited(error):
+                    turns.released()
+                    raise
+                turns.refused(ticket, None if error.retry_after_s is None else min(error.retry_after_s, LONGEST_WAIT_S))
+                told, refused_at = refused_at < math.inf, min(refused_at, self.endpoint.now)
+                if said or not self._waits(error, refused_at):
+                    raise
+            else:
+                turns.succeeded(ticket)
+                if refused_at < math.inf:
+                    self.emit(Progress(text=""))
+                return answer
+            if not told:
+                self.emit(Progress(text=f"waiting for {self.endpoint.name}: {self.endpoint.slowed}"))
+            waiting = self.idle.backing_off
+
+    async def _in_time(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        try:
+            async with asyncio.timeout(self.call_s) as bound:
+                return await self.model(request, on_delta)
+        except TimeoutError as error:
+            if not bound.expired():
+                raise
+            msg = f"{self.name}: no whole answer from {self.endpoint.name} within {self.call_s:g} s (setting model_seconds): it hangs or is slow"
+            raise ModelError(msg, transient=True) from error
+
+    def _waits(self, error: ModelError, refused_at: float) -> bool:
+        throttle = self.endpoint.turns.throttle
+        until = max(refused_at, throttle.succeeded_at) + self.patience_s
+        return (error.retry_after_s or 0.0) <= LONGEST_WAIT_S and self.endpoint.now + throttle.retry_in <= until
+
+
+def _rate_limited(error: BaseException) -> TypeGuard[ModelError]:
+    return isinstance(error, ModelError) and error.rate_limited
+
+
+def _unheard(_: str) -> None:
+    """The reader has seen the beginning of an answer that broke off; the whole one follows when it is there."""

@@ -1,0 +1,46 @@
+"""Coroutines from synchronous code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end from synchronous code, whether or not an event loop runs in this thread.
+
+    Ctrl-C cancels the work, waits until it has ended, and raises `KeyboardInterrupt`; a second one does not wait.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+    outcome: Future[T] = Future()
+
+    async def body() -> T:
+        task = asyncio.ensure_future(work)
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await task
+
+    def thread() -> None:
+        try:
+            outcome.set_result(asyncio.run(body()))
+        except BaseException as error:  # noqa: BLE001  # handed over whole to the thread that waits
+            outcome.set_exception(error)
+
+    threading.Thread(target=thread, name="kestrel-sync", daemon=True).start()
+    try:
+        return outcome.result()
+    except KeyboardInterrupt:
+        loop, task = begun.result()
+        with suppress(RuntimeError):  # it has ended just now, and its loop is closed
+            loop.call_soon_threadsafe(task.cancel)
+        wait([outcome])
+        raise

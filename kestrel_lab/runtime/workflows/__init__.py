@@ -1,0 +1,1 @@
+"""Workflow and agent files: read, checked, and compiled to plans."""

@@ -1,0 +1,87 @@
+"""Agents as YAML files: beside the workflow that uses them, or shipped, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from kestrel_lab.agents import LLMAgent, ReActAgent
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.core.yaml.reader import read_yaml
+from kestrel_lab.core.yaml.validation import checked
+from kestrel_lab.runtime.workflows.models import AgentEntry, AgentFileEntry, AgentSettings
+
+SHIPPED_AGENTS: Final = Path(__file__).parent / "library" / "agents"
+_SETTINGS: Final = tuple(AgentSettings.model_fields)
+
+
+def load_agent(name_or_path: str | Path) -> LLMAgent:
+    """The agent of a file, or a shipped one by its name.
+
+    Raises `UsageError` for a file or name that is not there, and for mistakes, with file, line and key.
+    """
+    path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped(name_or_path, ())
+    entry = _read(path)
+    return agent_of(entry.name or path.stem, settings(entry), entry.description)
+
+
+def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
+    """The agent with these settings."""
+    kind = ReActAgent if given.get("react") else LLMAgent
+    return kind(name, description=description, **{key: value for key, value in given.items() if key != "react"})
+
+
+def settings(entry: AgentSettings) -> dict[str, Any]:
+    """What a file says of how an agent works, as fields of `Step`."""
+    return {entry_alias(key): getattr(entry, key) for key in _SETTINGS if key in entry.model_fields_set}
+
+
+def entry_alias(key: str) -> str:
+    """How a key of the model is written in files."""
+    return AgentSettings.model_fields[key].alias or key
+
+
+def settings_of(entry: AgentEntry, folder: Path, agents: Mapping[str, AgentEntry]) -> dict[str, Any]:
+    """The settings that a reference stands for, with its own in the place of theirs.
+
+    It is one of `agents`, a file in `folder` or below it, or a shipped agent. Raises `UsageError` for anything else.
+    """
+    own = settings(entry)
+    if not entry.use:
+        return own
+    if entry.use in agents:
+        return {**settings_of(agents[entry.use], folder, {}), **own}
+    path = _beside(folder, entry.use) if is_file_name(entry.use) else _shipped(entry.use, agents)
+    return {**settings(_read(path)), **own}
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text names a file and not something shipped."""
+    return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))
+
+
+def _read(path: Path) -> AgentFileEntry:
+    return checked(read_yaml(path, shown_path(path)), AgentFileEntry)
+
+
+def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
+    known = {path.stem: path for path in SHIPPED_AGENTS.glob("*.yaml")}
+    if name not in known:
+        msg = f"there is no agent {name!r}; {nearest(name, {*known, *others})} (a file is named with its ending, {name}.yaml)"
+        raise UsageError(msg)
+    return known[name]
+
+
+def _beside(folder: Path, name: str) -> Path:
+    """A file that a workflow names; only files in its own folder or below, also by way of links."""
+    pure = PurePosixPath(name)
+    found = folder / name
+    if pure.is_absolute() or "\\" in name or "\0" in name or not found.resolve().is_relative_to(folder.resolve()):
+        msg = f"{name!r} is not in the folder of the workflow: a workflow uses agent files beside it or below"
+        raise UsageError(msg)
+    if not found.is_file():
+        msg = f"there is no agent file {name!r} beside the workflow"
+        raise UsageError(msg)
+    return found

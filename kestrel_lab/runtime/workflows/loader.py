@@ -1,0 +1,145 @@
+"""Workflows: plans as YAML files of five kinds, shipped ones by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from kestrel_lab.agents import GOAL, with_goal
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.core.yaml.reader import YamlFile, read_yaml
+from kestrel_lab.core.yaml.validation import checked
+from kestrel_lab.runtime.workflows.agent_files import is_file_name
+from kestrel_lab.runtime.workflows.compile import Reading, shape_of
+from kestrel_lab.runtime.workflows.models import KINDS, AnyWorkflow, InputEntry, PlanEntry
+
+SHIPPED: Final = Path(__file__).parent / "library" / "workflows"
+_TYPES: Final[dict[str, type | tuple[type, ...]]] = {
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
+
+
+def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan:
+    """The plan that a workflow file makes for `goal`.
+
+    Args:
+        name_or_path: A shipped workflow by name (see `shipped`), or a YAML file: a `Path`, or a text with a
+            folder or the ending `.yaml`.
+        goal: What the run is asked to do: `{{goal}}` in the file, and an artifact.
+        inputs: Values of the inputs that the file declares; artifacts too. A text for an input that is no
+            text is read as JSON.
+
+    Raises:
+        UsageError: one line for each mistake in the file: file, line, key, what is wrong and the nearest
+            right spelling; an input that is not declared, is missing, or of another type.
+    """
+    path = find_workflow(name_or_path)
+    document, entry = read_workflow(path)
+    scope: dict[str, Json] = {GOAL: goal, **_inputs(document, entry.inputs, inputs or {})}
+    reading = Reading(document=document, folder=path.parent, entry=entry, scope=scope)
+    criteria = [
+        reading.tried(("acceptance_criteria", place), partial(with_goal, text, scope))
+        for place, text in enumerate(entry.acceptance_criteria)
+    ]
+    shape = shape_of(reading)
+    artifacts = {**scope, **shape.artifacts}
+    made = reading.tried((), lambda: Plan(steps=shape.steps, artifacts=artifacts, acceptance_criteria=tuple(map(str, criteria))))
+    reading.stop_at_problems()
+    return cast("Plan", made)
+
+
+def find_workflow(name_or_path: str | Path) -> Path:
+    """The file of a workflow; raises `UsageError` when there is none, with the nearest shipped name."""
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or is_file_name(text):
+        path = Path(name_or_path)
+        if not path.is_file():
+            msg = f"there is no workflow file {text!r}"
+            raise UsageError(msg)
+        return path
+    known = shipped()
+    if text not in known:
+        msg = f"there is no shipped workflow {text!r}; {nearest(text, known)} (a file is named with its ending, {text}.yaml)"
+        raise UsageError(msg)
+    return known[text]
+
+
+def shipped() -> dict[str, Path]:
+    """The files of the workflows that come with the package, by name."""
+    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+
+
+def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
+    """A workflow file as it is written; raises `UsageError` for mistakes that show without a goal."""
+    document = read_yaml(path, shown_path(path))
+    value = document.value
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if isinstance(value, dict) and kind not in KINDS:
+        found = "is missing" if kind is None else f"there is no kind {kind!r}"
+        msg = f"{document.place(('kind',))}: {found}; {nearest(str(kind), KINDS)}"
+        raise UsageError(msg)
+    return document, checked(document, KINDS.get(str(kind), PlanEntry))
+
+
+def _inputs(document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]) -> dict[str, Json]:
+    for name in given:
+        if name not in declared:
+            msg = f"{document.name} has no input {name!r}; {nearest(name, declared)}"
+            raise UsageError(msg)
+    found: dict[str, Json] = {}
+    for name, entry in declared.items():
+        if name == GOAL:
+            msg = f"{document.place(('inputs', name))}: {GOAL!r} is what the run is asked to do: choose another name"
+            raise UsageError(msg)
+        if name not in given and "default" not in entry.model_fields_set:
+            msg = f"{document.name} needs the input {name!r}" + (f": {entry.description}" if entry.description else "")
+            raise UsageError(msg)
+        found[name] = _value(name, entry, given[name]) if name in given else cast("Json", entry.default)
+    return found
+
+
+def _value(name: str, entry: InputEntry, given: Json) -> Json:
+    value = given
+    if isinstance(given, str) and entry.type != "string":
+        try:
+            value = loads(given)
+        except ValueError:
+            value = given
+    if not isinstance(value, _TYPES[entry.type]) or (isinstance(value, bool) and entry.type != "boolean"):
+        msg = f"the input {name!r} must be of type {entry.type}, not {given!r}"
+        raise UsageError(msg)
+    return value
+
+
+# The plan of a run, from whatever was given as one.
+
+
+class MakesPlan(Protocol):
+    """Whatever makes a plan for a goal."""
+
+    def plan(self, goal: str) -> Plan:
+        """The plan."""
+        ...
+
+
+def plan_for(given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan | None:
+    """`given` as a plan for `goal`; `None` for a run without one.
+
+    Raises `UsageError` for a workflow that is not in order, and for inputs that nothing takes.
+    """
+    if isinstance(given, str | Path):
+        return load_plan(given, goal, inputs)
+    if inputs:
+        msg = f"inputs ({', '.join(inputs)}) are for workflows: name one as the plan"
+        raise UsageError(msg)
+    return given if given is None or isinstance(given, Plan) else given.plan(goal)

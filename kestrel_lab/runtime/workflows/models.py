@@ -1,0 +1,183 @@
+"""What workflow and agent files may hold, as models: each key with its type. Their JSON Schemas are for editors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
+
+from kestrel_lab.core.plan_shapes import MAX_ROUNDS, MAX_VISITS
+from kestrel_lab.core.yaml.validation import Entry
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,59}$")]
+"""What conditions and `{{name}}` can refer to."""
+Names = Annotated[list[str], Field(default_factory=list)]
+
+
+class _TextToo(Entry):
+    """A mapping that may be written as one text, the value of one of its keys."""
+
+    TEXT: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {cls.TEXT: value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        mapping = handler.resolve_ref_schema(handler(core))
+        about = mapping.pop("description", "")
+        return {"anyOf": [{"type": "string"}, mapping], "description": about}
+
+
+class InputEntry(_TextToo):
+    """A value that whoever starts the workflow gives. A text alone is its description."""
+
+    TEXT: ClassVar[str] = "description"
+
+    description: str = ""
+    type: Literal["string", "number", "integer", "boolean", "array", "object"] = "string"
+    default: Any = Field(default=None, description="What it is when it is not given; without a default it must be given.")
+
+
+class AgentSettings(Entry):
+    """How an agent works."""
+
+    model: str = Field(default="", description="The run's by default.")
+    instructions: str = Field(default="", description="Added to the system message.")
+    tools: list[str] | None = Field(default=None, description="Names of the tools it is offered; all of the run by default.")
+    turns: Annotated[int, Field(ge=1)] | None = Field(default=None, description="Most model turns for one goal.")
+    react: bool = Field(default=False, description="Thought, action and observation as text, for any model.")
+    temperature: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="How much chance there is; the model's own by default."
+    )
+    answer: dict[str, Any] | None = Field(default=None, alias="schema", description="JSON Schema of the answer, which is then a value.")
+
+
+class AgentFileEntry(AgentSettings):
+    """An agent for any workflow."""
+
+    kind: Literal["agent"]
+    name: str = ""
+    description: str = ""
+
+
+class AgentEntry(_TextToo, AgentSettings):
+    """An agent, by reference or written here. A text alone is a reference."""
+
+    TEXT: ClassVar[str] = "use"
+
+    use: str = Field(
+        default="", description="An agent of this workflow, an agent file beside it, or a shipped agent; other keys replace its own."
+    )
+    description: str = ""
+
+
+class WorkEntry(AgentSettings):
+    """A piece of work: a goal for an agent, one call of a tool, or an operation of the engine."""
+
+    id: Annotated[str, Field(min_length=1)]
+    agent: AgentEntry | None = None
+    goal: str = Field(default="", description="For an agent; {{goal}} and {{input}} are put in. With an agent, {{goal}} by default.")
+    tool: str = Field(default="", description="Tool to call with args.")
+    operation: str = Field(default="", description="Operation of the engine to carry out with args.")
+    args: dict[str, Any] = Field(default_factory=dict, description="{{name}} stands for an artifact.")
+    produces: Names
+    consumes: Names
+    parallelizable: bool = True
+    needs_approval: bool = False
+    stage: str = ""
+    when: str = Field(default="", description="Condition; if it does not hold the work is skipped.")
+
+
+class StepEntry(WorkEntry):
+    """A step of a plan, as in `Step`."""
+
+    depends_on: Names
+    after_failure: bool = False
+
+
+class NodeEntry(WorkEntry):
+    """Work that has its place in a shape. It makes an artifact of its own name unless it says otherwise."""
+
+    id: Name
+    after_failure: bool = False
+
+
+class WorkflowEntry(Entry):
+    """What workflows of every kind have."""
+
+    name: str = ""
+    description: str = ""
+    inputs: dict[Name, InputEntry] = Field(default_factory=dict)
+    acceptance_criteria: Names
+    agents: dict[Name, AgentEntry] = Field(default_factory=dict)
+
+
+class PlanEntry(WorkflowEntry):
+    """A plan, step by step."""
+
+    kind: Literal["plan"]
+    steps: Annotated[list[StepEntry], Field(min_length=1)]
+
+
+class SequentialEntry(WorkflowEntry):
+    """One step after another; each is given what the one before left."""
+
+    kind: Literal["sequential"]
+    steps: Annotated[list[NodeEntry], Field(min_length=1)]
+
+
+class ParallelEntry(WorkflowEntry):
+    """Branches at once; then, if there is one, `join` is given what all of them made."""
+
+    kind: Literal["parallel"]
+    branches: Annotated[list[NodeEntry], Field(min_length=1)]
+    join: NodeEntry | None = None
+
+
+class LoopEntry(WorkflowEntry):
+    """Steps one after another, again and again until a condition holds."""
+
+    kind: Literal["loop"]
+    steps: Annotated[list[NodeEntry], Field(min_length=1)]
+    until: Annotated[str, Field(min_length=1, description="Condition on artifacts, asked after each round.")]
+    limit: Annotated[int, Field(ge=1, le=MAX_ROUNDS, description="Most rounds.")]
+    at_limit: Literal["fail", "continue"] = Field(
+        default="fail", description="Whether the run fails if it does not hold after the last round."
+    )
+    state: dict[Name, Any] = Field(default_factory=dict, description="Artifacts before the first round, and their values.")
+    result: str = Field(default="", description="The artifact that is the answer; what the last step makes by default.")
+
+
+class EdgeEntry(Entry):
+    """A way from a node to another."""
+
+    source: str = Field(alias="from")
+    target: str = Field(alias="to")
+    when: str = Field(default="", description="Condition on artifacts, asked when the node it comes from is done.")
+
+
+class GraphEntry(WorkflowEntry):
+    """Nodes and edges with conditions. A node runs if an edge leads to it from one that ran."""
+
+    kind: Literal["graph"]
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    edges: list[EdgeEntry] = Field(default_factory=list)
+    start: Names
+    state: dict[Name, Any] = Field(default_factory=dict, description="Artifacts before the first node, and their values.")
+    limit: Annotated[int, Field(ge=1, le=MAX_VISITS, description="Most visits of all nodes together, where edges lead back.")] | None = None
+    at_limit: Literal["fail", "continue"] = "fail"
+    result: str = Field(default="", description="The artifact that is the answer, where edges lead back.")
+
+
+AnyWorkflow = PlanEntry | SequentialEntry | ParallelEntry | LoopEntry | GraphEntry
+KINDS: dict[str, type[AnyWorkflow]] = {
+    "plan": PlanEntry,
+    "sequential": SequentialEntry,
+    "parallel": ParallelEntry,
+    "loop": LoopEntry,
+    "graph": GraphEntry,
+}

@@ -1,0 +1,189 @@
+"""Searching a folder as a person does: results, explanations and the state of the index as tables."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.sanitize import plain, shown_folder
+from kestrel_lab.retrieval.code_graph import Graph, Use
+from kestrel_lab.retrieval.explain import NO_UTF8, Explained, explain
+from kestrel_lab.retrieval.file_search_loop import Propose, ResourceMap, propose_by_rule
+from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
+from kestrel_lab.retrieval.indexing.file_list import unnameable
+from kestrel_lab.retrieval.indexing.index import CodeIndex
+from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.runtime.operations.find_files import find_in
+from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.views.formatting import count
+from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.text import table_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a search found, as a table."""
+
+    retrieval: Retrieval
+    note: str = ""
+    trace: bool = False
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Column names and one row per place."""
+        rows: list[tuple[str, ...]] = [
+            (str(number), hit.place, hit.why, f"{hit.score:.2f}", hit.how) for number, hit in enumerate(self.retrieval.hits, 1)
+        ]
+        return ("", "place", "why", "score", "by"), rows
+
+    def steps(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Column names and one row per step."""
+        return ("step", "asked", "matched", "chosen", "dropped", "ms", "note"), [
+            (
+                each.retriever,
+                each.query[:60],
+                str(each.found),
+                str(len(each.chosen)),
+                str(len(each.dropped)),
+                f"{1000 * each.seconds:.0f}",
+                each.note,
+            )
+            for each in self.retrieval.steps
+        ]
+
+    def told(self) -> str:
+        """How good the answer is, in a sentence."""
+        found = self.retrieval
+        missing = f"; {lacking(found.gaps)}" if found.gaps else ""
+        text = f"{count(len(found.hits), 'file')} found, which cover {found.coverage:.0%} of the question ({found.stopped}){missing}"
+        if not found.hits:
+            text = nothing(found.gaps)
+        return f"{text}\n{self.note}" if self.note else text
+
+    def __repr__(self) -> str:
+        pieces = [table_text(*self.table())] if self.retrieval.hits else []
+        return plain_lines("\n".join([*pieces, *([table_text(*self.steps())] if self.trace else []), self.told()]))
+
+    def _repr_html_(self) -> str:
+        steps = table_html(*self.steps()) if self.trace else ""
+        return table_html(*self.table()) + steps + paragraph_html(self.told())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundFiles:
+    """What the file-search loop found, as a table."""
+
+    map: ResourceMap
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Column names and one row per key file."""
+        return ("begin at", "why", "score", "queries"), [
+            (one.place, one.why, f"{one.score:.2f}", str(len(one.queries))) for one in self.map.key_files
+        ]
+
+    def told(self) -> str:
+        """How it went, in a sentence."""
+        return repr(self.map).rsplit("\n", 1)[-1]
+
+    def __repr__(self) -> str:
+        return plain_lines(f"{table_text(*self.table())}\n{self.told()}" if self.map.key_files else self.told())
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table()) + paragraph_html(self.told())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexStatus:
+    """How the index of a folder stands."""
+
+    folder: Path
+    facts: tuple[tuple[str, str], ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Files that are not read, with the reason."""
+    note: str = ""
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """What is known, one thing a row."""
+        more = [("not read", f"{path}: {why}") for path, why in self.left_out[:20]]
+        more += [("", f"and {len(self.left_out) - 20} more")] if len(self.left_out) > 20 else []
+        return ("index of", shown_folder(str(self.folder))), [*self.facts, *more]
+
+    def __repr__(self) -> str:
+        return plain_lines(table_text(*self.table()) + (f"\n{self.note}" if self.note else ""))
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table()) + (paragraph_html(self.note) if self.note else "")
+
+
+class Searching:
+    """Searches one folder, explains, and tells how its index stands."""
+
+    def __init__(self, indexes: Indexes, folder: str | Path = ".") -> None:
+        self._indexes = indexes
+        self.folder = Path(folder).expanduser().resolve()
+
+    def search(self, query: str, *, top_k: int = 10, trace: bool = False) -> Found:
+        """Find what has to do with `query`; an index is made if there is none. Raises `UsageError` for a query without a word."""
+        index, note = self._indexes.ready(self.folder)
+        return Found(retrieval=self._indexes.cascade(index)(query, top_k), note=note, trace=trace)
+
+    def explain(self, query: str, path: str, *, top_k: int = 10) -> Explained:
+        """Why `path` is among what `query` finds, or why not."""
+        index, _ = self._indexes.ready(self.folder)
+        return explain(index, query, path, self._indexes.cascade(index)(query, top_k), top_k)
+
+    def find_files(self, goal: str, *, top_k: int = 8, rounds: int = 4, propose: Propose = propose_by_rule) -> FoundFiles:
+        """The key files for a goal, found round by round; see `retrieval.finding.find_files`."""
+        return FoundFiles(map=run_blocking(find_in(self._indexes, self.folder, goal, propose=propose, top_k=top_k, rounds=rounds)))
+
+    def definitions(self, name: str) -> list[Hit]:
+        """Where a name is defined."""
+        return Graph(self._indexes.ready(self.folder)[0]).definitions(name)
+
+    def references(self, name: str) -> list[Use]:
+        """Where a name is used."""
+        return Graph(self._indexes.ready(self.folder)[0]).uses(name)
+
+    async def build(self, reporter: Reporter | None = None, *, rebuild: bool = False) -> IndexStatus:
+        """Bring the index up to date, or make it anew, and return how it then stands."""
+        index = self._indexes.of(self.folder)
+        if rebuild:
+            index.forget()
+        done = await asyncio.to_thread(index.refresh, reporter)
+        how = f"{done.changed:,} files read, {done.removed:,} taken out, {done.seconds:.1f} s"
+        return self.status(f"{how}. {done.note}" if done.note else how)
+
+    def status(self, note: str = "") -> IndexStatus:
+        """How the index stands; nothing is built."""
+        index = self._indexes.of(self.folder)
+        if not index.exists:
+            return IndexStatus(folder=self.folder, facts=(("state", "there is none"),), note="build it: kestrel index")
+        return IndexStatus(folder=self.folder, facts=_facts(index), left_out=_left_out(index), note=note)
+
+
+def _facts(index: CodeIndex) -> tuple[tuple[str, str], ...]:
+    counts = [
+        (what, f"{index.rows(f'SELECT count(*) FROM {table} {where}')[0][0]:,}")
+        for what, table, where in (
+            ("files", "files", "WHERE skipped = ''"),
+            ("chunks", "chunks", ""),
+            ("symbols", "symbols", ""),
+            ("imports and links", "edges", ""),
+            ("commits", "commits", ""),
+        )
+    ]
+    size = f"{index.path.stat().st_size / 1e6:.1f} MB"
+    return (("state", "complete" if index.complete else "begun, not complete"), *counts, ("size", size), ("kept in", str(index.path)))
+
+
+def _left_out(index: CodeIndex) -> tuple[tuple[str, str], ...]:
+    odd = tuple((path, NO_UTF8) for path in unnameable(index.workspace)) if index.workspace.is_dir() else ()
+    return odd + tuple(
+        (str(path), str(why)) for path, why in index.rows("SELECT path, skipped FROM files WHERE skipped <> '' ORDER BY path")
+    )
+
+
+def plain_lines(text: str) -> str:
+    """Text without signs that would change a terminal."""
+    return "\n".join(plain(line) for line in text.split("\n"))

@@ -1,0 +1,113 @@
+"""The macros of a workspace as a person sees them: those that are kept, and those that its runs suggest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.sanitize import shown_folder
+from kestrel_lab.runtime.memory.macro_mining import MacroProposal, past_calls, propose
+from kestrel_lab.runtime.options import RunOptions
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.tools.macros.macro import MACRO_RUN, Macro, MacroRegistry
+from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.text import table_text
+
+RUNS_READ = 200
+"""How many of the newest runs of a workspace proposals are made from."""
+
+_COLUMNS = ("macro", "state", "version", "steps", "what it does")
+
+
+class WorkspaceMacros:
+    """Lists, proposes, accepts and runs the macros of one workspace; shown as a table."""
+
+    def __init__(self, session: Session, workspace: str | Path = ".") -> None:
+        self._session = session
+        self.workspace = Path(workspace).resolve()
+        self._registry = MacroRegistry(session.store, str(self.workspace))
+
+    def at(self, workspace: str | Path) -> WorkspaceMacros:
+        """Those of another workspace."""
+        return WorkspaceMacros(self._session, workspace)
+
+    def get(self, name: str, version: int | None = None) -> Macro:
+        """A macro by its name; raises `UsageError` with the nearest name when there is none."""
+        return self._registry.get(name, version)
+
+    def save(self, macro: Macro) -> Macro:
+        """Keep a macro as the next version of its name, unless the newest one says the same; returns what is kept."""
+        return self._registry.save(macro)
+
+    def accept(self, name: str, *, called: str = "") -> Macro:
+        """Keep a proposed macro, under another name if `called`; raises `UsageError` when none of that name is proposed."""
+        proposed = {proposal.macro.name: proposal.macro for proposal in self.proposals()}
+        if name not in proposed:
+            msg = f"no macro {name!r} is proposed for {self.workspace}; {nearest(name, proposed)}"
+            raise UsageError(msg)
+        if called in {macro.name for macro in self.list()}:
+            msg = f"there is a macro {called!r} already: choose another name"
+            raise UsageError(msg)
+        return self.save(replace(proposed[name], name=called or name))
+
+    def enable(self, name: str) -> Macro:
+        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that name."""
+        return self._registry.enable(name)
+
+    def disable(self, name: str) -> Macro:
+        """Keep a macro and offer it no more; raises `UsageError` when there is none of that name."""
+        return self._registry.disable(name)
+
+    def remove(self, name: str) -> None:
+        """Forget every version of a macro; raises `UsageError` when there is none of that name."""
+        self._registry.remove(name)
+
+    async def run(self, name: str, args: dict[str, Json] | None = None, **options: Unpack[RunOptions]) -> Run:
+        """Run a macro as the only step of a run, and wait for its end; options as for `Session.run`."""
+        step = Step(id="macro", tool=MACRO_RUN, args={"name": name, "args": args or {}})
+        settings: RunOptions = {"workspace": self.workspace, **options, "plan": Plan(steps=(step,))}
+        return await self._session.run(f"macro {name}", **settings)
+
+    def run_sync(self, name: str, args: dict[str, Json] | None = None, **options: Unpack[RunOptions]) -> Run:
+        """`run` for scripts; takes the same options."""
+        return run_blocking(self.run(name, args, **options))
+
+    def proposals(self) -> list[MacroProposal]:
+        """Macros for what agents did here at least three times, those that save most calls first; existing ones are not among them."""
+        store = self._session.store
+        store.flush()
+        rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]
+        seen: set[str] = set()
+        talks = [talk for row in reversed(rows) for talk in past_calls(store.records(row.id), seen)]
+        return propose(talks, self.list())
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Column names and one row per macro, those proposed last."""
+        kept = [(macro, "enabled" if macro.enabled else "disabled", str(macro.version)) for macro in self.list()]
+        proposed = [(found.macro, f"proposed, {found.occurrences} times", "") for found in self.proposals()]
+        rows: list[tuple[str, ...]] = [
+            (macro.signature, state, version, ", ".join(step.tool for step in macro.steps), macro.description)
+            for macro, state, version in (*kept, *proposed)
+        ]
+        return _COLUMNS, rows
+
+    def __repr__(self) -> str:
+        columns, rows = self.table()
+        if not rows:
+            return f"no macros for {shown_folder(self.workspace)}, and none to propose: agents have not yet done the same there three times"
+        hint = "\nkeep a proposed one with: kestrel macros accept NAME" if any(row[1].startswith("proposed") for row in rows) else ""
+        return table_text(columns, rows) + hint
+
+    def _repr_html_(self) -> str:
+        columns, rows = self.table()
+        return table_html(columns, rows) if rows else paragraph_html(repr(self))
+
+    def list(self) -> list[Macro]:
+        """The newest version of each macro, by name, disabled ones too."""
+        return self._registry.list()

@@ -1,0 +1,307 @@
+"""The memory of a workspace as a person sees it: listed, searched, changed, drawn, forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.notes import Note
+from kestrel_lab.core.sanitize import one_line, plain, shown_folder
+from kestrel_lab.eventlog.store import RunRow
+from kestrel_lab.language.tokens import stems
+from kestrel_lab.memory.graph import MemoryGraph, memory_graph
+from kestrel_lab.memory.memory import Forgotten, NoteMemory
+from kestrel_lab.memory.selector import one, select
+from kestrel_lab.runtime.memory.learn import learned
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.views.html.graph_svg import Spot, Tie, web_svg
+from kestrel_lab.views.html.page import page
+from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.text import table_text
+
+# Questions that are asked again and again: goals of runs that say much the same.
+
+ALIKE = 0.7
+"""Share of words in common from which two goals are one question."""
+TIMES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recurring:
+    """A question and the runs that it was put to."""
+
+    question: str
+    """As it was put last."""
+    runs: tuple[str, ...]
+    """The newest first."""
+
+
+def recurring(runs: Iterable[RunRow], times: int = TIMES) -> list[Recurring]:
+    """Questions put at least `times`, those put most often first; `runs` are the newest first."""
+    groups: list[tuple[frozenset[str], list[RunRow]]] = []
+    for run in runs:
+        words = stems(run.goal)
+        for known, asked in groups:
+            if len(words & known) >= ALIKE * len(words | known):
+                asked.append(run)
+                break
+        else:
+            groups.append((words, [run]))
+    found = [Recurring(question=asked[0].goal, runs=tuple(run.id for run in asked)) for _, asked in groups if len(asked) >= times]
+    return sorted(found, key=lambda each: -len(each.runs))
+
+
+RUNS_READ = 500
+"""How many of the newest runs recurring questions are sought in."""
+_COLUMNS = ("note", "kind", "text", "sure", "used", "source", "learned", "until")
+
+
+@dataclass(frozen=True, slots=True)
+class Notes(Sequence[Note]):
+    """Notes in an order; shown as a table."""
+
+    notes: tuple[Note, ...]
+    where: str
+    """The workspace."""
+    empty: str = "nothing is remembered yet; add a note: kestrel memory add 'Tests are run with make.'"
+
+    @overload
+    def __getitem__(self, place: int) -> Note: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Note, ...]: ...
+    def __getitem__(self, place: int | slice) -> Note | tuple[Note, ...]:
+        return self.notes[place]
+
+    def __len__(self) -> int:
+        return len(self.notes)
+
+    def __iter__(self) -> Iterator[Note]:
+        return iter(self.notes)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Column names and one row per note."""
+        return _COLUMNS, [_row(note) for note in self.notes]
+
+    def __repr__(self) -> str:
+        return table_text(*self.table()) if self.notes else f"{shown_folder(self.where)}: {self.empty}"
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table()) if self.notes else paragraph_html(repr(self))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoteCard:
+    """One note with everything that is known of it."""
+
+    note: Note
+    links: tuple[tuple[str, str, str], ...] = ()
+    """How it stands to others: `(relation, id, text)`."""
+    names: tuple[str, ...] = ()
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """What is known, one thing a row."""
+        note = self.note
+        rows: list[tuple[str, ...]] = [
+            ("text", note.text),
+            ("kind", note.kind),
+            ("confidence", f"{note.confidence:.2f}"),
+            ("source", _source(note)),
+        ]
+        rows += [("evidence", note.evidence)] if note.evidence else []
+        rows += [("tags", ", ".join(note.tags))] if note.tags else []
+        rows += [("names", ", ".join(self.names))] if self.names else []
+        rows += [("learned", _date(note.at)), ("used", f"{note.uses} times")]
+        rows += [("until", until)] if (until := _until(note)) else []
+        rows += [(relation, f"{note_id}: {text}") for relation, note_id, text in self.links]
+        return ("note", note.id), rows
+
+    def __repr__(self) -> str:
+        rows = self.table()[1]
+        return "\n".join([f"note {self.note.id}", *(f"  {key + ':':<12} {plain(value)}" for key, value in rows)])
+
+    def _repr_html_(self) -> str:
+        return table_html(*self.table())
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDrawing:
+    """The graph of a memory: notes on the left, what they name on the right."""
+
+    graph: MemoryGraph
+    where: str
+
+    def svg(self) -> str:
+        """As a drawing."""
+        notes = [Spot(id=note.id, label=note.text, kind=note.kind) for note in self.graph.notes]
+        things = [Spot(id=f"named {thing.name}", label=thing.name, kind=thing.kind) for thing in self.graph.things]
+        ties = [Tie(source=note, target=f"named {thing.name}") for thing in self.graph.things for note in thing.notes]
+        ties += [Tie(source=source, target=target, label=relation) for source, target, relation in self.graph.links]
+        return web_svg(notes, things, ties)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """What notes name, and how notes stand to each other."""
+        rows: list[tuple[str, ...]] = [(thing.name, thing.kind, ", ".join(thing.notes)) for thing in self.graph.things]
+        rows += [(source, relation, target) for source, target, relation in self.graph.links]
+        return ("thing or note", "kind or relation", "notes"), rows
+
+    def save(self, path: str | Path) -> Path:
+        """Write the drawing and the table to a self-contained HTML file."""
+        target = Path(path)
+        listed = Notes(self.graph.notes, self.where)
+        body = f"<h1>Memory</h1>{self.svg()}<h2>Notes</h2>{listed._repr_html_()}<h2>What they name</h2>{table_html(*self.table())}"
+        target.write_text(page("Memory", body), encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        if not self.graph.notes:
+            return repr(Notes((), self.where))
+        notes, things, links = map(len, (self.graph.notes, self.graph.things, self.graph.links))
+        head = f"notes: {notes}, things that they name: {things}, links between notes: {links}"
+        return f"{head}\n{table_text(*self.table())}\ndraw it: kestrel memory graph --html memory.html"
+
+    def _repr_html_(self) -> str:
+        return self.svg() + table_html(*self.table()) if self.graph.notes else Notes((), self.where)._repr_html_()
+
+
+class WorkspaceMemory:
+    """Lists, searches, adds, edits, forgets and draws the notes of one workspace; shown as a table."""
+
+    def __init__(self, session: Session, workspace: str | Path = ".") -> None:
+        self._session = session
+        self.workspace = Path(workspace).resolve()
+        self._place = str(self.workspace)
+        self._memory = NoteMemory(session.store)
+
+    def at(self, workspace: str | Path) -> WorkspaceMemory:
+        """That of another workspace."""
+        return WorkspaceMemory(self._session, workspace)
+
+    def recall(self, query: str, tags: Sequence[str] = (), top_k: int = 5) -> Notes:
+        """Notes that have to do with `query`, the most useful first; what runs would be told."""
+        found = self._memory.find(query, top_k, workspace=self._place, tags=tags, count=False)
+        return Notes(found, self._place, "no note has to do with that")
+
+    def remember(
+        self,
+        text: str,
+        kind: str = "fact",
+        tags: Sequence[str] = (),
+        confidence: float = 0.95,
+        ttl: float | None = None,
+        *,
+        run: str = "",
+    ) -> Note:
+        """Keep a note that the user states, for `ttl` seconds if given; returns it as it is kept.
+
+        With `run` it is a short-lived note of that run alone, a day long unless `ttl` says otherwise, until it was recalled
+        three times: then it is for all runs. Raises `UsageError` for a text that is empty or too long, an unknown kind, a
+        confidence that is none, no such run.
+        """
+        if ttl is not None and not ttl > 0:
+            msg = f"a note is kept for more than 0 seconds, not {ttl:g}"
+            raise UsageError(msg)
+        if run:
+            self._session.store.flush()
+            self._session.store.run(run)
+        note = Note(
+            text=text,
+            kind=kind,
+            tags=tuple(tags),
+            confidence=confidence,
+            expires=None if ttl is None else time.time() + ttl,
+            stated=not run,
+            run=run,
+            term="short" if run else "long",
+        )
+        return self._memory.keep(note, self._place)
+
+    def forget(self, selector: str) -> Forgotten:
+        """Take notes out of every index and the files of the database: see `NoteMemory.forget`."""
+        return self._memory.forget(selector, self._place)
+
+    def get(self, note_id: str) -> Note:
+        """A note by its id or the beginning of it; raises `UsageError` when there is none."""
+        return one(self._memory.table, note_id, self._place)
+
+    def show(self, note_id: str) -> NoteCard:
+        """A note with what it names and how it stands to others."""
+        note = self.get(note_id)
+        store = self._memory.table.store
+        rows = store.query(
+            "SELECT relation || CASE WHEN a.id = ?1 THEN '' ELSE ' (by)' END, CASE WHEN a.id = ?1 THEN b.id ELSE a.id END,"
+            " CASE WHEN a.id = ?1 THEN b.text ELSE a.text END FROM note_links JOIN notes AS a ON a.number = source"
+            " JOIN notes AS b ON b.number = target WHERE ?1 IN (a.id, b.id) ORDER BY 1, 2",
+            (note.id,),
+        )
+        names = store.query("SELECT DISTINCT name FROM note_names JOIN notes USING (number) WHERE id = ? ORDER BY name", (note.id,))
+        links = tuple((str(relation), str(other), str(text)) for relation, other, text in rows)
+        return NoteCard(note=note, links=links, names=tuple(str(row[0]) for row in names))
+
+    def edit(self, note_id: str, **changes: object) -> Note:
+        """Change fields of a note: `text`, `kind`, `tags`, `confidence`, `expires`; its text then counts as the user's own."""
+        return self._memory.edit(self.get(note_id), self._place, **changes)
+
+    def learn(self, run_id: str) -> Notes:
+        """Keep what the log of a run teaches: errors that were put right, what its user asked for for good, what its workspace is."""
+        store = self._session.store
+        store.flush()
+        row = store.run(run_id)
+        found = learned(store.records(run_id), row.goal, Path(row.workspace)) if Path(row.workspace).is_dir() else []
+        kept = [self._memory.keep(note, row.workspace) for note in found]
+        return Notes(tuple(note for note in kept if note.id), row.workspace, "the log of this run teaches nothing that can be told from it")
+
+    def questions(self) -> list[Recurring]:
+        """What was asked here at least three times, most often first."""
+        store = self._session.store
+        store.flush()
+        rows = [row for row in store.runs(limit=5_000, trials=False) if row.workspace == self._place]
+        return recurring(rows[:RUNS_READ])
+
+    def graph(self, about: str = "") -> MemoryDrawing:
+        """Notes, what they name and how they stand to each other; of those that have to do with `about`, if given."""
+        chosen = self._memory.find(about, 30, workspace=self._place, count=False) if about else None
+        return MemoryDrawing(memory_graph(self._memory.table, self._place, about=chosen), self._place)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Column names and one row per note."""
+        return self.list().table()
+
+    def __repr__(self) -> str:
+        return repr(self.list())
+
+    def _repr_html_(self) -> str:
+        return self.list()._repr_html_()
+
+    def list(self, selector: str = "all", *, replaced: bool = False) -> Notes:
+        """The notes that a selector means, newest first; those that newer ones stand for only with `replaced`, expired ones as `expired`."""
+        found = select(self._memory.table, selector, self._place)
+        if selector != "expired":
+            now = time.time()
+            found = [note for note in found if note.expires is None or note.expires > now]
+        if not replaced and selector != "replaced":
+            found = [note for note in found if not note.replaced_by]
+        return Notes(tuple(found), self._place)
+
+
+def _row(note: Note) -> tuple[str, ...]:
+    text = one_line(note.text, 100)
+    return (note.id, note.kind, text, f"{note.confidence:.2f}", str(note.uses), _source(note), _date(note.at), _until(note))
+
+
+def _source(note: Note) -> str:
+    who = "you" if note.stated else f"from {note.taint}" if note.taint else note.author or "kept"
+    return f"{who}, run {note.run}" if note.run else who
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _until(note: Note) -> str:
+    if note.replaced_by:
+        return f"replaced by {note.replaced_by}"
+    return "" if note.expires is None else _date(note.expires)

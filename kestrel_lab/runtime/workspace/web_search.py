@@ -1,0 +1,42 @@
+"""A search of the web as a run: which model it may use, and the evidence it ended with."""
+
+from __future__ import annotations
+
+from kestrel_lab.core.errors import RunFailed, UsageError
+from kestrel_lab.core.events.union import StepFinished
+from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.models.resolve import NoModel
+from kestrel_lab.models.web_grounding import WEB
+from kestrel_lab.runtime.operations.web_evidence import KIND, EvidenceBundle
+from kestrel_lab.runtime.registry import Equipment
+from kestrel_lab.runtime.run import Run
+
+
+def search_model(lab: Equipment, model: str | Model | None, *, grounded: bool) -> Model:
+    """The model of a search; `NoModel` where none is named or set up and none can be found.
+
+    Raises `UsageError` for a model that cannot be had, and where `grounded` is asked for one that does not search the web.
+    """
+    nothing_set = model is None and lab.model is None and not lab.provider and not lab.api_base
+    try:
+        found = lab.resolve_model(model)
+    except UsageError:
+        if grounded or not nothing_set or lab.env.get("MODEL_PROVIDER"):
+            raise
+        return NoModel()
+    if grounded:
+        lab.resolve_model(found.name if found.name.endswith(WEB) else f"{found.name}{WEB}")
+    return found
+
+
+def evidence_of(run: Run) -> EvidenceBundle:
+    """The last evidence bundle of a run; raises `RunFailed` if it failed before there was one, `UsageError` if it has none."""
+    for event in reversed(run.events()):
+        if isinstance(event, StepFinished) and isinstance(event.output, dict) and event.output.get("kind") == KIND:
+            return EvidenceBundle.from_json(event.output)
+    if run.status is RunStatus.FAILED:
+        msg = f"the search failed: {run.reason} (run {run.id})"
+        raise RunFailed(msg)
+    msg = f"run {run.id} has no evidence bundle: it is {run.status}, and searches are made by `kestrel websearch`"
+    raise UsageError(msg)

@@ -1,0 +1,124 @@
+"""A client's decision on a waiting call: checked against exactly what was asked, recorded once, refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, from_json
+from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
+from kestrel_lab.eventlog.store import RunRow
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.server.protocol import Accepted, Answer, Approve, Cancel, Decision, Refused, Reply
+
+_ASKED = "SELECT body FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_asked' ORDER BY seq DESC LIMIT 1"
+
+
+def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
+    """Record what `by` decides; the run goes on at once, whichever process works on it. Blocks until it is on disk."""
+    try:
+        row = session.store.run(message.run)
+    except UsageError as error:
+        return Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs")
+    found = session.store.query(_ASKED, (row.id, message.question))
+    if not found:
+        told = f"run {row.id} has not asked {message.question!r}"
+        return Refused(re=message.id, code="unknown_question", message=told, todo="take `question` from the message that asked")
+    asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, cast("dict[str, Json]", loads(found[0][0]))))
+    if (refused := _earlier(session, message) or _unfit(row, asked, message)) is not None:
+        return refused
+    given = ApprovalGiven(
+        call=asked.call,
+        question=message.question,
+        granted=isinstance(message, Approve) or (isinstance(message, Answer) and message.text is not None),
+        by=by,
+        how=how,
+        reason=("no answer was given" if message.text is None else "") if isinstance(message, Answer) else message.reason,
+        scope=message.scope if isinstance(message, Approve) else "once",
+        answer=message.text if isinstance(message, Answer) else None,
+    )
+    try:
+        if isinstance(message, Approve) and message.args is not None:
+            given = replace(given, args=_completed(session, row, asked, message.args))
+        session.store.decide(row.id, given)
+    except UsageError as error:
+        return Refused(
+            re=message.id, code="bad_arguments", message=str(error), todo="send arguments that fit the tool, or approve as asked"
+        )
+    except AlreadyDecided:
+        return _earlier(session, message) or Refused(re=message.id, code="already_decided", message="this was decided before")
+    except IllegalTransition:
+        return Refused(re=message.id, code="ended", message=f"run {row.id} has ended: nothing waits any more")
+    except StoreError as error:
+        return Refused(re=message.id, code="refused", message=str(error), todo="try again")
+    alone = not at_work(row.owner, row.id)
+    return Accepted(re=message.id, run=row.id, note=f"no process works on it: go on with kestrel resume {row.id}" if alone else "")
+
+
+def _earlier(session: Session, message: Decision) -> Refused | None:
+    """What is said to whoever comes second."""
+    record = session.store.decision(message.run, message.question)
+    if record is None:
+        return None
+    given = cast("ApprovalGiven", record.event)
+    word = ("approved" if given.answer is None else "answered") if given.granted else "denied"
+    return Refused(re=message.id, code="already_decided", message=f"{given.by} has {word} this already; that stands", by=given.by)
+
+
+def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
+    """Why the decision is none on what was asked."""
+    if row.status.terminal:
+        return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status}: nothing waits any more")
+    if message.key != asked.key:
+        told = "the key is not that of the call that waits: what you saw is not what would be done"
+        return Refused(re=message.id, code="changed", message=told, todo="look at the call again and send the key that comes with it")
+    in_words = asked.why == "question"
+    if in_words and isinstance(message, Approve):
+        return Refused(re=message.id, code="refused", message="the agent asks for words, not for leave", todo="send `answer` with a text")
+    if not in_words and isinstance(message, Answer):
+        return Refused(re=message.id, code="refused", message="the call waits for leave, not for words", todo="send `approve` or `deny`")
+    return None
+
+
+def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
+    """Edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when nobody here knows the tool."""
+    run = session.get(row.id)
+    if run.working:
+        return run.completed(asked, args)
+    if asked.tool not in session.toolbox:
+        msg = f"tool {asked.tool!r} is not known to this process, so that edited arguments cannot be checked"
+        raise UsageError(msg)
+    try:
+        return session.toolbox.get(asked.tool).validate(args)
+    except ValueError as error:  # of the tool's arguments
+        raise UsageError(str(error)) from error
+
+
+# Stopping a run on request: one of this process is told to, any other is taken over and ended in the log.
+
+
+async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
+    """End the run CANCELLED, unless it has ended.
+
+    What another process does in a run that was taken from it is written no more, and it ends when it notices, at the
+    latest before its next call with an effect; only the effect of a call under way may still come.
+    """
+    try:
+        row = session.store.run(message.run)
+    except UsageError as error:
+        return Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs")
+    if row.status.terminal:
+        return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status} already")
+    run = session.get(row.id)
+    if run.working:
+        run.cancel()
+        return Accepted(re=message.id, run=row.id)
+    if at_work(row.owner, row.id) and not message.force:
+        told = f"another process works on run {row.id}: stop it there, or take it from it"
+        return Refused(re=message.id, code="at_work_elsewhere", message=told, todo="send `cancel` with `force`")
+    if not await asyncio.to_thread(cancel_in_log, session.store, row.id, by):
+        return Refused(re=message.id, code="at_work_elsewhere", message=f"somebody else took run {row.id} just now", todo="try again")
+    return Accepted(re=message.id, run=row.id)

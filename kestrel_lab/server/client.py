@@ -1,0 +1,220 @@
+"""One client of the protocol in the same program: what every transport carries messages to and from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kestrel_lab.core.errors import KestrelError, StoreError, UsageError
+from kestrel_lab.core.json_types import dumps
+from kestrel_lab.server.protocol import (
+    Accepted,
+    ClientMessage,
+    Refused,
+    RunChanged,
+    Runs,
+    RunSummary,
+    ServerMessage,
+    Subscribe,
+    Told,
+    Unsubscribe,
+    Watch,
+    read_message,
+)
+from kestrel_lab.server.run_stream import Follower
+
+if TYPE_CHECKING:
+    from kestrel_lab.server.controller import Control
+
+_ROOM: Final = 256
+"""Messages that wait for a client; then whatever reads the log for it waits too, and nothing else."""
+_FOLLOWED: Final = 32
+"""Runs that one client may follow at once."""
+_LIST_S: Final = 0.2
+"""Between two looks at the list of runs for one client."""
+_WAKE: Final = object()
+
+
+class Link:
+    """A client; iterate over it, or `receive`, for what the server says, beginning with `hello`."""
+
+    def __init__(self, control: Control, *, how: str, person: bool) -> None:
+        self._control = control
+        self._how = how
+        self._person = person
+        self._queue: asyncio.Queue[ServerMessage | object | None] = asyncio.Queue(_ROOM)
+        self._reports: dict[str, Told] = {}
+        """The newest of each job; older ones nobody needs."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """What is done for the client: followed runs by id, and the list under no name."""
+        self._followed: dict[str, Follower] = {}
+        self._closed = False
+        control.links.add(self)
+        if person:
+            control.attendance.came()
+        self._queue.put_nowait(control.hello())
+
+    async def send(self, message: ClientMessage | Mapping[str, Any] | str | bytes) -> None:
+        """Say something to the server. What it replies is received in its turn; waits while the client does not read."""
+        if isinstance(message, Mapping):
+            message = dumps(dict(message))
+        read = read_message(message) if isinstance(message, str | bytes) else message
+        try:
+            await self._obey(read)
+        except KestrelError as error:
+            await self._put(Refused(re=read.re if isinstance(read, Refused) else read.id, code="refused", message=str(error)))
+
+    async def _obey(self, read: ClientMessage | Refused) -> None:
+        match read:
+            case Refused():
+                await self.refuse(read)
+            case Subscribe():
+                await self._subscribe(read)
+            case Watch():
+                count, found = self._control.tail.count, await self._newest(read)
+                await self._put(Accepted(re=read.id))
+                await self._put(Runs(runs=found))
+                self._run("", self._list(read, count, {summary.id: summary for summary in found}))
+                for message in self._control.jobs.values():
+                    self.report(message)
+            case Unsubscribe():
+                await self._unsubscribe(read)
+            case _:
+                await self._put(await self._control.handle(read, how=self._how))
+
+    async def refuse(self, refused: Refused) -> None:
+        """Reply to what never became a message."""
+        await self._put(refused)
+
+    async def receive(self) -> ServerMessage:
+        """The next message; raises `EOFError` when the link is closed."""
+        while True:
+            if self._reports and self._queue.empty():
+                return self._reports.pop(next(iter(self._reports)))
+            if self._closed and self._queue.empty():
+                raise EOFError
+            found = await self._queue.get()
+            if found is not _WAKE and found is not None:
+                return found  # type: ignore[return-value]  # neither mark
+
+    async def __aiter__(self) -> AsyncIterator[ServerMessage]:
+        """Messages until the link is closed."""
+        while True:
+            try:
+                yield await self.receive()
+            except EOFError:
+                return
+
+    def report(self, message: Told) -> None:
+        """Tell a client that watches of a job's progress, of which only the newest counts; never waits."""
+        if "" not in self._tasks:
+            return
+        self._reports[message.job] = message
+        if not self._queue.full():
+            self._queue.put_nowait(_WAKE)
+
+    def leave(self) -> None:
+        """Decide nothing any more: a run that asks waits for this client no longer. What happens is told as before."""
+        if self._person:
+            self._person = False
+            self._control.attendance.left()
+
+    async def settled(self) -> None:
+        """Wait until all that is followed was told as far as the log has it, or to its end."""
+        for name, follower in list(self._followed.items()):
+            if (task := self._tasks.get(name)) is not None:
+                told = asyncio.create_task(follower.settled.wait())
+                await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+                told.cancel()
+
+    async def quiet(self) -> None:
+        """Wait until all of that was received too: what is still open then is open now."""
+        await self.settled()
+        while not self._queue.empty() and not self._closed:  # noqa: ASYNC110  # a queue tells when it is full, not when it is empty
+            await asyncio.sleep(0.01)
+
+    async def ended(self, run: str) -> None:
+        """Wait until a run that is followed was told to its end."""
+        if (task := self._tasks.get(run)) is not None:
+            await asyncio.wait({task})
+
+    async def close(self) -> None:
+        """Follow nothing any more; again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._control.links.discard(self)
+        self.leave()
+        for task in list(self._tasks.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if not self._queue.full():
+            self._queue.put_nowait(None)
+
+    def drop(self) -> None:
+        """Throw away what was not received: nobody will, and whoever waits to say something waits no longer."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    async def _put(self, message: ServerMessage) -> None:
+        if not self._closed:
+            await self._queue.put(message)
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` in the background, in place of what was done under that name."""
+        if (before := self._tasks.pop(name, None)) is not None:
+            before.cancel()
+        task = self._tasks[name] = asyncio.create_task(work)
+        task.add_done_callback(lambda done: self._tasks.pop(name) if self._tasks.get(name) is done else None)
+
+    async def _subscribe(self, message: Subscribe) -> None:
+        if len(self._tasks) > _FOLLOWED and message.run not in self._tasks:
+            todo = "unsubscribe from some"
+            await self._put(Refused(re=message.id, code="too_many", message=f"{_FOLLOWED} runs are followed already", todo=todo))
+            return
+        try:
+            follower = self._control.follow(message.run, after=message.after, view=message.view)
+        except UsageError as error:
+            await self._put(Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs"))
+            return
+        await self._put(Accepted(re=message.id, run=message.run))
+
+        async def tell() -> None:
+            self._control.followers.add(follower)
+            try:
+                async for one in follower.messages():
+                    await self._put(one)
+            except StoreError as error:
+                await self._put(Refused(re=message.id, code="refused", message=str(error), todo="subscribe again"))
+            finally:
+                self._control.followers.discard(follower)
+
+        self._followed[message.run] = follower
+        self._run(message.run, tell())
+
+    async def _unsubscribe(self, message: Unsubscribe) -> None:
+        task = self._tasks.pop(message.run, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._put(Accepted(re=message.id, run=message.run))
+
+    async def _list(self, message: Watch, count: int, known: dict[str, RunSummary]) -> None:
+        """Tell of what is new in the list: only its last state counts, however much happened between."""
+        tail = self._control.tail
+        try:
+            while True:
+                await tail.grown(count)
+                count = tail.count
+                found = await self._newest(message)
+                for summary in reversed(found):
+                    if known.get(summary.id) != summary:
+                        await self._put(RunChanged(run=summary))
+                known = {summary.id: summary for summary in found}
+                await asyncio.sleep(_LIST_S)
+        except StoreError as error:
+            await self._put(Refused(re=message.id, code="refused", message=str(error), todo="watch again"))
+
+    async def _newest(self, message: Watch) -> list[RunSummary]:
+        return await asyncio.to_thread(self._control.list.newest, message.limit, trials=message.trials)

@@ -1,0 +1,189 @@
+"""What all transports share: runs are listed, followed, decided, started and stopped by messages.
+
+    async with Control(lab, can_start=True) as control:
+        link = control.connect()
+        await link.send({"type": "start", "goal": "Count the files"})
+        async for message in link:
+            …
+
+It works on the log: runs of other processes are listed, followed and decided as those of its own are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, UsageError
+from kestrel_lab.core.events.union import Event, ModelDelta
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.version import __version__
+from kestrel_lab.host.user import user_name
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.server.actions import decide, stop
+from kestrel_lab.server.client import Link
+from kestrel_lab.server.presence import Attendance, Attended
+from kestrel_lab.server.protocol import Accepted, Answer, Approve, Bounds, Cancel, Deny, Hello, Refused, Reply, Resume, Start, Told
+from kestrel_lab.server.run_list import RunList
+from kestrel_lab.server.run_stream import Follower, Tail
+
+
+class Control:
+    """Answers the messages of clients; enter it on the event loop that its runs work on."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        user: str | None = None,
+        can_start: bool = False,
+        workspace: str | Path = ".",
+        patience_s: float | None = None,
+        always: bool = False,
+    ) -> None:
+        """`session` stays the caller's to close.
+
+        Args:
+            session: Whose log, models and tools are used.
+            user: Who decides, for the record; the login name by default.
+            can_start: Whether clients may start and resume runs.
+            workspace: Where runs that they start work.
+            patience_s: After so many seconds a question of such a run that nobody answered is answered with no.
+            always: Whether a client may come at any time, as to a page that is served. Otherwise a run that asks when
+                no client is there is left waiting in the log.
+        """
+        self.session = session
+        self.user = user or user_name()
+        self.can_start = can_start
+        self.workspace = Path(workspace)
+        self.patience_s = patience_s
+        self.tail = Tail(session.store)
+        self.list = RunList(session.store)
+        self.attendance = Attendance(always=always)
+        self.links: set[Link] = set()
+        self.followers: set[Follower] = set()
+        self._own: dict[str, asyncio.Task[None]] = {}
+        """Runs that were begun here, until they end."""
+        self.jobs: dict[str, Told] = {}
+        """How far jobs are that go on, for whoever comes later."""
+
+    async def __aenter__(self) -> Self:
+        await self.tail.__aenter__()
+        self._listener = self._hear
+        self.session.listeners = (*self.session.listeners, self._listener)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Disconnect everybody; runs that wait for them are left waiting in the log, others that were started here are interrupted."""
+        self.session.listeners = tuple(one for one in self.session.listeners if one is not self._listener)
+        self.attendance.end()
+        for link in list(self.links):
+            await link.close()
+        waiting = [task for run, task in self._own.items() if self.session.get(run).questions]
+        await asyncio.wait(waiting, timeout=5) if waiting else None
+        for run in list(self._own):
+            self.session.get(run).interrupt()
+        await asyncio.gather(*self._own.values(), return_exceptions=True)
+        await self.tail.__aexit__(kind, error, trace)
+
+    def connect(self, *, how: str = "command", person: bool = True) -> Link:
+        """A client: `send` it messages, and read what comes.
+
+        `how` is noted with its decisions (`click`, `prompt` or `command`); `person` says whether it can decide.
+        """
+        return Link(self, how=how, person=person)
+
+    def hello(self) -> Hello:
+        """What a client is greeted with."""
+        return Hello(server=__version__, user=self.user, can_start=self.can_start)
+
+    def approver(self) -> Attended:
+        """The approver for a run that clients are to decide on; tell it the run's id."""
+        return Attended(self.attendance, self.patience_s)
+
+    def reporter(self, job: str) -> Reporter:
+        """A `Reporter` that tells all clients that `watch` how far `job` is; may be called from any thread."""
+        loop = asyncio.get_running_loop()
+
+        def tell(message: Told) -> None:
+            self.jobs[job] = message
+            if message.done == message.total:
+                del self.jobs[job]
+            for link in self.links:
+                link.report(message)
+
+        def report(done: int, total: int, note: str) -> None:
+            fraction = done / total if total else None
+            message = Told(job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction)
+            loop.call_soon_threadsafe(tell, message)
+
+        return report
+
+    def follow(self, run: str, *, after: int = 0, view: bool = False) -> Follower:
+        """A follower of the run; raises `UsageError` when there is no such run or event."""
+        patience = self.patience_s if run in self._own else None
+        return Follower(self.session.store, self.tail, run, after=after, view=view, patience_s=patience)
+
+    async def handle(self, message: Answer | Approve | Deny | Cancel | Start | Resume, *, how: str = "command") -> Reply:
+        """Obey a message, or say why not."""
+        try:
+            if isinstance(message, Start | Resume):
+                return self._begin(message)
+            if isinstance(message, Cancel):
+                return await stop(self.session, message, by=self.user)
+            return await asyncio.to_thread(decide, self.session, message, by=self.user, how=how)
+        except UsageError as error:
+            return Refused(re=message.id, code="refused", message=str(error))
+        except KestrelError as error:
+            return Refused(re=message.id, code="refused", message=str(error), todo="try again")
+
+    def adopt(self, run: Run, approver: Attended) -> None:
+        """Count a run that was begun with `approver` among those begun here."""
+        approver.run = run.id
+        self._own[run.id] = task = asyncio.create_task(self._await(run), name=f"kestrel control {run.id}")
+        task.add_done_callback(lambda _: self._own.pop(run.id, None))
+
+    def _begin(self, message: Start | Resume) -> Reply:
+        if not self.can_start:
+            todo = "start the server with --allow-start, or start the run with: kestrel run"
+            return Refused(re=message.id, code="not_allowed", message="this server starts no runs", todo=todo)
+        approver = self.approver()
+        if isinstance(message, Resume):
+            run = self.session.restart(message.run, approver=approver)
+            if not run.working:
+                return Refused(re=message.id, code="ended", message=f"run {run.id} is {run.status}: there is nothing to go on with")
+        else:
+            run = self.session.start(
+                message.goal,
+                model=message.model,
+                tools=message.tools,
+                plan=message.plan,
+                limits=_limits(self.session.limits, message.limits),
+                workspace=self.workspace,
+                approver=approver,
+            )
+        self.adopt(run, approver)
+        return Accepted(re=message.id, run=run.id)
+
+    async def _await(self, run: Run) -> None:
+        """Wait for the end; what the log does not say of it the clients are told."""
+        (found,) = await asyncio.gather(run.wait(), return_exceptions=True)
+        if isinstance(found, Exception) and not isinstance(found, ApprovalRequired):
+            for link in self.links:
+                link.report(Told(run=run.id, job=run.id, at=time.time(), text=str(found)))
+
+    def _hear(self, run: Run, event: Event) -> None:
+        if isinstance(event, ModelDelta):
+            for follower in self.followers:
+                if follower.run == run.id:
+                    follower.hear(event)
+
+
+def _limits(known: Limits, given: Bounds) -> Limits:
+    fields: dict[str, Any] = {**known.as_json(), **given.model_dump(exclude_none=True)}
+    return Limits(**fields)

@@ -1,0 +1,148 @@
+"""A session as an MCP server: other programs call its tools, and have it run goals.
+
+Every call is a run in the log, under a policy that asks nobody: what the policy does not allow is refused and said so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError
+from kestrel_lab.core.events.union import Event, Progress, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.version import __version__
+from kestrel_lab.models.chat_format import wire_name
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.tools.tool import Tool, Toolbox
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from mcp_types import CallToolResult
+
+RUN_GOAL = "run_goal"
+_GOAL_SCHEMA: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "goal": {"type": "string", "description": "What to do, in plain words."},
+        "model": {"type": "string", "description": "Model by name; the one that is configured by default."},
+        "cycles": {"type": "integer", "minimum": 1, "description": "Most model turns."},
+    },
+    "required": ["goal"],
+    "additionalProperties": False,
+}
+
+
+async def serve_stdio(
+    session: Session, *, approve: str = "deny", workspace: str = ".", tools: Sequence[str] | None = None, goals: bool = True
+) -> None:
+    """Serve on standard input and output until the input ends.
+
+    Whatever else would be written to standard output goes to standard error. Raises `UsageError` for an unknown tool.
+    """
+    from mcp.server.stdio import stdio_server
+
+    server = make_server(session, approve=approve, workspace=workspace, tools=tools, goals=goals)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def make_server(session: Session, *, approve: str, workspace: str, tools: Sequence[str] | None, goals: bool) -> Server[Any]:
+    """The server, not yet listening."""
+    from mcp.server.lowlevel import Server
+    from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestParams
+    from mcp_types import Tool as WireTool
+
+    # A question to a person has no place here: nobody sits on the other side.
+    offered = Toolbox(tool for tool in session.resolve_tools(tools) if not tool.asks_person)
+    by_wire = {wire_name(tool.name): tool for tool in offered}
+    listed = [WireTool(name=name, description=tool.description, input_schema=tool.schema) for name, tool in by_wire.items()]
+    if goals:
+        what = "Have an agent of kestrel_lab work on a goal with its tools and answer; it may take minutes, and is recorded as a run."
+        listed.append(WireTool(name=RUN_GOAL, description=what, input_schema=_GOAL_SCHEMA))
+
+    async def list_tools(_: Any, __: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=listed)
+
+    async def call_tool(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
+        args = params.arguments or {}
+        if goals and params.name == RUN_GOAL:
+            return await _followed(ctx, lambda: _goal(session, args, offered, approve, workspace))
+        if (tool := by_wire.get(params.name)) is None:
+            return _said(f"there is no tool {one_line(params.name)!r}", failed=True)
+        return await _followed(ctx, lambda: _call(session, tool, args, approve, workspace))
+
+    return Server("kestrel_lab", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _goal(session: Session, args: dict[str, Any], tools: Toolbox, approve: str, workspace: str) -> Run:
+    limits = session.limits if args.get("cycles") is None else replace(session.limits, cycles=int(args["cycles"]))
+    goal, model = str(args.get("goal", "")), args.get("model")
+    return session.start(goal, model=model, tools=tools, limits=limits, workspace=workspace, approve=approve)
+
+
+def _call(session: Session, tool: Tool, args: dict[str, Any], approve: str, workspace: str) -> Run:
+    """A run of that one call; it has a model that says nothing, because no agent takes part."""
+    plan = Plan(steps=(Step(id="call", tool=tool.name, args=tool.validate(args)),))
+    silent = ScriptedModel([], name="nobody")
+    return session.start(
+        f"{tool.name} for an MCP client", model=silent, tools=Toolbox([tool]), workspace=workspace, approve=approve, plan=plan
+    )
+
+
+async def _followed(ctx: Any, begin: Callable[[], Run]) -> CallToolResult:
+    """The answer of a run; it is stopped when the client takes its call back."""
+    try:
+        run = begin()
+    except (KestrelError, ValueError) as error:
+        return _said(str(error), failed=True)
+    told: set[asyncio.Task[None]] = set()
+    count = 0
+
+    def tell(event: Event) -> None:
+        nonlocal count
+        if (text := _progress(event)) is not None:
+            count += 1
+            task = asyncio.get_running_loop().create_task(ctx.session.report_progress(count, None, text))
+            told.add(task)
+            task.add_done_callback(told.discard)
+
+    stop = run.subscribe(tell)
+    try:
+        await run.wait()
+    except asyncio.CancelledError:
+        run.cancel()
+        raise
+    except ApprovalRequired:
+        why = "not allowed by the approval policy of this server, and nobody is asked here"
+        return _said(f"{why}; a person can allow it later: kestrel approve {run.id}, then kestrel resume {run.id}", failed=True)
+    except KestrelError as error:
+        return _said(str(error), failed=True)
+    finally:
+        stop()
+        await asyncio.gather(*told, return_exceptions=True)
+    return _said(run.answer or run.reason, failed=run.status is not RunStatus.COMPLETE)
+
+
+def _progress(event: Event) -> str | None:
+    match event:
+        case Progress(text=text) if text:
+            return text
+        case ToolCalled(tool=tool):
+            return f"calls {tool}"
+        case ToolAnswered(tool=tool):
+            return f"{tool} answered"
+    return None
+
+
+def _said(text: str, *, failed: bool) -> CallToolResult:
+    from mcp_types import CallToolResult, TextContent
+
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)

@@ -1,0 +1,370 @@
+"""The words of the control protocol, version 1: small JSON objects with a `type`, checked where they come in.
+
+A client ignores types and fields that it does not know; a server refuses them, so that no misspelt word is taken for
+leave. Every message about what happened in a run carries the number of its event: whoever has seen number n asks for
+what came `after` n and misses nothing, and gets nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+VERSION: Final = 1
+MESSAGE_BYTES: Final = 64 * 1024
+"""The longest message that a client may send."""
+
+Seq = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Words = Annotated[str, Field(max_length=20_000)]
+ErrorCode = Literal[
+    "bad_message",
+    "too_large",
+    "cut_off",
+    "unknown_run",
+    "unknown_question",
+    "already_decided",
+    "changed",
+    "bad_arguments",
+    "ended",
+    "at_work_elsewhere",
+    "not_allowed",
+    "refused",
+    "unauthorized",
+    "forbidden",
+    "wrong_host",
+    "not_found",
+    "wrong_method",
+    "not_json",
+    "too_many",
+]
+
+
+class _FromClient(BaseModel):
+    """What a client may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    v: Literal[1] = 1
+    id: str = Field(default="", max_length=200, description="Comes back in the reply as `re`.")
+
+
+class Watch(_FromClient):
+    """List the newest runs, tell whenever one of them changes or a new one begins, and how far long jobs are."""
+
+    type: Literal["watch"] = "watch"
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    trials: bool = Field(default=False, description="Also those that suites started.")
+
+
+class Subscribe(_FromClient):
+    """Follow a run from the event after number `after`, of whichever process it is."""
+
+    type: Literal["subscribe"] = "subscribe"
+    run: Name
+    after: Seq = 0
+    view: bool = Field(default=False, description="Send what a screen shows (`view`) instead of events.")
+
+
+class Unsubscribe(_FromClient):
+    """Follow a run no longer; without a run, end `watch`."""
+
+    type: Literal["unsubscribe"] = "unsubscribe"
+    run: str = ""
+
+
+class _Decision(_FromClient):
+    """On what a run waits for."""
+
+    run: Name
+    question: Name = Field(description="The `question` of the message that asked.")
+    key: str = Field(max_length=200, description="The `key` of the message that asked: the decision is on exactly that call.")
+
+
+class Answer(_Decision):
+    """Answer what an agent asks; `null` says that there is no answer."""
+
+    type: Literal["answer"] = "answer"
+    text: Words | None
+
+
+class Approve(_Decision):
+    """Let a call go on, with other arguments if `args` is given."""
+
+    type: Literal["approve"] = "approve"
+    reason: Words = ""
+    args: dict[str, Any] | None = None
+    scope: Literal["once", "run"] = Field(default="once", description="`run`: do not ask about this tool again in this run.")
+
+
+class Deny(_Decision):
+    """Forbid a call; the model is told the reason."""
+
+    type: Literal["deny"] = "deny"
+    reason: Words = ""
+
+
+class Cancel(_FromClient):
+    """Stop a run; it ends CANCELLED. One that another process works on is taken from it only with `force`."""
+
+    type: Literal["cancel"] = "cancel"
+    run: Name
+    force: bool = False
+
+
+class Bounds(BaseModel):
+    """How far a run that is started may go; what is left out is as configured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    cycles: Annotated[int, Field(ge=1)] | None = None
+    cost_usd: Annotated[float, Field(ge=0)] | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None
+    tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+class Start(_FromClient):
+    """Begin a run, in the workspace and under the approval policy of the server."""
+
+    type: Literal["start"] = "start"
+    goal: Annotated[str, Field(min_length=1, max_length=20_000)]
+    model: str | None = None
+    tools: list[str] | None = None
+    plan: str | None = Field(default=None, description="Name of a shipped workflow.", pattern="^[a-z0-9_-]+$")
+    limits: Bounds = Bounds()
+
+
+class Resume(_FromClient):
+    """Go on with a run that no process works on."""
+
+    type: Literal["resume"] = "resume"
+    run: Name
+
+
+ClientMessage = Watch | Subscribe | Unsubscribe | Answer | Approve | Deny | Cancel | Start | Resume
+Decision = Answer | Approve | Deny
+
+
+class _FromServer(BaseModel):
+    """What a server may say."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: Literal[1] = 1
+
+    def line(self) -> str:
+        """The message as one line of ASCII: text that is no Unicode goes through as it is."""
+        return json.dumps(self.model_dump(), separators=(",", ":"))
+
+
+class Hello(_FromServer):
+    """The first message of a server."""
+
+    type: Literal["hello"] = "hello"
+    server: str = Field(description="Version of kestrel_lab.")
+    user: str
+    can_start: bool
+
+
+class RunSummary(BaseModel):
+    """What a list says of a run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    goal: str
+    status: str
+    model: str
+    model_kind: str
+    workspace: str
+    parent: str | None
+    created_at: float
+    ended_at: float | None
+    seq: int = Field(description="Number of its last event.")
+    tokens: int
+    cost_usd: float
+    unpriced: int = Field(description="Model calls whose price is not known.")
+    waiting: int = Field(description="Questions that wait for a person.")
+    standing: str = Field(description="`status`, or INTERRUPTED or UNKNOWN where no process of this machine works on a run that goes on.")
+    worked_on: bool = Field(description="Whether a process works on it.")
+
+
+class Runs(_FromServer):
+    """The newest runs, newest first."""
+
+    type: Literal["runs"] = "runs"
+    runs: list[RunSummary]
+
+
+class RunChanged(_FromServer):
+    """A run began or changed."""
+
+    type: Literal["run"] = "run"
+    run: RunSummary
+
+
+class Happened(_FromServer):
+    """Something was recorded; each event of a run comes as exactly one message."""
+
+    type: Literal["event"] = "event"
+    run: str
+    seq: int
+    at: float = Field(description="Seconds since 1970, UTC.")
+    event: dict[str, Any] = Field(description="The record: its `type` and its fields.")
+
+
+class _Asks(Happened):
+    """A call waits for a person."""
+
+    question: str = Field(description="Names this question.")
+    key: str = Field(description="Hash of the exact call; a decision must repeat it.")
+    expires_at: float | None = Field(default=None, description="When the answer becomes no; seconds since 1970.")
+
+
+class Question(_Asks):
+    """An agent asks something that is answered in words."""
+
+    type: Literal["question"] = "question"  # type: ignore[assignment]  # each kind of message has its own word
+    text: str
+    options: list[str]
+
+
+class ApprovalWanted(_Asks):
+    """A call waits for leave."""
+
+    type: Literal["approval"] = "approval"  # type: ignore[assignment]  # as above
+    tool: str
+    args: dict[str, Any] = Field(description="Whole; hidden characters are to be shown as such.")
+    danger: str
+    why: str
+    diff: str = Field(description="What the call would change, as a unified diff; empty where its tool cannot say.")
+    sandbox: str
+
+
+class Decided(Happened):
+    """A question was decided; the first decision stands."""
+
+    type: Literal["decided"] = "decided"  # type: ignore[assignment]  # as above
+    question: str
+    granted: bool
+    by: str
+    reason: str
+    answer: str | None
+
+
+class Told(_FromServer):
+    """How far something is: a tool of a run, whose event then has a number, or another long job."""
+
+    type: Literal["progress"] = "progress"
+    run: str = ""
+    seq: int | None = None
+    at: float
+    event: dict[str, Any] | None = None
+    job: str = Field(default="", description="Name of the job where it is no run.")
+    text: str
+    fraction: float | None = None
+    done: int | None = None
+    total: int | None = None
+
+
+class Delta(_FromServer):
+    """A piece of a model's answer as it streams, for runs of the server's own process; the event that follows has it whole."""
+
+    type: Literal["delta"] = "delta"
+    run: str
+    call: str
+    text: str
+
+
+class View(_FromServer):
+    """What a screen shows of a run: patches, or with `whole` those that make everything from nothing."""
+
+    type: Literal["view"] = "view"
+    run: str
+    seq: int
+    at: float
+    whole: bool
+    changes: list[dict[str, Any]]
+    asks: dict[str, tuple[str, str, float | None]] = Field(
+        description="Calls that wait for a person: question and key, to decide by, and when the answer becomes no."
+    )
+
+
+class Ended(_FromServer):
+    """A run that was followed has ended, and all of it was told."""
+
+    type: Literal["end"] = "end"
+    run: str
+    seq: int
+
+
+class Accepted(_FromServer):
+    """The reply to a message that was obeyed."""
+
+    type: Literal["accepted"] = "accepted"
+    re: str = ""
+    run: str = ""
+    note: str = ""
+
+
+class Refused(_FromServer):
+    """The reply to a message that was not obeyed: why, and what to do."""
+
+    type: Literal["error"] = "error"
+    re: str = ""
+    code: ErrorCode
+    message: str
+    todo: str = ""
+    by: str = Field(default="", description="With `already_decided`: who was faster.")
+
+
+ServerMessage = (
+    Hello | Runs | RunChanged | Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended | Accepted | Refused
+)
+Reply = Accepted | Refused
+
+_CLIENT: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field(discriminator="type")])
+
+
+class ControlSchema(BaseModel):
+    """Both directions, for the published schema."""
+
+    client: Annotated[ClientMessage, Field(discriminator="type")]
+    server: Annotated[ServerMessage, Field(discriminator="type")]
+
+
+def read_message(text: str | bytes) -> ClientMessage | Refused:
+    """The client's message, or what is to be answered to something that is none; never raises."""
+    if len(text) > MESSAGE_BYTES:
+        return too_large()
+    try:
+        return _CLIENT.validate_json(text)
+    except ValidationError as error:
+        return bad_message(error, _id_of(text))
+
+
+def too_large() -> Refused:
+    """What is answered to a message that is too long."""
+    return Refused(code="too_large", message=f"a message has at most {MESSAGE_BYTES:,} bytes", todo="decide with `kestrel approve` instead")
+
+
+def bad_message(error: ValidationError, re: str = "") -> Refused:
+    """What is answered to JSON that is no message, place by place."""
+    places = []
+    for problem in error.errors(include_url=False, include_input=False)[:5]:
+        # The input is left out: it may be long, or a secret typed into the wrong window.
+        place = ".".join(str(part) for part in problem["loc"])
+        places.append(f"{place}: {problem['msg']}" if place else str(problem["msg"]))
+    return Refused(re=re, code="bad_message", message="; ".join(places), todo="`kestrel schema control` prints what can be said")
+
+
+def _id_of(text: str | bytes) -> str:
+    """The `id` of a message that is otherwise wrong, so that its sender knows which one it was."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    found = value.get("id") if isinstance(value, dict) else None
+    return found[:200] if isinstance(found, str) else ""

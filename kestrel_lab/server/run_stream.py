@@ -1,0 +1,230 @@
+"""A run as messages, read from the log: the log is the buffer, so whoever reads slowly holds up nobody and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, Self
+
+from kestrel_lab.core.errors import StoreError, UsageError
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    ModelAnswered,
+    ModelCalled,
+    ModelDelta,
+    Progress,
+    Record,
+    RunForked,
+    to_json,
+)
+from kestrel_lab.eventlog.notify import wait_until
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.server.protocol import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
+from kestrel_lab.views.formatting import options_of
+from kestrel_lab.views.rows import Change
+from kestrel_lab.views.run_view import RunView
+
+# One watch over a log for everybody who follows something in it: says that it has grown, not how.
+
+_POLL_S: Final = 0.02
+"""Between looks while something is going on; a look costs 20 µs."""
+_QUIET_S: Final = 1.0
+"""After so long without a change the file system is asked to say when there is one."""
+
+
+class Tail:
+    """Watches a log, also what other processes write to it, as long as it is entered."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self._version = -1
+        self._grown = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self.count = 0
+        """How often it has grown."""
+
+    async def __aenter__(self) -> Self:
+        self._watching = asyncio.create_task(self._watch(), name="kestrel control tail")
+        self._watching.add_done_callback(lambda _: self.poke())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    def poke(self) -> None:
+        """Wake everybody as if the log had grown."""
+        self.count += 1
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    async def grown(self, count: int) -> None:
+        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is watched no longer."""
+        while self.count <= count:
+            await self._grown.wait()
+        if self._watching is None or self._watching.done():
+            msg = f"the log {self._store.path} is watched no longer"
+            raise StoreError(msg)
+
+    async def _watch(self) -> None:
+        while True:
+            await wait_until(self._store.path, self._look)
+            quiet_at = time.monotonic() + _QUIET_S
+            while time.monotonic() < quiet_at:
+                await asyncio.sleep(_POLL_S)
+                if self._look():
+                    quiet_at = time.monotonic() + _QUIET_S
+
+    def _look(self) -> bool | None:
+        ((version,),) = self._store.query("PRAGMA data_version")
+        if version == self._version:
+            return None
+        self._version = version
+        self.poke()
+        return True
+
+
+DELTA_S: Final = 0.05
+"""A screen is told of streamed text so often."""
+_MANY: Final = 200
+"""So many events are made a view of beside the event loop, which runs may work on."""
+_STREAMED: Final = 200_000
+"""Characters of one answer that are streamed; the event that follows has it whole."""
+
+RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended
+
+
+def message_of(record: Record, patience_s: float | None = None) -> RunMessage:
+    """The one message that tells of an event; `patience_s` is how long its question waits for an answer."""
+    event = record.event
+    common = {"run": record.run_id, "seq": record.seq, "at": record.at, "event": {"type": event.type, **to_json(event)}}
+    match event:
+        case ApprovalAsked():
+            until = None if patience_s is None else record.at + patience_s
+            asks = {**common, "question": event.question or event.call, "key": event.key, "expires_at": until}
+            if event.why == "question":
+                return Question.model_validate({**asks, "text": str(event.args.get("question", "")), "options": options_of(event)})
+            wanted = {"tool": event.tool, "args": event.args, "danger": event.danger, "why": event.why, "diff": event.preview}
+            return ApprovalWanted.model_validate({**asks, **wanted, "sandbox": event.sandbox})
+        case ApprovalGiven():
+            how = {"granted": event.granted, "by": event.by, "reason": event.reason, "answer": event.answer}
+            return Decided.model_validate({**common, "question": event.question or event.call, **how})
+        case Progress():
+            return Told.model_validate({**common, "text": event.text, "fraction": event.fraction})
+    return Happened.model_validate(common)
+
+
+class Follower:
+    """Tells of one run from behind event number `after` to its end."""
+
+    def __init__(
+        self, store: SessionStore, tail: Tail, run: str, *, after: int = 0, view: bool = False, patience_s: float | None = None
+    ) -> None:
+        """Raises `UsageError` when there is no such run, or none with so many events."""
+        store.flush()
+        ((last,),) = store.query("SELECT last_seq FROM runs WHERE id = ?", (store.run(run).id,))
+        if after > last:
+            msg = f"run {run} has no event {after}, its last is {last}: subscribe after 0"
+            raise UsageError(msg)
+        self.run = run
+        self._store, self._tail, self._patience_s = store, tail, patience_s
+        self._seen = after
+        self._view = RunView() if view else None
+        self._asks: dict[str, tuple[str, str, float | None]] = {}
+        self._streaming: dict[str, list[str]] = {}
+        """Pieces that were not told yet, by call; those of calls the log does not show yet wait for it."""
+        self._length: dict[str, int] = {}
+        self._open: set[str] = set()
+        """Calls of models that were told of and have no answer yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.settled = asyncio.Event()
+        """Set once everything that the log has was told."""
+
+    def hear(self, delta: ModelDelta) -> None:
+        """Take a piece of an answer of which the log will have the whole; call on the event loop."""
+        length = self._length.get(delta.call, 0)
+        if length > _STREAMED:
+            return
+        self._length[delta.call] = length + len(delta.text)
+        self._streaming.setdefault(delta.call, []).append(delta.text)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DELTA_S, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._tail.poke()
+
+    async def messages(self) -> AsyncIterator[RunMessage]:
+        """Every event once, in order, as soon as the log has it; `end` when the run has ended."""
+        first = True
+        if self._view is not None and self._seen:
+            for record in await asyncio.to_thread(self._store.records, self.run):
+                if record.seq <= self._seen:
+                    self._note(record)
+                    self._view.apply(record)
+            first = False
+        while True:
+            count = self._tail.count
+            ended, records = await asyncio.to_thread(self._news)
+            if self._view is None:
+                for message in self._told(records):
+                    yield message
+            elif (shown := await self._shown(self._view, records, whole=first)) is not None:
+                yield shown
+            first = False
+            if ended:
+                yield Ended(run=self.run, seq=self._seen)
+                return
+            self.settled.set()
+            await self._tail.grown(count)
+
+    def _news(self) -> tuple[bool, list[Record]]:
+        ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
+        return ended, self._store.records(self.run, after=self._seen)
+
+    def _told(self, records: list[Record]) -> Iterator[RunMessage]:
+        for record in records:
+            self._note(record)
+            self._seen = record.seq
+            yield message_of(record, self._patience_s)
+        for piece in self._pieces():
+            yield Delta(run=self.run, call=piece.call, text=piece.text)
+
+    async def _shown(self, view: RunView, records: list[Record], *, whole: bool) -> View | None:
+        def apply() -> list[Change]:
+            return [change for record in records for change in view.apply(record)]
+
+        for record in records:
+            self._note(record)
+            self._seen = record.seq
+        changes = await asyncio.to_thread(apply) if len(records) > _MANY else apply()
+        for piece in self._pieces():
+            changes += view.apply(piece, time.time())
+        if not changes and not whole:
+            return None
+        shown = view.snapshot() if whole else changes
+        return View(run=self.run, seq=self._seen, at=time.time(), whole=whole, changes=shown, asks=dict(self._asks))
+
+    def _note(self, record: Record) -> None:
+        match record.event:
+            case ApprovalAsked() as asked:
+                until = None if self._patience_s is None else record.at + self._patience_s
+                self._asks[asked.call] = (asked.question or asked.call, asked.key, until)
+            case ApprovalGiven() as given:
+                self._asks.pop(given.call, None)
+            case RunForked():
+                self._asks.clear()
+            case ModelCalled() as called:
+                self._open.add(called.call)
+            case ModelAnswered() as answered:
+                self._open.discard(answered.call)
+                self._streaming.pop(answered.call, None)
+                self._length.pop(answered.call, None)
+
+    def _pieces(self) -> list[ModelDelta]:
+        """What may be told of answers that stream now, a piece per call."""
+        ready = [call for call in self._streaming if call in self._open]
+        return [ModelDelta(call=call, text="".join(self._streaming.pop(call))) for call in ready]

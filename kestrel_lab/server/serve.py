@@ -1,0 +1,216 @@
+"""The server of `kestrel serve`: on this machine's own address only, with a token in a file that only its user can read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.server.auth import new_token
+from kestrel_lab.server.controller import Control
+from kestrel_lab.server.http import HEARTBEAT_S, SLOW_S, make_app
+from kestrel_lab.server.protocol import MESSAGE_BYTES
+
+_HOST: Final = "127.0.0.1"
+_CONNECTIONS: Final = 200
+REQUEST_S: Final = 15.0
+"""How long a client may take to send a request, from when it could begin."""
+_GRACE_S: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """Where a server listens and what opens it."""
+
+    port: int
+    token: str
+    token_file: Path
+
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        return f"http://{_HOST}:{self.port}/"
+
+    @property
+    def link(self) -> str:
+        """The same with the token as its fragment, which browsers do not send: to be shown to the user, once, and to nobody else."""
+        return f"{self.url}#token={self.token}"
+
+
+def listen(port: int) -> socket.socket:
+    """A socket on this machine's own address; 0 takes any free port. Raises `UsageError` when the port is taken."""
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if port:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((_HOST, port))
+    except OSError as error:
+        found.close()
+        msg = f"port {port} cannot be had ({error.strerror}): stop what listens there, or leave --port out for any free one"
+        raise UsageError(msg) from error
+    return found
+
+
+def token_for(home: Path, port: int, *, keep: bool) -> tuple[str, Path]:
+    """The token of a server on `port`, and its file of mode 0600 under `home`.
+
+    With `keep`, for a port that is always the same, it is the one of the last time if the file is as it was made: pages
+    that are open go on after a restart. Otherwise it is new each time.
+    """
+    path = home / f"serve-{port}.token"
+    if keep and (known := _kept(path)) is not None:
+        return known, path
+    token = new_token()
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(token)
+    return token, path
+
+
+def _kept(path: Path) -> str | None:
+    """A token that was stored before, unless its file could have been read or written by others."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    private = stat.S_ISREG(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == os.getuid()
+    text = path.read_text(encoding="ascii", errors="replace") if private else ""
+    return text if len(text) == len(new_token()) else None
+
+
+@asynccontextmanager
+async def serving(
+    control: Control, *, port: int = 0, slow_s: float = SLOW_S, heartbeat_s: float = HEARTBEAT_S, request_s: float = REQUEST_S
+) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
+    """Serve `control` while the block runs; gives the address, and a task that ends when the server was told to by a signal."""
+    with listen(port) as listening:
+        bound = int(listening.getsockname()[1])
+        token, path = token_for(control.session.home, bound, keep=port != 0)
+        try:
+            config = uvicorn.Config(
+                make_app(control, token=token, port=bound, slow_s=slow_s, heartbeat_s=heartbeat_s),
+                http=type("Connection", (_Connection,), {"request_s": request_s}),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,  # addresses and headers of requests are nobody's business
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                h11_max_incomplete_event_size=MESSAGE_BYTES,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+            server = _Server(config, control)
+            work = asyncio.create_task(server.serve(sockets=[listening]), name="kestrel serve")
+            while not server.started and not work.done():  # noqa: ASYNC110  # uvicorn sets a flag, not an event
+                await asyncio.sleep(0.005)
+            try:
+                yield Address(port=bound, token=token, token_file=path), work
+            finally:
+                server.should_exit = True
+                await work
+        finally:
+            if not port:
+                path.unlink(missing_ok=True)
+
+
+class _Connection(H11Protocol):
+    """A connection that takes nobody's place: one that sends no whole request in time is closed, and the idle make room for the new.
+
+    uvicorn counts connections that send nothing among those it serves, and lets a first request take for ever.
+    """
+
+    request_s = REQUEST_S
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Make room for it, and give it time for a request."""
+        if len(self.connections) >= _CONNECTIONS - 1:
+            self._make_room()
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Give it time for another request."""
+        super().on_response_complete()
+        self._since = self.loop.time()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    @property
+    def _receiving(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    @property
+    def _streams(self) -> bool:
+        """Whether it is a holder of the token's who is told what happens: such a connection is quiet, and not idle."""
+        return not self._receiving and bool(self.scope["state"].get("stream"))
+
+    def _watch(self) -> None:
+        if not self._receiving:
+            self._stop_watching()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.request_s, self.transport.abort)
+
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _make_room(self) -> None:
+        """Close the connection that has been idle longest; of connections at work one that is no stream."""
+        others = [one for one in self.connections if isinstance(one, _Connection) and not one._streams]
+        if others:
+            last = min(others, key=lambda one: (not one._receiving, one._since))
+            self.connections.discard(last)
+            last.transport.abort()
+
+
+class _Server(uvicorn.Server):
+    """Ends its streams before it stops: they would never end by themselves."""
+
+    def __init__(self, config: uvicorn.Config, control: Control) -> None:
+        super().__init__(config)
+        self._control = control
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals end the server and nothing else: what is around it has to be put in order first."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    async def main_loop(self) -> None:
+        """Run until told to stop."""
+        await super().main_loop()
+        for link in list(self._control.links):
+            await link.close()

@@ -1,0 +1,266 @@
+"""A command line as bash reads it: the simple commands in it, wherever they stand, and whether a rule may judge it.
+
+Read twice by different parsers; a line that they do not agree on, or that holds anything beyond plain commands joined
+by `;`, `&`, `&&`, `||`, `|` and ends of lines, is not clear: no rule allows it. What it runs is found as far as it can
+be told, so that a rule that forbids holds there too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+from kestrel_lab.shell_syntax.program_options import Command
+from kestrel_lab.shell_syntax.words import Word
+from kestrel_lab.shell_syntax.wrappers import UNKNOWN, assigned_by, commands_in, program_of
+
+COMMAND = "command"
+"""The argument that is a command line."""
+
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+MAX_CHARS = 20_000
+"""Of a line that is read; a longer one is not clear."""
+_DEPTH = 8
+_MOST_COMMANDS = 2_000
+
+_PLAIN_WORDS = (
+    "program list pipeline negated_command redirected_statement command command_name word number string string_content raw_string "
+    "concatenation simple_expansion variable_name special_variable_name variable_assignment file_redirect file_descriptor"
+)
+_PLAIN = frozenset(_PLAIN_WORDS.split())
+"""Parts of a line that a rule can judge."""
+_SIGNS = frozenset({"&&", "||", "|", "|&", ";", "&", "\n", "!", '"', "$", "=", ">", ">>", "<", "&>", "&>>", ">&", "<&"})
+_HARMLESS_REDIRECT = re.compile(r"\d*(?:>|>>|<|&>|&>>)[ \t]*/dev/null|\d*[<>]&\d+")
+_HARMLESS_VARIABLE = re.compile(
+    r"LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|NO_COLOR|FORCE_COLOR|COLUMNS|LINES|PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONHASHSEED"
+)
+_CHANGES_WORDS = (
+    "alias unalias shopt set enable hash export declare typeset local readonly unset eval source . exec trap read mapfile readarray "
+    "getopts let builtin complete bind fc history"
+)
+CHANGES = frozenset(_CHANGES_WORDS.split())
+"""Builtins that change what the other commands of a line do."""
+_MOVES = frozenset({"cd", "pushd", "popd"})
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
+"""The end of a line that bash does not see, in the middle of a word too."""
+_OPERATOR = re.compile(r"[;&|\n]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a command line runs."""
+
+    commands: tuple[Command, ...]
+    """Every simple command, also in substitutions, functions and the arguments of commands that run others."""
+    unclear: str = ""
+    """Why no rule may allow it; empty where the commands are all that happens."""
+
+
+@lru_cache(maxsize=64)
+def read_line(text: str) -> Line:
+    """Read a command line; never fails: what cannot be read is an unknown command."""
+    reading = _Reading()
+    reading.read(text, 0)
+    return Line(tuple(reading.commands), reading.unclear)
+
+
+@dataclass(slots=True)
+class _Reading:
+    commands: list[Command] = field(default_factory=list)
+    unclear: str = ""
+
+    def doubt(self, why: str) -> None:
+        """The first reason stands."""
+        self.unclear = self.unclear or why
+
+    def lose(self, why: str) -> None:
+        """Something runs here that cannot be told."""
+        self.doubt(why)
+        self.commands.append(UNKNOWN)
+
+    def read(self, text: str, depth: int) -> None:
+        """Take in what `text` runs, a whole program."""
+        if len(text) > MAX_CHARS or depth > _DEPTH or len(self.commands) > _MOST_COMMANDS:
+            self.lose("it is too long or too deeply nested")
+            return
+        if not all(sign.isprintable() or sign in "\n\t" for sign in text):
+            self.doubt("it contains characters that cannot be seen")
+        try:
+            source = text.encode("utf-8")
+        except UnicodeEncodeError:
+            self.lose("it is no text")
+            return
+        if (joined := _CONTINUED.sub(r"\1", text)) != text:
+            self.read(joined, depth + 1)
+            if "'" not in text:  # otherwise the end of a line may be one that counts
+                return
+            self.doubt("it goes on behind the end of a line, between quotes")
+        root = bash_parser().parse(source).root_node
+        if root.has_error:
+            self.lose("it cannot be read as a shell program")
+        _Tree(self, source, depth).take(root, text)
+
+    def add(self, command: Command, depth: int) -> None:
+        """A simple command, with the commands that it runs in turn."""
+        waiting = [(command, 0)]
+        while waiting and len(self.commands) <= _MOST_COMMANDS:
+            one, inside = waiting.pop(0)
+            if inside > _DEPTH:
+                break
+            self.commands.append(one)
+            if one[0] is None:
+                self.doubt("which command runs there cannot be told")
+                continue
+            name = program_of(one[0])
+            if name in CHANGES or (name == "printf" and any(word is None or word.startswith("-v") for word in one)):
+                self.doubt(f"{name} changes what the other commands do")
+            for variable in assigned_by(one):
+                self.set_variable(variable)
+            inner, programs = commands_in(one)
+            waiting += [(found, inside + 1) for found in inner]
+            for program in programs:
+                self.read(program, depth + 1)
+        if waiting or inside > _DEPTH:
+            self.lose("it is too deeply nested")
+
+    def set_variable(self, name: str) -> None:
+        """A variable is set: of most, nobody knows which program looks at them."""
+        if name.startswith("GIT_CONFIG"):  # it may define an alias
+            self.commands.append(("git", None))
+        if not _HARMLESS_VARIABLE.fullmatch(name):
+            self.doubt(f"it sets {name}, which may change what runs")
+
+
+class _Tree:
+    """One parse of one program."""
+
+    def __init__(self, reading: _Reading, source: bytes, depth: int) -> None:
+        self._reading, self._source, self._depth = reading, source, depth
+        self._plain: list[list[str]] = []
+        self._redirects: list[tuple[int, int]] = []
+
+    def take(self, root: Node, text: str) -> None:
+        """Take in all commands of the tree, then see whether another parser finds the same ones."""
+        waiting = [root]
+        while waiting:
+            node = waiting.pop()
+            self._look(node)
+            if len(self._reading.commands) > _MOST_COMMANDS:
+                self._reading.lose("it has too many commands")
+                return
+            waiting += reversed(node.children)
+        reading = self._reading
+        if not reading.unclear and _commands_by_shlex(self._without_redirects()) != self._plain:
+            reading.lose("programs do not agree on how it is to be read")
+        names = [program_of(one[0]) for one in reading.commands if one[0] is not None]
+        if any(name in _MOVES for name in names) and any(
+            "/" in (one[0] or "") and not (one[0] or "").startswith("/") for one in reading.commands
+        ):
+            reading.doubt("it changes the folder and runs a program by a relative path")
+
+    def _look(self, node: Node) -> None:
+        kind, reading = node.type, self._reading
+        if node.is_error or node.is_missing or (node.is_named and kind not in _PLAIN) or not (node.is_named or kind in _SIGNS):
+            reading.doubt(_WHY.get(kind, f"{kind.replace('_', ' ')} cannot be judged"))
+        if kind in ("command", "declaration_command", "unset_command"):
+            self._command(node)
+        elif kind == "variable_assignment":
+            reading.set_variable(self._text(node).partition("=")[0].rstrip("+").partition("[")[0])
+        elif kind == "file_redirect":
+            self._redirects.append((node.start_byte, node.end_byte))
+            if not _HARMLESS_REDIRECT.fullmatch(self._text(node)):
+                reading.doubt("it reads or writes a file by a redirection")
+        elif kind == "command_substitution" and (text := self._text(node)).startswith("`") and "\\" in text:
+            reading.read(re.sub(r"\\([`\\$])", r"\1", text[1:-1]), self._depth + 1)
+
+    def _command(self, node: Node) -> None:
+        words: list[str | None] = []
+        raw: list[str] = []
+        for start, end, assigns, begins in self._words(node):
+            if begins and raw:
+                self._took(raw, words)
+                words, raw = [], []
+            word = Word(self._source[start:end].decode("utf-8"))
+            raw.append(word.text)
+            if not assigns:
+                words.append(word.value)
+        self._took(raw, words)
+
+    def _took(self, raw: list[str], words: list[str | None]) -> None:
+        self._plain.append(raw)
+        if words:
+            self._reading.add(tuple(words), self._depth)
+
+    def _words(self, node: Node) -> list[tuple[int, int, bool, bool]]:
+        """Where each word begins and ends, whether it is an assignment, and whether an end of a line before it begins another command.
+
+        Parts without a blank between are one word. The parser takes some lines for the words of the command before; anything
+        else between words is something that it has lost.
+        """
+        pieces: list[tuple[int, int, bool, bool]] = []
+        last = node.start_byte
+        for child in node.children:
+            between = self._source[last : child.start_byte]
+            begins = b"\n" in between
+            if between.strip(b" \t\n"):
+                self._reading.lose("a part of it cannot be read")
+            last = child.end_byte
+            if child.type.endswith("redirect"):
+                continue
+            assigns = child.type == "variable_assignment" and node.type == "command"
+            if pieces and pieces[-1][1] == child.start_byte:
+                pieces[-1] = (pieces[-1][0], child.end_byte, pieces[-1][2] and assigns, pieces[-1][3])
+            else:
+                pieces.append((child.start_byte, child.end_byte, assigns, begins))
+        return pieces
+
+    def _text(self, node: Node) -> str:
+        return self._source[node.start_byte : node.end_byte].decode("utf-8")
+
+    def _without_redirects(self) -> str:
+        kept = bytearray(self._source)
+        for start, end in self._redirects:
+            kept[start:end] = b" " * (end - start)
+        return kept.decode("utf-8")
+
+
+_WHY = {
+    "command_substitution": "it runs a command inside a word",
+    "process_substitution": "it runs a command inside a word",
+    "heredoc_redirect": "it feeds text to a command",
+    "herestring_redirect": "it feeds text to a command",
+    "function_definition": "it defines a function",
+    "comment": "it contains a comment",
+    "subshell": "it contains a subshell",
+}
+
+
+def _commands_by_shlex(text: str) -> list[list[str]] | None:
+    """The same commands by the standard library's simpler reading; `None` where it finds no sense in the text."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";()<>|&\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    found: list[list[str]] = [[]]
+    try:
+        for token in lexer:
+            if _OPERATOR.fullmatch(token):
+                found.append([])
+            else:
+                found[-1].append(token)
+    except ValueError:
+        return None
+    return [words for words in ([*one[1:]] if one[:1] == ["!"] else one for one in found) if words]
+
+
+@cache
+def bash_parser() -> Parser:
+    """Made at first use: programs without rules need none."""
+    import tree_sitter_bash  # loaded on use
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))

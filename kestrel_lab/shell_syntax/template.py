@@ -1,0 +1,257 @@
+"""Commands with references: values that are put into a shell command are data, never a part of the program.
+
+Each reference is quoted for the place where it stands. Where no quoting can keep a value from being read as a program (the
+name of a command, a here-document, arithmetic, the text behind `sh -c` or `python -c`), the template is refused. A
+command that is one reference and nothing else has no place to quote: its value is the command, and is judged and
+approved as that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.expressions.json_paths import JsonPath
+from kestrel_lab.core.expressions.templates import pieces, render
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.shell_syntax.parser import CHANGES, COMMAND, bash_parser, read_line
+from kestrel_lab.shell_syntax.program_options import Command, Options, name_of
+from kestrel_lab.shell_syntax.wrappers import GIT_RUNS, UNKNOWN, commands_in
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_AROUND = {"word": ("", ""), "string_content": ('"', '"'), "raw_string": ("'", "'"), "ansi_c_string": ("'", "$'")}
+"""By what a place is: what ends the quotes around it, and what begins them again."""
+_WITHIN_WORDS = (
+    "program list pipeline negated_command redirected_statement command concatenation string file_redirect herestring_redirect "
+    "variable_assignment command_substitution process_substitution subshell compound_statement if_statement elif_clause else_clause "
+    "while_statement for_statement do_group"
+)
+_WITHIN = frozenset(_WITHIN_WORDS.split())
+"""Parts of a program in which a quoted word is a word."""
+_EVALUATES = frozenset({*CHANGES, "test", "[", "ssh", "expr", "dc", "bc"})
+"""Commands that read their arguments as a program, an expression or a name with a subscript."""
+_RUNS = re.compile(
+    r"PATH|IFS|ENV|BASH_ENV|SHELL|PS\d|PROMPT_COMMAND|\w*PAGER|\w*EDITOR|\w*BROWSER|LD_\w+|DYLD_\w+|GIT_\w+|\w*OPTIONS|\w*OPTS?|PYTHON\w+"
+)
+"""Variables that change what programs run."""
+_CODE_OPTION = re.compile(r"-[A-Za-z]*[ceEpr]|--(?:eval|exec|execute|expression|command|print|run)")
+_INTERPRETERS = re.compile(
+    r"python|perl|ruby|node|deno|bun|php|lua|Rscript|R|julia|tclsh|osascript|psql|mysql|sqlite3|pwsh|powershell|vim?|ed|gdb"
+)
+_SCRIPTED = {"sed": Options("nErsuz", "efl"), "awk": Options("", "Fvfe"), "gawk": Options("", "Fvfe"), "mawk": Options("", "Fvfe")}
+"""Programs whose first word that is no option is a program."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a reference stands."""
+
+    before: str
+    after: str
+    begins: bool
+    """Whether a value that begins with `-` would be an option here."""
+
+
+def check_command(args: Mapping[str, Json]) -> None:
+    """Raise `UsageError` where the command among the arguments of a call refers to a value in a place that cannot be made safe."""
+    _command(args)
+
+
+def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str, Json]:
+    """The arguments of a call with their references filled in, those of its command quoted; raises `UsageError`."""
+    parts = _command(args)
+    if not parts:
+        return cast("dict[str, Json]", render(dict(args), scope))
+    places = _places(tuple(None if isinstance(part, JsonPath) else part for part in parts))
+    references: list[Json] = [f"{{{{{part}}}}}" for part in parts if isinstance(part, JsonPath)]
+    others = {name: value for name, value in args.items() if name != COMMAND}
+    filled, values = cast("tuple[dict[str, Json], list[Json]]", render([others, references], scope))
+    quoted = iter([_quoted(value, place, str(name)) for value, place, name in zip(values, places, references, strict=True)])
+    line = "".join(next(quoted) if isinstance(part, JsonPath) else part for part in parts)
+    return {name: line if name == COMMAND else filled[name] for name in args}
+
+
+def _command(args: Mapping[str, Json]) -> list[str | JsonPath]:
+    """The pieces of a command that has references among other text; none for any other."""
+    text = args.get(COMMAND)
+    parts = list(pieces(text)) if isinstance(text, str) else []
+    if len(parts) < 2 or not any(isinstance(part, JsonPath) for part in parts):
+        return []
+    _places(tuple(None if isinstance(part, JsonPath) else part for part in parts))
+    return parts
+
+
+def _quoted(value: Json, place: _Place, name: str) -> str:
+    text = value if isinstance(value, str) else dumps(value)
+    if place.begins and re.match(r"-(?!\s|$|\d+(?:\.\d+)?$)", text):
+        msg = f"the value of {name}, {one_line(text, 60)!r}, would be read as an option: in the command, write `--` or `./` before {name}, or join it to its option with `=`"
+        raise UsageError(msg)
+    if "\0" in text:
+        msg = f"the value of {name} contains a NUL character, which no command can be given"
+        raise UsageError(msg)
+    inner = text.replace("'", "'\"'\"'")
+    return f"{place.before}'{inner}'{place.after}"
+
+
+@lru_cache(maxsize=256)
+def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
+    """How each reference, `None`, is to be quoted; raises `UsageError` for one in a place where nothing helps."""
+    mark = "kestrelvalue"
+    while any(mark in part for part in parts if part):
+        mark += "x"
+    marks = [f"{mark}{number:04d}" for number in range(parts.count(None))]
+    rest = iter(marks)
+    text = "".join(next(rest) if part is None else part for part in parts)
+    places = _by_tree(text, marks)
+    for one in read_line(text).commands:
+        if why := _evaluated(one, mark):
+            _refuse(why)
+    _prove(text, marks, places)
+    return tuple(places)
+
+
+def _by_tree(text: str, marks: list[str]) -> list[_Place]:
+    """The places of all marks in a program; raises `UsageError`."""
+    source = text.encode("utf-8", "replace")
+    root = bash_parser().parse(source).root_node
+    if root.has_error:
+        _refuse("the command cannot be read as a shell program")
+    places: list[_Place] = []
+    for mark in marks:
+        at = source.index(mark.encode())
+        node = root.descendant_for_byte_range(at, at + len(mark))
+        before = source[:at].decode()
+        if node is None or node.type not in _AROUND or (len(before) - len(before.rstrip("\\"))) % 2:
+            _refuse(_kind(node))
+        _check_around(node, source)
+        places.append(_Place(*_AROUND[node.type], begins=_begins_option(node, source[:at], source, marks)))
+    return places
+
+
+def _begins_option(node: Node, before: bytes, source: bytes, marks: list[str]) -> bool:
+    """Whether a value may be the beginning of a word that a command could read as an option."""
+    word = node
+    while word.parent is not None and word.parent.type in ("concatenation", "string"):
+        word = word.parent
+    written = before[word.start_byte :]
+    for mark in marks:  # a value before it may be empty
+        written = written.replace(mark.encode(), b"")
+    if written.strip(b"\"'") and b"$" not in written:
+        return False
+    around = word.parent
+    if around is None or around.type in ("file_redirect", "herestring_redirect", "variable_assignment"):
+        return False
+    words = [one for one in around.children if one.end_byte <= word.start_byte]
+    if around.type != "command" or not any(source[one.start_byte : one.end_byte] == b"--" for one in words):
+        return True
+    inner, programs = commands_in(tuple(source[one.start_byte : one.end_byte].decode() for one in around.children))
+    return bool(inner or programs)
+
+
+def _parents(node: Node) -> list[Node]:
+    found = []
+    parent = node.parent
+    while parent is not None:
+        found.append(parent)
+        parent = parent.parent
+    return found
+
+
+def _check_around(node: Node, source: bytes) -> None:
+    inner = node
+    for parent in _parents(node):
+        text = source[parent.start_byte : parent.end_byte]
+        name = parent.child_by_field_name("name") or parent.child_by_field_name("variable")
+        is_name = name is not None and name.start_byte <= inner.start_byte and inner.end_byte <= name.end_byte
+        runs = (
+            parent.type == "variable_assignment" and name is not None and _RUNS.fullmatch(source[name.start_byte : name.end_byte].decode())
+        )
+        if runs or parent.type not in _WITHIN or (parent.type == "command_substitution" and text[:1] == b"`") or is_name:
+            _refuse(_kind(name if is_name else parent))
+        inner = parent
+
+
+def _evaluated(command: Command, mark: str) -> str:
+    """Which part of a command makes it read a value as a program; empty if none does."""
+    told = [word is not None and mark in word for word in command]
+    if not any(told):
+        return ""
+    if command[0] is None or told[0]:
+        return "the name of a command"
+    name = name_of(command[0])
+    inner, programs = commands_in(command)
+    if name in _EVALUATES or UNKNOWN in inner or any(mark in program for program in programs):
+        return f"what {name} reads as a program"
+    before = [word or "" for word in command]
+    if _INTERPRETERS.match(name) and any(here and _CODE_OPTION.match(option) for here, option in zip(told[1:], before, strict=False)):
+        return f"a program of {name}"
+    if _INTERPRETERS.match(name) and any(here and re.match(r"-[ceEpr]|--\w+=", word) for here, word in zip(told, before, strict=True)):
+        return f"a program of {name}"
+    if (
+        name == "git"
+        and (setting := next((at for at, word in enumerate(command) if word and GIT_RUNS.fullmatch(word)), 0))
+        and any(told[setting:])
+    ):
+        return "a command that git is to run"
+    if name in _SCRIPTED:
+        script = _script_at(command, _SCRIPTED[name])
+        if any(told[: script + 1]):
+            return f"a program of {name}"
+    return ""
+
+
+def _script_at(command: Command, options: Options) -> int:
+    place = 1
+    while place < len(command) and (word := command[place]) is not None and word.startswith("-") and word != "-":
+        place += 1 + bool(options.takes_next(word))
+    return place
+
+
+def _prove(text: str, marks: list[str], places: list[_Place]) -> None:
+    """See whether a value of signs that mean something to a shell changes which commands are read; raises `UsageError`."""
+    probe = "'\";$(x)`x`\\|&<>*?~{a,b}#!\n\\"
+    tried = text
+    for mark, place in zip(marks, places, strict=True):
+        tried = tried.replace(mark, _quoted(probe, place, ""))
+    wanted = []
+    for command in read_line(text).commands:
+        words = list(command)
+        for mark in marks:
+            words = [word and word.replace(mark, probe) for word in words]
+        wanted.append(tuple(words))
+    if read_line(tried).commands != tuple(wanted):
+        _refuse("a place that programs do not agree on")
+
+
+_KINDS = {
+    "command_name": "the name of a command",
+    "variable_name": "the name of a variable",
+    "heredoc_body": "a here-document",
+    "heredoc_redirect": "a here-document",
+    "arithmetic_expansion": "arithmetic",
+    "test_command": "a test in brackets",
+    "expansion": "the expansion of a variable",
+    "simple_expansion": "the expansion of a variable",
+    "comment": "a comment",
+    "command_substitution": "backticks",
+}
+
+
+def _kind(node: Node | None) -> str:
+    kind = "" if node is None else node.type
+    return _KINDS.get(kind, kind.replace("_", " ") or "a place that cannot be told")
+
+
+def _refuse(where: str) -> NoReturn:
+    msg = (
+        f"its command has a reference in {where}, where a value could become a part of the program: "
+        "refer to values as words of a command, quoted or not, e.g. grep -e {{word}} -- {{file}}"
+    )
+    raise UsageError(msg)

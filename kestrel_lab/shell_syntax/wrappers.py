@@ -1,0 +1,256 @@
+"""Commands that run other commands: `env`, `sudo`, `xargs`, `sh -c`, `find -exec` and their like, and what they run."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from kestrel_lab.shell_syntax.program_options import Command, Options, name_of, subcommand_at
+
+UNKNOWN: Command = (None,)
+"""Some command, nobody can tell which."""
+
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "rbash"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_RESERVED_WORDS = "if then elif else fi do done for while until case esac select function in { } !"
+_RESERVED = frozenset(_RESERVED_WORDS.split())
+_OPAQUE_WORDS = "source . parallel unshare nsenter systemd-run strace ltrace script expect entr su runuser pkexec setpriv firejail chpst"
+_OPAQUE = frozenset(_OPAQUE_WORDS.split())
+"""They run what a rule cannot see, or are too many-sided to be read."""
+
+
+_WRAPPERS: dict[str, Options] = {
+    "sudo": Options(
+        "AbBEeHiKklNnPSsVv",
+        "CDghpRrTtUu",
+        "askpass background bell edit preserve-env set-home login list non-interactive preserve-groups stdin shell",
+        "user group host prompt chdir chroot role type other-user close-from command-timeout",
+        assigns=True,
+    ),
+    "doas": Options("Lns", "Cu"),
+    "env": Options("i0v", "uC", "ignore-environment null debug", "unset chdir", assigns=True),
+    "nohup": Options(),
+    "setsid": Options("cfw", "", "ctty fork wait"),
+    "stdbuf": Options("", "ioe", "", "input output error"),
+    "nice": Options("0123456789", "n", "", "adjustment"),
+    "ionice": Options("t", "cn", "ignore", "class classdata"),
+    "chrt": Options("abfimorRv", "TPD", before=1),
+    "taskset": Options("ac", "", "all-tasks cpu-list", before=1),
+    "timeout": Options("fpv", "ks", "foreground preserve-status verbose", "signal kill-after", before=1),
+    "time": Options("apqvV", "fo", "append portability quiet verbose", "format output"),
+    "command": Options("pvV"),
+    "builtin": Options(),
+    "exec": Options("cl", "a"),
+    "coproc": Options(),
+    "busybox": Options(),
+    "toybox": Options(),
+    "caffeinate": Options("dimsu", "tw"),
+    "chroot": Options("", "", "skip-chdir", "userspec groups", before=1),
+    "flock": Options("sxeunoFv", "wE", "shared exclusive unlock nonblock close no-fork verbose", "timeout conflict-exit-code", before=1),
+    "xargs": Options(
+        "0rtpox",
+        "adEILnPs",
+        "null no-run-if-empty verbose interactive open-tty exit",
+        "arg-file delimiter eof replace max-lines max-args max-procs max-chars process-slot-var",
+    ),
+}
+RUNNERS = (
+    *(("uv", "run"), ("poetry", "run"), ("hatch", "run"), ("pdm", "run"), ("pipenv", "run"), ("bundle", "exec")),
+    ("git", "bisect", "run"),
+    ("git", "submodule", "foreach"),
+)
+"""Programs of which a word of their own runs a command; with options behind it, which one cannot be told."""
+
+
+def program_of(word: str) -> str:
+    """The name of the program without its folder."""
+    return posixpath.basename(word)
+
+
+def commands_in(command: Command) -> tuple[list[Command], list[str]]:
+    """The commands that `command` runs, and the shell programs that it runs."""
+    name = command[0]
+    if name is None or len(command) > _MOST_WORDS:
+        return [], []
+    name, rest = program_of(name), command[1:]
+    if name in _RESERVED:  # the parser has taken a part of a larger command for a simple one
+        return [rest or UNKNOWN, UNKNOWN], []
+    if name in _OPAQUE:
+        return [UNKNOWN], []
+    if name in SHELLS:
+        return _of_shell(rest)
+    if (reading := _SPECIAL.get(name)) is not None:
+        return reading(rest)
+    if name in _WRAPPERS:
+        return _wrapped(_WRAPPERS[name], rest), []
+    return _of_runner(command)
+
+
+_MOST_WORDS = 10_000
+
+
+def _of_runner(command: Command) -> tuple[list[Command], list[str]]:
+    """What a sub-command runs; options may stand before the sub-command, and those behind it leave open what it is."""
+    name, place = name_of(command[0] or ""), subcommand_at(command)
+    runners = [words for program, *words in RUNNERS if program == name]
+    if place is None and any(words[0] in command for words in runners):
+        return [UNKNOWN], []
+    for words in runners:
+        if place is not None and list(command[place : place + len(words)]) == words and (inner := command[place + len(words) :]):
+            plain = inner[0] is not None and not inner[0].startswith("-")
+            if words[-1] == "foreach":
+                return _of_eval(inner) if plain else ([UNKNOWN], [])
+            return [inner if plain else UNKNOWN], []
+    return [], (_of_git_settings(command) if name == "git" else [])
+
+
+GIT_RUNS = re.compile(
+    r"(?:-c)?(?:alias\.[^=]+|[^=]*(?:sshcommand|pager|pager\.[^=]+|editor|fsmonitor|external|textconv|helper|program|command|cmd|askpass|clean|smudge))"
+    r"(?:=(.*))?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Settings of git whose value is a command."""
+
+
+def _of_git_settings(command: Command) -> list[str]:
+    """The shell programs that git is told to run by `-c NAME=VALUE` and `git config NAME VALUE`."""
+    found: list[str] = []
+    for word, after in pairwise((*command[1:], None)):
+        setting = GIT_RUNS.fullmatch(word or "")
+        value = setting and (setting[1] if setting[1] is not None else "config" in command and after)
+        if setting and value and (value.startswith("!") or "alias." not in setting[0].casefold()):
+            found.append(value.removeprefix("!"))
+    return found
+
+
+def _behind(options: Options, words: Command) -> int | None:
+    """The place of the command among `words`; `None` where an option that is not known leaves it open."""
+    place = 0
+    long, valued = options.words.split(), options.valued.split()
+    while place < len(words) and (word := words[place]) != "--":
+        if word is None:
+            return None
+        if not word.startswith("-") or word == "-":
+            break
+        name, given, _ = word[2:].partition("=")
+        if word.startswith("--"):
+            if name not in long and name not in valued:
+                return None
+            place += 1 + (name in valued and not given)
+            continue
+        takes = _takes_next(options, word[1:])
+        if takes is None:
+            return None
+        place += 1 + takes
+    place += place < len(words) and words[place] == "--"
+    while options.assigns and place < len(words) and _ASSIGNMENT.match(words[place] or ""):
+        place += 1
+    return place + options.before
+
+
+def _takes_next(options: Options, letters: str) -> bool | None:
+    """Whether the last of these letters takes the next word; `None` where one of them is not known."""
+    for number, letter in enumerate(letters, 1):
+        if letter in options.values:
+            return number == len(letters)
+        if letter not in options.flags:
+            return None
+    return False
+
+
+def _wrapped(options: Options, rest: Command) -> list[Command]:
+    place = _behind(options, rest)
+    if place is None or None in rest[:place]:
+        return [UNKNOWN]
+    return [rest[place:]] if place < len(rest) else []
+
+
+def _of_shell(rest: Command) -> tuple[list[Command], list[str]]:
+    """What a shell runs: the text behind `-c`; a script file is a program like any other; from its input it is unknown."""
+    place, text = 0, False
+    while place < len(rest) and (word := rest[place]) is not None and word[:1] in ("-", "+") and word != "-":
+        if word in ("--version", "--help"):
+            return [], []
+        if word.startswith("--"):
+            place += 2 if word in ("--rcfile", "--init-file") else 1
+            continue
+        text = text or (word[0] == "-" and "c" in word)
+        if "s" in word and word[0] == "-":
+            return [UNKNOWN], []
+        place += 2 if word[-1:] in "oO" else 1
+    if place >= len(rest) or (found := rest[place]) is None or found == "-":
+        return [UNKNOWN], []
+    if text:
+        return [], [found]
+    return ([UNKNOWN] if found.startswith(("/dev/", "/proc/")) else []), []
+
+
+def _of_eval(rest: Command) -> tuple[list[Command], list[str]]:
+    known = [word for word in rest if word is not None]
+    return ([UNKNOWN], []) if len(known) < len(rest) else ([], [" ".join(known)])
+
+
+def _of_trap(rest: Command) -> tuple[list[Command], list[str]]:
+    return ([], []) if not rest or rest[0] in ("-", "-p", "-l", "") else _of_eval(rest[:1])
+
+
+def _of_alias(rest: Command) -> tuple[list[Command], list[str]]:
+    return _of_eval(tuple(None if word is None else word.partition("=")[2] for word in rest))
+
+
+def _of_watch(rest: Command) -> tuple[list[Command], list[str]]:
+    place = _behind(Options("bcdegtwx", "nq"), rest)
+    return ([UNKNOWN], []) if place is None else _of_eval(rest[place:])
+
+
+def _of_env(rest: Command) -> tuple[list[Command], list[str]]:
+    split = next((place for place, word in enumerate(rest) if word is not None and word.startswith(("-S", "--split-string"))), None)
+    return ([UNKNOWN], []) if split is not None else (_wrapped(_WRAPPERS["env"], rest), [])
+
+
+def _of_xargs(rest: Command) -> tuple[list[Command], list[str]]:
+    """Words are added at the end, or put in the place of one that is named by -I."""
+    marks = [mark for mark in (*_after(rest, "-I"), *_after(rest, "--replace"), "{}") if mark]
+    found = _wrapped(_WRAPPERS["xargs"], rest)
+    return [(*(None if word is None or any(mark in word for mark in marks) else word for word in one), None) for one in found], []
+
+
+def _after(words: Command, option: str) -> list[str | None]:
+    joined = [word[len(option) :].lstrip("=") for word in words if word is not None and word.startswith(option) and word != option]
+    return [*joined, *(words[place + 1] for place, word in enumerate(words[:-1]) if word == option)]
+
+
+def _of_find(rest: Command) -> tuple[list[Command], list[str]]:
+    found: list[Command] = []
+    words = iter(rest)
+    for word in words:
+        if word in ("-exec", "-execdir", "-ok", "-okdir", "-x", "-X", "--exec", "--exec-batch"):
+            inner: list[str | None] = []
+            for part in words:
+                if part in (";", "+"):
+                    break
+                inner.append(None if part is None or "{}" in part else part)
+            found.append(tuple(inner) or UNKNOWN)
+    return found, []
+
+
+_SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
+    "eval": _of_eval,
+    "trap": _of_trap,
+    "alias": _of_alias,
+    "watch": _of_watch,
+    "env": _of_env,
+    "xargs": _of_xargs,
+    "find": _of_find,
+    "fd": _of_find,
+    "fdfind": _of_find,
+}
+
+
+def assigned_by(command: Command) -> Sequence[str]:
+    """The variables that `env` or `sudo` set for what they run."""
+    if command[0] is None or program_of(command[0]) not in ("env", "sudo"):
+        return ()
+    return [word.partition("=")[0].rstrip("+") for word in command[1:] if word is not None and _ASSIGNMENT.match(word)]

@@ -1,0 +1,34 @@
+"""The tools that come with the package."""
+
+from kestrel_lab.tools.files.glob_and_grep import glob, grep, tree
+from kestrel_lab.tools.files.tools import batch_read, edit_file, file_exists, list_directory, multi_edit, read_file, write_file
+from kestrel_lab.tools.files.trash import delete_file, restore_file
+from kestrel_lab.tools.interaction import ask_user
+from kestrel_lab.tools.shell.bash import bash
+from kestrel_lab.tools.time import normalize_timezone, parse_relative, time_arithmetic
+from kestrel_lab.tools.tool import Toolbox
+from kestrel_lab.tools.web.fetch import Reach
+from kestrel_lab.tools.web.github import github_tools
+from kestrel_lab.tools.web.jira import jira_tools
+from kestrel_lab.tools.web.search_engines import evidence_tools, search_tools
+from kestrel_lab.tools.web.tools import http_tools, page_tools
+
+NEEDS = {"github": "GITHUB_TOKEN", "jira": "JIRA_URL and JIRA_API_TOKEN", "brave": "BRAVE_API_KEY"}
+"""What the environment must hold for tools whose names begin so."""
+
+
+def native_tools() -> Toolbox:
+    """Files, search, the shell, time, and a question to the user."""
+    reckoning = [parse_relative, time_arithmetic, normalize_timezone]
+    writing = [write_file, edit_file, multi_edit, delete_file, restore_file]
+    return Toolbox([read_file, batch_read, *writing, list_directory, file_exists, glob, grep, tree, bash, *reckoning, ask_user])
+
+
+def web_tools(reach: Reach | None = None) -> Toolbox:
+    """What asks the web; each is offered only to runs that name it.
+
+    Tools for Brave, GitHub and Jira are among them where the environment of `reach` has their keys.
+    """
+    reach = reach or Reach()
+    asking = [*search_tools(reach), *page_tools(reach), *http_tools(reach), *evidence_tools(reach)]
+    return Toolbox([*asking, *github_tools(reach), *jira_tools(reach)])

@@ -1,0 +1,114 @@
+"""Tools that look things up in an index of the workspace: by meaning of words, by name, by use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.sanitize import plain
+from kestrel_lab.retrieval.code_graph import Graph, Use
+from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
+from kestrel_lab.retrieval.indexing.index import CodeIndex
+from kestrel_lab.retrieval.trace_events import events_of
+from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.tool import Tool, ToolContext
+
+GROUP = "retrieval"
+_MOST_HITS = 50
+_MOST_USES = 200
+
+
+def retrieval_tools(indexes: Indexes) -> list[Tool]:
+    """`search_code`, `find_definition` and `find_references`, offered to runs that name them or `retrieval`."""
+
+    async def ready(ctx: ToolContext) -> tuple[CodeIndex, str]:
+        loop = asyncio.get_running_loop()
+
+        def tell(text: str, share: float | None) -> None:
+            loop.call_soon_threadsafe(ctx.progress, text, share)
+
+        return await asyncio.to_thread(indexes.ready, ctx.workspace.root, tell)
+
+    @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
+    async def search_code(query: str, ctx: ToolContext, top_k: int = 8) -> str:
+        """Find the files and places that have to do with a question, an error report or a task, best first, with why.
+
+        Finds by words and by names of files, modules, functions and classes; a whole bug report or traceback can be given.
+
+        Args:
+            query: What is sought, in plain words; the more it says the better.
+            ctx: The run it works for.
+            top_k: Files to return, from 1 to 50; more where they cover too little of the question.
+
+        """
+        if not 1 <= top_k <= _MOST_HITS:
+            msg = f"top_k must be from 1 to {_MOST_HITS}, not {top_k}"
+            raise ValueError(msg)
+        index, note = await ready(ctx)
+        found = await asyncio.to_thread(indexes.cascade(index), query, top_k)
+        if ctx.looked_up is not None:
+            for event in events_of(found):
+                ctx.looked_up(event)
+        return _told(found, note)
+
+    @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
+    async def find_definition(name: str, ctx: ToolContext) -> str:
+        """Show where a function, class, method or constant is defined, with its first lines.
+
+        Args:
+            name: Its name, or `Class.method`.
+            ctx: The run it works for.
+
+        """
+        index, note = await ready(ctx)
+        graph = Graph(index)
+        hits = await asyncio.to_thread(graph.definitions, name.strip())
+        if not hits:
+            near = await asyncio.to_thread(graph.near, name.strip())
+            return _noted(f"[nothing called {name} is defined here; {near}]", note)
+        return _noted("\n\n".join(map(_shown, hits[:_MOST_HITS])), note)
+
+    @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
+    async def find_references(name: str, ctx: ToolContext) -> str:
+        """List the lines that use a name: its definition, imports, calls and other uses, as `path:line: kind: text`.
+
+        Args:
+            name: Name of a function, class, method, constant or variable.
+            ctx: The run it works for.
+
+        """
+        index, note = await ready(ctx)
+        uses = await asyncio.to_thread(Graph(index).uses, name.strip())
+        return _noted(_used(uses, name), note)
+
+    return [replace(made, group=GROUP) for made in (search_code, find_definition, find_references)]
+
+
+def _used(uses: Sequence[Use], name: str) -> str:
+    order = {"definition": 0, "import": 1, "call": 2, "use": 3}
+    ordered = sorted(uses, key=lambda use: (order[use.kind], use.path, use.line))
+    lines = [f"{use.path}:{use.line}: {use.kind}: {use.text}" for use in ordered]
+    if len(lines) > _MOST_USES:
+        lines = [*lines[:_MOST_USES], f"[{len(uses) - _MOST_USES:,} more: use grep with a path]"]
+    return "\n".join(lines) or f"[nothing uses {name}]"
+
+
+def _told(found: Retrieval, note: str) -> str:
+    if not found.hits:
+        return _noted(f"[{nothing(found.gaps)}]", note)
+    missing = f"; {lacking(found.gaps)}" if found.gaps else ""
+    end = f"[{len(found.hits)} file{'s' * (len(found.hits) != 1)} cover{'s' * (len(found.hits) == 1)} {found.coverage:.0%} of the question{missing}]"
+    return _noted("\n\n".join([*map(_shown, found.hits), end]), note)
+
+
+def _shown(hit: Hit) -> str:
+    lines: Sequence[str] = hit.text.split("\n")
+    numbered = "\n".join(f"{number:>6}  {line.rstrip()}" for number, line in enumerate(lines, hit.first))
+    return f"{plain(hit.place)}  ({plain(hit.why)})\n{numbered}"
+
+
+def _noted(text: str, note: str) -> str:
+    return f"{text}\n[{note}]" if note else text

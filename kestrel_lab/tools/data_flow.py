@@ -1,0 +1,99 @@
+"""What a tool's answers bring into a conversation and how far its calls reach: what containment goes by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast, get_args
+
+from kestrel_lab.core.calls import Danger, Effect
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import Json
+
+Reads = Literal["private", "untrusted", "workspace", "run"]
+"""What an answer may hold: what is the user's own, what others wrote whom nobody vouches for, files of the workspace
+(private, and untrusted where something foreign was written into them), or what other steps of the run left."""
+Shows = Literal["", "lines", "names"]
+"""What an answer has of the files it reads: anything, only lines beside the path of their file, or only paths."""
+Reach = Literal["nothing", "workspace", "address", "others", "anything"]
+"""What a call may change or tell: nothing outside the run; files of the workspace; whoever answers at an address in its
+arguments; others, to whom it sends or with whom it changes things; or all of these."""
+
+HELD = frozenset({"S1", "S2", "S3"})
+"""Sandbox levels, as calls name them, at which a command reaches no network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What goes in and out by a tool."""
+
+    reads: frozenset[str]
+    reaches: str
+    unsaid: frozenset[str] = field(default=frozenset(), compare=False)
+    """`reads` and `reaches` where neither the author nor a person has said them: what is there is supposed; `files` where it may open any."""
+
+    def at(self, sandbox: str) -> Flow:
+        """The same for a call whose commands run at `sandbox`: without one, or with a network, they read and reach anything."""
+        return self if not sandbox or sandbox in HELD else Flow(self.reads | {"private", "untrusted"}, "anything")
+
+    def as_json(self) -> dict[str, Json]:
+        """The two as the log keeps them with the name of a tool."""
+        unsaid: dict[str, Json] = {"unsaid": cast("list[Json]", sorted(self.unsaid))} if self.unsaid else {}
+        return {"reads": cast("list[Json]", sorted(self.reads)), "reaches": self.reaches, **unsaid}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Json]) -> Flow | None:
+        """What `as_json` gave; `None` where a log of an earlier version says nothing."""
+        reads, reaches, unsaid = body.get("reads"), body.get("reaches"), body.get("unsaid")
+        doubted = frozenset(map(str, unsaid)) if isinstance(unsaid, list) else frozenset[str]()
+        return cls(frozenset(map(str, reads)), reaches, doubted) if isinstance(reads, list) and isinstance(reaches, str) else None
+
+
+_ADDRESSES = frozenset({"url", "urls", "uri", "link", "href"})
+_FETCHES = re.compile(r"(?i)(?:^|_)(?:fetch|web|http|url|crawl|scrape|download|browse|mails?|emails?|inbox|feed|rss)(?:_|$)")
+
+UNKNOWN = Flow(frozenset({"private", "untrusted"}), "anything")
+"""Of a tool of which nothing is known."""
+
+
+def read_reads(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """`reads` as written for a tool, as a tuple; raises `UsageError` with the nearest word for one that is none."""
+    if given is None:
+        return None
+    words = tuple(given.split()) if isinstance(given, str) else tuple(given)
+    for word in words:
+        if word not in get_args(Reads):
+            msg = f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; {nearest(str(word), get_args(Reads))}"
+            raise UsageError(msg)
+    return words
+
+
+def read_reach(given: str | None) -> str | None:
+    """`reaches` as written for a tool; raises `UsageError` with the nearest word for one that is none."""
+    if given is not None and given not in get_args(Reach):
+        msg = f"a tool reaches {', '.join(get_args(Reach))}, not {given!r}; {nearest(str(given), get_args(Reach))}"
+        raise UsageError(msg)
+    return given
+
+
+def suggested_reads(name: str, parameters: Iterable[str], effect: Effect) -> tuple[str, ...]:
+    """What the answers of somebody's own function may hold when nobody says: untrusted text where it seems to fetch some."""
+    fetches = effect != "pure" and (_FETCHES.search(name) or _ADDRESSES & {*parameters})
+    return ("private", "untrusted") if fetches else ("private",)
+
+
+def suggested_reach(parameters: Iterable[str], danger: Danger, effect: Effect) -> Reach:
+    """How far a call of somebody's own function reaches when nobody says: its danger is the author's word on that."""
+    if danger >= Danger.MEDIUM:
+        return "anything"
+    return "address" if effect != "pure" and _ADDRESSES & {*parameters} else "nothing"
+
+
+def unsaid(*, reads: Iterable[str] | None, reaches: str | None, danger: Danger, effect: Effect) -> frozenset[str]:
+    """What is only supposed of somebody's own function that declares neither: whether it opens `files`, and what its effect and danger do not say."""
+    if reads is not None or reaches is not None:
+        return frozenset()
+    if effect == "pure" or danger is Danger.SAFE:
+        return frozenset({"files"})
+    return frozenset({"files", "reads", "reaches"} if danger is Danger.LOW else {"files", "reads"})

@@ -1,0 +1,1 @@
+"""Files of the workspace: tools that read, search and change them, within its bounds."""

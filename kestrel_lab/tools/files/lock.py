@@ -1,0 +1,181 @@
+"""A file that one writer at a time may change, whichever thread or process it is in.
+
+The lock is `flock` on the directory that holds the file: a directory is one thing under all its names, through
+symlinks and from workspaces within each other, nothing is left in it, and the system lets go when a process is killed.
+Writers that do not take it, such as commands and editors, are noticed just before a file is put in place.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import posixpath
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.errors import ConflictError
+from kestrel_lab.core.sanitize import Text, decode
+from kestrel_lab.tools.files.directory_walk import closing, stamp_of
+
+if TYPE_CHECKING:
+    from kestrel_lab.tools.files.workspace import Workspace
+
+MAX_READ_BYTES = 32_000_000
+MISSING = ""
+"""The version of a file that does not exist."""
+WAIT_S = 10.0
+"""How long a writer waits for others at most: each takes milliseconds."""
+_NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.EBADF})
+_HERE = threading.Lock()
+"""Where a file system has no such locks, as some network ones: keeps the threads of this process apart, no more can be had."""
+
+
+@dataclass(slots=True)
+class LockedFile:
+    """A regular file, or a name where one may be put; nobody else who asks for the lock changes it meanwhile."""
+
+    workspace: Workspace
+    path: str
+    """As it was given, for messages."""
+    relative: str
+    directory: int
+    """A handle of its directory."""
+    _stamp: tuple[int, ...] | None = None
+    _read: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in the directory."""
+        return posixpath.basename(self.relative)
+
+    def status(self) -> os.stat_result | None:
+        """What is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is no regular file."""
+        found = lstat(self.name, self.directory)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            raise not_replaceable(self.path, found)
+        return found
+
+    def read_bytes(self) -> bytes | None:
+        """Its content, `None` if there is none: what `write_bytes` will replace. Raises as `Workspace.read_bytes` does."""
+        content, self._read, self._stamp = None, True, None
+        if self.status() is not None:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with closing(os.open(self.name, flags, dir_fd=self.directory)) as fd:
+                self._stamp = stamp_of(os.fstat(fd))
+                content = read_whole(fd, self.path)
+        self.workspace.note(self.relative, version_of(content))
+        return content
+
+    def read_text(self) -> Text | None:
+        """The same as text; `ValueError` for a binary file."""
+        content = self.read_bytes()
+        return None if content is None else decode(content, self.path)
+
+    def write_bytes(self, content: bytes) -> bool:
+        """Put `content` in place in one step; an existing file keeps its mode. Returns whether it is new.
+
+        Whatever happens on the way, a reader sees the old content or the new, and after the return the new. Other hard links
+        of the file keep what they had. Raises `ConflictError` if the file is not what was read of it last, through this handle
+        or its workspace.
+        """
+        noted = self.workspace.noted(self.relative)
+        if not self._read and noted is not None and version_of(self.read_bytes()) != noted:
+            raise self._conflict()
+        before = self.status()
+        if self._read and (before and stamp_of(before)) != self._stamp:
+            raise self._conflict()
+        self.workspace.check_settings(self.relative, content)
+        temporary = f".kestrel-{secrets.token_hex(8)}.tmp"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=self.directory)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                if before is not None:
+                    os.fchmod(fd, before.st_mode & 0o777)
+                file.write(content)
+                file.flush()
+                os.fsync(fd)
+            now = self.status()
+            if (now and stamp_of(now)) != (before and stamp_of(before)):
+                raise self._conflict()
+            os.rename(temporary, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=self.directory)
+            raise
+        os.fsync(self.directory)
+        self._read, self._stamp = False, None
+        self.workspace.note(self.relative, version_of(content))
+        return before is None
+
+    def _conflict(self) -> ConflictError:
+        return ConflictError(f"{self.path} was not changed: somebody else changed it in the meantime; look at it and try again")
+
+
+@contextmanager
+def alone_in(directory: int, what: str) -> Iterator[None]:
+    """Hold the lock of an open directory; `TimeoutError` if others hold it for more than `WAIT_S` seconds."""
+    import fcntl  # not on every system
+
+    until, pause = time.monotonic() + WAIT_S, 0.0005
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                msg = f"{what} was not changed: another process has held the lock of its folder for {WAIT_S:g} s; try again"
+                raise TimeoutError(msg) from None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            with _HERE:
+                yield
+            return
+    try:
+        yield
+    finally:
+        fcntl.flock(directory, fcntl.LOCK_UN)  # closing alone would not do while a child that was forked meanwhile has the handle too
+
+
+def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
+    """The content of an open file; `ValueError` for one larger than `limit` bytes."""
+    size = os.fstat(fd).st_size
+    file = os.fdopen(fd, "rb", closefd=False)
+    content = file.read(min(size, limit) + 1)  # the size first: a read reserves what it asks for
+    if len(content) > size:  # it grows, or lies about its size as files in /proc do
+        content += file.read(limit + 1 - len(content))
+    if len(content) > limit:
+        msg = f"{path} is too large to read at once ({max(size, limit):,} bytes, limit {limit:,}): search it instead"
+        raise ValueError(msg)
+    return content
+
+
+def version_of(content: bytes | None) -> str:
+    """Names what a file holds: a hash, or `MISSING`."""
+    return MISSING if content is None else hashlib.sha256(content).hexdigest()[:32]
+
+
+def lstat(name: str, directory: int) -> os.stat_result | None:
+    """What a name in an open directory is, a symlink not followed; `None` if there is nothing."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def not_replaceable(path: str, status: os.stat_result) -> OSError:
+    """Why what is there is not to be replaced by a file."""
+    if stat.S_ISDIR(status.st_mode):
+        return IsADirectoryError(f"{path} is a directory, not a file")
+    if stat.S_ISLNK(status.st_mode):
+        return PermissionError(f"{path} is a symlink: write to the file it points to, by its own name")
+    return PermissionError(f"{path} is a device, pipe or socket, not a file")

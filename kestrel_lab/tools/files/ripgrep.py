@@ -1,0 +1,140 @@
+"""Searching text with the `rg` program, which is given an open file or directory and never a path that could leave it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kestrel_lab.host.programs import beside_python
+from kestrel_lab.tools.files.workspace import SKIPPED
+from kestrel_lab.tools.shell.environment import clean_environment
+from kestrel_lab.tools.shell.output import Capture
+from kestrel_lab.tools.shell.process import run_process
+
+_TIMEOUT_S = 30.0
+_LINE_CHARS = 300
+_MAX_RECORD = 8_000_000
+_FLAGS = (
+    "--json",
+    "--sort=path",  # equal searches give equal answers
+    "--hidden",
+    "--no-follow",
+    "--no-require-git",
+    "--no-config",  # and nothing from outside the workspace has a say in them
+    "--no-ignore-global",
+    "--no-ignore-exclude",
+    "--no-ignore-parent",
+    "--no-messages",
+    "--max-filesize=32M",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Match:
+    """A line that matched; `path` is relative to what was searched, empty for a single file."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a search found."""
+
+    matches: tuple[Match, ...]
+    incomplete: str = ""
+    """Why there may be more, in words; empty when this is all."""
+
+
+async def search_tree(directory: int, pattern: str, flags: Sequence[str], most: int) -> Found:
+    """Search everything under an open directory but `SKIPPED` and what ignore files name."""
+    skip = [f"--glob=!**/{name}/" for name in sorted(SKIPPED)]
+    return await _search([*flags, *skip], pattern, ".", _directory_path(directory), None, most)
+
+
+async def search_file(file: int, pattern: str, flags: Sequence[str], most: int) -> Found:
+    """Search an open file."""
+    return await _search(flags, pattern, "-", "/", file, most)
+
+
+async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, stdin: int | None, most: int) -> Found:
+    if "\0" in pattern or any("\0" in flag for flag in flags):
+        msg = "the pattern contains a NUL character"
+        raise ValueError(msg)
+    argv = [rg_path(), *_FLAGS, *flags, f"--regexp={pattern}", "--", target]
+    reader = _Reader(most)
+    complaints = Capture(4_000)
+
+    def complain(piece: bytes) -> bool:
+        complaints.feed(piece)
+        return True
+
+    ended = await run_process(
+        argv, cwd=cwd, env=clean_environment(), stdout=reader.feed, stderr=complain, timeout_s=_TIMEOUT_S, stdin=stdin
+    )
+    if ended.stopped == "timeout":
+        return Found(matches=tuple(reader.matches), incomplete=f"stopped after {_TIMEOUT_S:g} seconds: search a smaller directory")
+    if ended.stopped == "output":
+        matches = tuple(reader.matches[:most])
+        return Found(matches=matches, incomplete=f"stopped after {len(matches)} lines: use a narrower pattern or path")
+    if ended.exit_code not in {0, 1} and not reader.matches and (said := complaints.text().strip()):
+        msg = f"rg refused the search: {said}\nTo search for plain text, set literal."
+        raise ValueError(msg)
+    return Found(matches=tuple(reader.matches))
+
+
+class _Reader:
+    """Takes the JSON lines that `rg` writes, until one match more than wanted."""
+
+    def __init__(self, most: int) -> None:
+        self.matches: list[Match] = []
+        self._most = most
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> bool:
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            record = json.loads(line)
+            if record["type"] == "match":
+                self.matches.append(_match(record["data"]))
+                if len(self.matches) > self._most:
+                    return False
+        return len(self._rest) < _MAX_RECORD
+
+
+def _match(found: Mapping[str, Any]) -> Match:
+    path = _text(found["path"])
+    text = _text(found["lines"]).rstrip("\r\n")
+    if len(text) > _LINE_CHARS:
+        begin = max(min((part["start"] for part in found["submatches"]), default=0) - _LINE_CHARS // 3, 0)
+        shown = text[begin : begin + _LINE_CHARS]  # offsets count bytes: in other scripts the window begins a little late
+        text = ("…" if begin else "") + shown + "…"
+    return Match(path="" if path == "<stdin>" else path.removeprefix("./"), line=found["line_number"], text=text)
+
+
+def _text(field: Mapping[str, str]) -> str:
+    """Text, or bytes that are no UTF-8 and come in base 64."""
+    return field["text"] if "text" in field else base64.b64decode(field["bytes"]).decode("utf-8", "replace")
+
+
+def _directory_path(directory: int) -> str:
+    """A path that names an open directory whatever happens to its name; the name itself where the system has none."""
+    if sys.platform.startswith("linux"):
+        return f"/proc/self/fd/{directory}"
+    import fcntl  # not on every system
+
+    return os.fsdecode(fcntl.fcntl(directory, fcntl.F_GETPATH, b"\0" * 1024).rstrip(b"\0"))
+
+
+def rg_path() -> str:
+    """The program beside this Python or on the PATH; `FileNotFoundError` that says how to install it."""
+    if found := beside_python("rg"):
+        return found
+    msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
+    raise FileNotFoundError(msg)

@@ -1,0 +1,283 @@
+"""Tools that read, write and list the files of the workspace."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import decode, head_tail
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.files.autorun_files import with_word
+from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, split_lines, unified_diff
+from kestrel_lab.tools.files.fingerprints import path_fingerprint, paths_fingerprint
+from kestrel_lab.tools.files.lock import LockedFile
+from kestrel_lab.tools.files.workspace import encoded
+from kestrel_lab.tools.tool import ToolContext
+
+_READ_CHARS = 18_000
+"""What one read returns at most: less than a model is shown, so that the note on the range is never cut off."""
+_MOST_ENTRIES = 500
+_DIFF_CHARS = 4_000
+
+
+@tool(danger_level=Danger.SAFE, effect="pure", version="2", thread=True, fingerprint=path_fingerprint, reads="workspace", reaches="nothing")
+def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -> str:
+    """Read a text file and return its exact text. A note in brackets at the end tells if there is more of it.
+
+    Args:
+        path: File, relative to the workspace.
+        ctx: The run it works for.
+        offset: Line to begin with, counted from 1.
+        limit: Number of lines at most.
+
+    """
+    return _read(ctx, path, offset, limit, _READ_CHARS)
+
+
+@tool(
+    danger_level=Danger.SAFE, effect="pure", version="2", thread=True, fingerprint=paths_fingerprint, reads="workspace", reaches="nothing"
+)
+def batch_read(paths: list[str], ctx: ToolContext) -> str:
+    """Read several text files at once, e.g. to compare them. A file that cannot be read is reported, the others are returned.
+
+    Args:
+        paths: Files, relative to the workspace.
+        ctx: The run it works for.
+
+    """
+    if not paths:
+        msg = "paths is empty: name at least one file"
+        raise ValueError(msg)
+    share = max(_READ_CHARS // len(paths), 500)
+    parts = []
+    for path in paths:
+        try:
+            text = _read(ctx, path, 1, 2000, share)
+        except (OSError, ValueError) as error:
+            text = f"[not read: {error}]"
+        parts.append(f"=== {path} ===\n{text}")
+    return "\n".join(parts)
+
+
+def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
+    """What `write_file` would change, as a diff."""
+    path, content = str(args.get("path")), str(args.get("content"))
+    try:
+        before = ctx.workspace.read_text(path).text
+    except FileNotFoundError:
+        before = ""
+    except (OSError, ValueError) as error:
+        return f"no diff can be shown: {error}"
+    return with_word(path, _change(before, content, path)) or f"{path} would hold just what it holds now, if anything"
+
+
+def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
+    """What `edit_file` would change, as a diff, or why it would not."""
+    path = str(args.get("path"))
+    try:
+        before = ctx.workspace.read_text(path).text
+        after = replace_exact(before, str(args.get("old")), str(args.get("new")), everywhere=bool(args.get("replace_all")))
+    except (OSError, ValueError) as error:
+        return f"this edit would fail: {error}"
+    return with_word(path, _change(before, after, path))
+
+
+@tool(
+    danger_level=Danger.MEDIUM, effect="idempotent", version="2", thread=True, preview=preview_write, reads="workspace", reaches="workspace"
+)
+def write_file(path: str, content: str, ctx: ToolContext) -> str:
+    """Write a text file, with its directories; an existing file is replaced as a whole and the change returned as a diff.
+
+    Args:
+        path: File, relative to the workspace.
+        content: The whole text of the file.
+        ctx: The run it works for.
+
+    Raises:
+        ConflictError: If the file holds what the step of the call has not seen: see `tools.versions`.
+
+    """
+    after = encoded(content, "utf-8", path)
+    with ctx.workspace.locked(path, make=True) as file:
+        before = None if _holds(file, after) else ctx.versions.check(file)
+        new = file.write_bytes(after)
+        ctx.versions.replaced(file, after)
+    lines = content.count("\n") + (not content.endswith("\n") and content != "")
+    done = f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {len(after):,} bytes)"
+    diff = "" if new else head_tail(_change(_text(before, path), content, path), _DIFF_CHARS)[0]
+    return f"{done}\n{diff}" if diff else done
+
+
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edit, reads="workspace", reaches="workspace")
+def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool = False) -> str:
+    """Replace text in a file and return the change as a diff. The old text must be exact and occur once.
+
+    Args:
+        path: File, relative to the workspace.
+        old: The exact text to replace, with its indentation.
+        new: The text to put in its place.
+        ctx: The run it works for.
+        replace_all: Replace every occurrence instead of a single one.
+
+    """
+    return _edit(path, ctx, lambda text: replace_exact(text, old, new, everywhere=replace_all))
+
+
+def preview_edits(args: dict[str, Json], ctx: ToolContext) -> str:
+    """What `multi_edit` would change, as a diff, or why it would not."""
+    path, given = str(args.get("path")), args.get("edits")
+    edits = [Edit(**edit) for edit in given] if isinstance(given, list) else []  # type: ignore[arg-type]  # validated before
+    try:
+        before = ctx.workspace.read_text(path).text
+        after = replace_in_order(before, edits)
+    except (OSError, ValueError) as error:
+        return f"these edits would fail: {error}"
+    return with_word(path, _change(before, after, path))
+
+
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edits, reads="workspace", reaches="workspace")
+def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
+    """Make several exact replacements in one file, all of them or none, and return the change as a diff.
+
+    Args:
+        path: File, relative to the workspace.
+        edits: Replacements, each made in what the ones before it left; each old text must be exact and occur once.
+        ctx: The run it works for.
+
+    """
+    return _edit(path, ctx, lambda text: replace_in_order(text, edits))
+
+
+@tool(
+    danger_level=Danger.SAFE,
+    effect="pure",
+    version="1",
+    thread=True,
+    fingerprint=path_fingerprint,
+    reads="workspace",
+    shows="names",
+    reaches="nothing",
+)
+def list_directory(ctx: ToolContext, path: str = ".") -> str:
+    """List what a directory holds, one name per line; directories end with /.
+
+    Args:
+        ctx: The run it works for.
+        path: Directory, relative to the workspace.
+
+    """
+    marks = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)"}
+    names = [entry.path + marks.get(entry.kind, "") for entry in ctx.workspace.listdir(path)]
+    if len(names) > _MOST_ENTRIES:
+        names[_MOST_ENTRIES:] = [f"[{len(names) - _MOST_ENTRIES} more]"]
+    return "\n".join(names) or f"[{path} is empty]"
+
+
+@tool(
+    danger_level=Danger.SAFE,
+    effect="pure",
+    version="1",
+    thread=True,
+    fingerprint=path_fingerprint,
+    reads="workspace",
+    shows="names",
+    reaches="nothing",
+)
+def file_exists(path: str, ctx: ToolContext) -> str:
+    """Tell whether a path exists in the workspace and whether it is a file or a directory.
+
+    Args:
+        path: Path relative to the workspace.
+        ctx: The run it works for.
+
+    """
+    try:
+        status = ctx.workspace.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"no, {path} does not exist"
+    if stat.S_ISDIR(status.st_mode):
+        return f"yes, {path} is a directory"
+    return f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is no regular file"
+
+
+def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
+    """Make a change in whatever the file holds by now, nobody else being at it, and return the diff."""
+    with ctx.workspace.locked(path) as file:
+        content = file.read_bytes()
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        before = decode(content, path)
+        try:
+            text = change(before.text)
+        except ValueError as error:
+            msg = f"{path} was not changed: {error}"
+            raise ValueError(msg) from None
+        if text == before.text:
+            msg = f"{path} was not changed: the edits undo each other"
+            raise ValueError(msg)
+        ctx.versions.as_shown()
+        after = encoded(text, before.encoding, path)
+        file.write_bytes(after)
+        ctx.versions.edited(file, content, after)
+    return head_tail(unified_diff(before.text, text, path), _DIFF_CHARS)[0]
+
+
+def _holds(file: LockedFile, content: bytes) -> bool:
+    """Whether the file holds just that already, so that nothing is lost by writing it again."""
+    status = file.status()
+    return status is not None and status.st_size == len(content) and file.read_bytes() == content
+
+
+def _text(content: bytes | None, path: str) -> str | None:
+    """The text of a file; `None` where there is none, or no text."""
+    try:
+        return None if content is None else decode(content, path).text
+    except ValueError:
+        return None
+
+
+def _change(before: str | None, after: str, path: str) -> str:
+    """What changed, as a diff; empty where nothing did, or nobody can say."""
+    return "" if before is None or before == after else unified_diff(before, after, path)
+
+
+def _read(ctx: ToolContext, path: str, offset: int, limit: int, chars: int) -> str:
+    if offset < 1 or limit < 1:
+        msg = f"offset and limit count from 1, not {min(offset, limit)}"
+        raise ValueError(msg)
+    content = ctx.workspace.read_text(path)
+    relative = ctx.workspace.relative(path)
+    if (version := ctx.workspace.noted(relative)) is not None:
+        ctx.versions.knows[relative] = version
+    lines = split_lines(content.text)
+    if not lines:
+        return f"[{path} is empty]"
+    if offset > len(lines):
+        msg = f"{path} has {len(lines)} lines, so none from line {offset} on"
+        raise ValueError(msg)
+    text, last = _window(lines, offset, limit, chars)
+    notes = []
+    if offset > 1 or last < len(lines):
+        notes.append(f"lines {offset} to {last} of {len(lines)}" + (f", go on with offset={last + 1}" if last < len(lines) else ""))
+    if len(text) > chars:
+        text, cut = text[:chars], len(text) - chars
+        notes.append(f"the last {cut:,} characters of line {last} are left out")
+    if content.encoding != "utf-8":
+        notes.append(f"the file is {content.encoding}")
+    return f"{text.removesuffix(chr(10))}\n[{'; '.join(notes)}]" if notes else text
+
+
+def _window(lines: list[str], offset: int, limit: int, chars: int) -> tuple[str, int]:
+    """Whole lines from `offset` on, as many as fit but at least one, and the number of the last."""
+    taken: list[str] = []
+    room = chars
+    for line in lines[offset - 1 : offset - 1 + limit]:
+        if taken and len(line) > room:
+            break
+        taken.append(line)
+        room -= len(line)
+    return "".join(taken), offset + len(taken) - 1

@@ -1,0 +1,89 @@
+"""Which version of a file whoever changes it knows: what nobody has seen is not replaced in silence.
+
+A call that replaces or removes a whole file (`write_file`, `delete_file`) is refused when
+
+- its step has read or written the file before, and somebody changed it since;
+- its step has not, and another step of the run that it does not come after changed it;
+- its step has not, and the file changed after the step began.
+
+So the first write of a file that was there before needs no reading. Edits name the text that they replace and are made in
+whatever the file holds by then; a step that did not know the file before an edit does not know it afterwards.
+What a person was shown with the question for leave is what is done, or nothing is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kestrel_lab.core.errors import ConflictError
+from kestrel_lab.core.json_types import content_key
+from kestrel_lab.tools.files.lock import LockedFile, version_of
+
+_HUNK = re.compile(r"(?m)^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
+
+
+def _nobody(_path: str) -> str:
+    return ""
+
+
+def _unasked() -> None:
+    """Nobody was shown anything."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Versions:
+    """What one call goes by, and what it leaves for the next; outside of a run it goes by nothing."""
+
+    known: Mapping[str, str] = field(default_factory=dict)
+    """By path as seen from the workspace, the version that the step knows."""
+    since: float = 0.0
+    """When the step began; 0 where nobody knows."""
+    other: Callable[[str], str] = _nobody
+    """The step that changed a path and that this one does not come after; empty for none."""
+    as_shown: Callable[[], None] = _unasked
+    """Raises `ConflictError` if the call would not do any more what a person was shown."""
+    knows: dict[str, str] = field(default_factory=dict)
+    """What the step knows from now on."""
+    changed: list[str] = field(default_factory=list)
+    """The paths that the call changed."""
+
+    def check(self, file: LockedFile) -> bytes | None:
+        """What the file holds, `None` for what is missing or cannot be read; `ConflictError` if it may not be replaced unseen."""
+        status = file.status()
+        try:
+            before = file.read_bytes()
+        except (OSError, ValueError):  # too large, or closed to us: nobody knows it
+            before, version = None, "?"
+        else:
+            version = version_of(before)
+        if status is not None and (why := self._unseen(file.relative, version, status.st_ctime)):
+            msg = f"{file.path} was not changed: {why}; read it, then decide what is to become of it"
+            raise ConflictError(msg)
+        self.as_shown()
+        return before
+
+    def _unseen(self, path: str, version: str, changed_at: float) -> str:
+        """Why the step does not know this version of a file, if that matters; else empty."""
+        if (known := self.known.get(path)) is not None:
+            return "" if known == version else "somebody else changed it since you read or wrote it last"
+        if other := self.other(path):
+            return f"step {other!r} changed it, and you have not read it since"
+        return "it was changed after you began, and you have not read it" if self.since and changed_at > self.since else ""
+
+    def replaced(self, file: LockedFile, content: bytes | None) -> None:
+        """Keep that the call put `content` in place of the file, or removed it."""
+        self.knows[file.relative] = version_of(content)
+        self.changed.append(file.relative)
+
+    def edited(self, file: LockedFile, before: bytes, after: bytes) -> None:
+        """Keep that the call changed a part of the file."""
+        if self.known.get(file.relative) == version_of(before):
+            self.knows[file.relative] = version_of(after)
+        self.changed.append(file.relative)
+
+
+def preview_key(preview: str) -> str:
+    """Equal for previews that show the same change, also where it has moved to other lines."""
+    return content_key(_HUNK.sub("@@", preview))

@@ -1,0 +1,271 @@
+"""The directory an agent works in: files are reached through it, and nothing outside can be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.json_types import loads_toml
+from kestrel_lab.core.sanitize import Text, decode
+from kestrel_lab.host.programs import keep_out
+from kestrel_lab.tools.files.directory_walk import Entry, closing, descend, entries
+from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, alone_in, read_whole, version_of
+from kestrel_lab.tools.files.safe_open import open_beneath
+
+SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})
+"""Directories that are not searched or listed recursively unless named."""
+PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json"})
+"""Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs, this one included."""
+
+_MOST_SUGGESTED = 30
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A directory that paths cannot leave: not by `..`, by an absolute path, or by a symlink put there at any moment.
+
+    Paths are relative to it; an absolute path that lies under it counts as relative. Symlinks that stay
+    inside are followed for reading (on Linux; elsewhere refused) and refused for writing. Errors are
+    plain Python ones whose message is for the model that gave the path: `PermissionError` for what the
+    workspace forbids, `FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`, `ValueError` for
+    what is no text, `OSError` otherwise.
+    """
+
+    root: Path
+    read_only: bool = False
+    _given: Path = field(init=False, repr=False, compare=False)
+    _noted: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` if `root` is no directory."""
+        if os.open not in os.supports_dir_fd:
+            msg = "workspaces need a system with directory handles (Linux, macOS); on Windows use WSL"
+            raise UsageError(msg)
+        given = Path(os.path.abspath(Path(self.root).expanduser()))
+        if not given.is_dir():
+            msg = f"the workspace {given} is not a directory: create it, or name another"
+            raise UsageError(msg)
+        object.__setattr__(self, "_given", given)
+        object.__setattr__(self, "root", given.resolve())
+        keep_out(self.root)
+
+    def relative(self, path: str | Path) -> str:
+        """`path` as seen from the root, without `.` and `..`; `PermissionError` if it is not under the root."""
+        text = os.fspath(path)
+        if "\0" in text:
+            msg = f"the path {text!r} contains a NUL character"
+            raise ValueError(msg)
+        if posixpath.isabs(text):
+            normal = posixpath.normpath(text)
+            for base in (self.root, self._given):
+                if normal == str(base) or normal.startswith(str(base).rstrip("/") + "/"):
+                    text = posixpath.relpath(normal, base)
+                    break
+            else:
+                raise _outside(path)
+        normal = posixpath.normpath(text)
+        if normal == ".." or normal.startswith("../"):
+            raise _outside(path)
+        return normal
+
+    def open(self, path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+        """A file descriptor of a regular file or a directory; the caller closes it."""
+        relative = self.relative(path)
+        writes = bool(flags & _WRITING)
+        if writes:
+            self.check_writable(relative)
+        with explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+            fd = open_beneath(root, relative, flags, mode, follow=not writes)
+        kind = os.fstat(fd).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            os.close(fd)
+            msg = f"{path!s} is a device, pipe or socket, not a file"
+            raise PermissionError(msg)
+        return fd
+
+    def stat(self, path: str | Path) -> os.stat_result:
+        """What the path names, a symlink that stays inside followed; opens nothing that could block."""
+        relative = self.relative(path)
+        with explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+            if not hasattr(os, "O_PATH"):
+                parent, name = posixpath.split(relative)
+                with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:
+                    return os.stat(name or ".", dir_fd=directory, follow_symlinks=False)
+            with closing(open_beneath(root, relative, os.O_PATH, 0, follow=True)) as fd:
+                return os.fstat(fd)
+
+    def exists(self, path: str | Path) -> bool:
+        """Whether the path names something inside; `PermissionError` if it leads out."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def read_bytes(self, path: str | Path, limit: int = MAX_READ_BYTES) -> bytes:
+        """A file's content; `ValueError` for one larger than `limit` bytes."""
+        try:
+            with closing(self.open(path)) as fd:
+                if stat.S_ISDIR(os.fstat(fd).st_mode):
+                    msg = f"{path!s} is a directory, not a file"
+                    raise IsADirectoryError(msg)
+                content = read_whole(fd, str(path), limit)
+        except FileNotFoundError:
+            self.note(self.relative(path), MISSING)
+            raise
+        if self._noted is not None:
+            self.note(self.relative(path), version_of(content))
+        return content
+
+    def read_text(self, path: str | Path) -> Text:
+        """A file's text with its encoding, line ends kept; `ValueError` for a binary file."""
+        return decode(self.read_bytes(path), str(path))
+
+    def write_bytes(self, path: str | Path, content: bytes) -> bool:
+        """Put a file in place in one step, with its directories; an existing one keeps its mode. Returns whether it is new.
+
+        No other writer that uses a workspace is at it meanwhile. To change what a file holds, read and write it under one lock:
+        `with workspace.locked(path) as file`. In a tool's call, a file that was read and has changed since is not replaced:
+        `ConflictError`. Otherwise see `LockedFile.write_bytes`.
+        """
+        with self.locked(path, make=True) as file:
+            return file.write_bytes(content)
+
+    def write_text(self, path: str | Path, text: str, encoding: str = "utf-8") -> bool:
+        """The same for text, line ends as given; `ValueError` for a character the encoding does not have."""
+        return self.write_bytes(path, encoded(text, encoding, str(path)))
+
+    @contextmanager
+    def locked(self, path: str | Path, *, make: bool = False) -> Iterator[LockedFile]:
+        """Keep every other writer that uses a workspace away from a file, in this and in other processes; with `make`, make its folder."""
+        relative = self.relative(path)
+        self.check_writable(relative)
+        parent = posixpath.dirname(relative)
+        with explained(path, self), self.directory(parent, make=make) as directory, alone_in(directory, str(path)):
+            yield LockedFile(self, str(path), relative, directory)
+
+    def for_call(self) -> Workspace:
+        """The same directory for one call of a tool: a file that it has read and that has changed since is not replaced by it."""
+        view = object.__new__(type(self))  # as `copy` does, in a tenth of its time: there is one for each call
+        for name, value in (("root", self.root), ("read_only", self.read_only), ("_given", self._given), ("_noted", {})):
+            object.__setattr__(view, name, value)
+        return view
+
+    def note(self, relative: str, version: str) -> None:
+        """Keep for the call, if this is for one, which version of a file was read or written last."""
+        if self._noted is not None:
+            self._noted[relative] = version
+
+    def noted(self, relative: str) -> str | None:
+        """Which version of a file the call has read or written last; `None` for none."""
+        return None if self._noted is None else self._noted.get(relative)
+
+    def listdir(self, path: str | Path = ".") -> list[Entry]:
+        """What a directory holds, sorted by name."""
+        with closing(self.open(path, _DIRECTORY)) as fd:
+            return entries(fd)
+
+    def walk(self, path: str | Path = ".", skip: Collection[str] = SKIPPED, depth: int | None = None) -> Iterator[Entry]:
+        """Everything under a directory, parents first and sorted; symlinks are named, not entered."""
+        with closing(self.open(path, _DIRECTORY)) as fd:
+            yield from descend(fd, skip, depth)
+
+    @contextmanager
+    def directory(self, parent: str, *, make: bool = True) -> Iterator[int]:
+        """A handle of the directory of that relative path, made if missing unless told otherwise, reached without any symlink."""
+        with closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+            made = ""
+            for part in parent.split("/") if parent and make else ():
+                above, made = made or ".", posixpath.join(made, part)
+                with closing(open_beneath(root, above, _DIRECTORY, 0, follow=False)) as fd, suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=fd)
+            with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=False)) as fd:
+                yield fd
+
+    def check_writable(self, relative: str) -> None:
+        """Raise `PermissionError` or `IsADirectoryError` for a path, as `relative` gives it, that tools must not write."""
+        if self.read_only:
+            msg = f"cannot write {relative}: this workspace is read-only"
+            raise PermissionError(msg)
+        if found := [part for part in relative.split("/") if part.casefold() in PROTECTED]:
+            msg = f"cannot write {relative}: {found[0]} is protected"
+            raise PermissionError(msg)
+        if relative == ".":
+            msg = "the workspace itself cannot be written, name a file in it"
+            raise IsADirectoryError(msg)
+
+    def check_settings(self, relative: str, content: bytes) -> None:
+        """Raise `PermissionError` if `content` would change the settings of this package that a `pyproject.toml` holds.
+
+        They say what an agent may do unasked. The rest of the file is as free as any other.
+        """
+        if posixpath.basename(relative).casefold() != "pyproject.toml":
+            return
+        before = self.read_bytes(relative) if self.exists(relative) else b""
+        if settings_in(before) != settings_in(content):
+            msg = f"cannot write {relative}: its [tool.kestrel] is protected, leave that table as it is"
+            raise PermissionError(msg)
+
+
+def settings_in(content: bytes) -> object:
+    """The settings of this package in a `pyproject.toml`; `None` where it has none, also because it is no TOML."""
+    try:
+        tool = loads_toml(content.decode("utf-8")).get("tool")
+    except ValueError:
+        return None
+    return tool.get("kestrel") if isinstance(tool, dict) else None
+
+
+@contextmanager
+def explained(path: str | Path, workspace: Workspace) -> Iterator[None]:
+    """Turn an `OSError` into one of the same class whose message a model can act on."""
+    try:
+        yield
+    except OSError as error:
+        match error.errno:
+            case None:
+                raise
+            case errno.EXDEV | errno.ELOOP:
+                msg = f"{path!s} leads through a symlink that leaves the workspace or may not be followed"
+                raise PermissionError(msg) from error
+            case errno.ENXIO:
+                msg = f"{path!s} is a pipe or socket, not a file"
+                raise PermissionError(msg) from error
+            case errno.ENOENT:
+                msg = f"{path!s} does not exist{_suggestion(path, workspace)}"
+                raise FileNotFoundError(msg) from error
+        msg = f"{path!s}: {error.strerror}"
+        raise type(error)(msg) from error
+
+
+def _suggestion(path: str | Path, workspace: Workspace) -> str:
+    """A clause naming what there is in the directory of a path that does not exist; empty where that helps nobody."""
+    parent = posixpath.dirname(workspace.relative(path))
+    with suppress(OSError), closing(os.open(workspace.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+        with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:
+            there = [posixpath.join(parent, entry.path) for entry in entries(directory)]
+        if 0 < len(there) <= _MOST_SUGGESTED:
+            return f"; {nearest(str(path), there)}"
+    return ""
+
+
+def _outside(path: str | Path) -> PermissionError:
+    return PermissionError(f"{path!s} is outside the workspace: use a path relative to it")
+
+
+def encoded(text: str, encoding: str, path: str) -> bytes:
+    """`text` in `encoding`; `ValueError` for a character that it does not have."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        msg = f"{path} is {encoding}, which has no {text[error.start : error.end]!r}: use another character, or rewrite the file"
+        raise ValueError(msg) from error

@@ -1,0 +1,119 @@
+"""The task list of a run: what an agent means to do, what it is at, and what is done, for it and for who watches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import ToolError, nearest
+from kestrel_lab.core.events.union import TaskChanged
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.tool import Tasks, Tool, ToolContext
+
+_MOST_TASKS = 100
+_TITLE_CHARS = 300
+
+
+@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", reads="run", reaches="nothing")
+async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
+    """Put tasks on the task list of this run, to plan work of several parts. Returns the whole list.
+
+    Args:
+        titles: What is to be done, a short line each, in the order in which you mean to do it.
+        ctx: The run it works for.
+
+    """
+    tasks = _tasks(ctx)
+    titles = [one_line(title, _TITLE_CHARS) for title in titles]
+    if not titles or not all(titles):
+        msg = "titles must be a list of at least one text, none of them empty"
+        raise ValueError(msg)
+    there = tasks.listed()
+    made = sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0  # by this very call, before it was interrupted
+    if len(there) + len(titles) - made > _MOST_TASKS:
+        msg = f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones"
+        raise ValueError(msg)
+    for number, title in enumerate(titles[made:], len(there) + 1):
+        tasks.change(TaskChanged(task=str(number), title=title, call=ctx.call_id))
+    return _listed(tasks)
+
+
+@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", reads="run", reaches="nothing")
+async def update_task(
+    task: str, ctx: ToolContext, status: Literal["", "todo", "doing", "done", "dropped"] = "", title: str = "", note: str = ""
+) -> str:
+    """Change a task of the task list: its state, its title, a note. Returns the whole list.
+
+    Args:
+        task: Its number.
+        ctx: The run it works for.
+        status: The new state; as it is if left out.
+        title: The new title; as it is if left out.
+        note: What came of it, or why it was dropped; as it is if left out.
+
+    """
+    tasks = _tasks(ctx)
+    known = {one.task: one for one in tasks.listed()}
+    if task not in known:
+        msg = f"there is no task {task!r}; {nearest(task, known) if known else 'the list is empty: create_tasks puts tasks on it'}"
+        raise ValueError(msg)
+    before = known[task]
+    after = replace(
+        before,
+        status=status or before.status,
+        title=one_line(title, _TITLE_CHARS) or before.title,
+        note=one_line(note, _TITLE_CHARS) or before.note,
+    )
+    if after != before:
+        tasks.change(after)
+    return _listed(tasks)
+
+
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="run", reaches="nothing")
+async def list_tasks(ctx: ToolContext) -> str:
+    """List the tasks of this run with their state.
+
+    Args:
+        ctx: The run it works for.
+
+    """
+    return _listed(_tasks(ctx))
+
+
+def task_tools() -> list[Tool]:
+    """`create_tasks`, `update_task` and `list_tasks`, offered to runs that name them or `tasks`."""
+    return [replace(made, group="tasks") for made in (create_tasks, update_task, list_tasks)]
+
+
+def _tasks(ctx: ToolContext) -> Tasks:
+    if ctx.tasks is None:
+        msg = "there is no run whose task list this could be"
+        raise ValueError(msg)
+    return ctx.tasks
+
+
+def _listed(tasks: Tasks) -> str:
+    lines = [f"{one.task}. [{one.status}] {one.title}" + (f" ({one.note})" if one.note else "") for one in tasks.listed()]
+    return "\n".join(lines) or "[the task list is empty]"
+
+
+# Asking the person a run works for.
+
+
+@tool(name="ask_user", danger_level=Danger.SAFE, effect="pure", version="1", reads="", reaches="nothing")
+def _nobody(question: str, options: list[str] | None = None) -> str:
+    """Ask the user a question that only they can decide, and return what they say. Do not ask for what you can find out.
+
+    Args:
+        question: What you need to know, in one or two sentences.
+        options: Answers to choose from, if there are a few; the user may still answer otherwise.
+
+    """
+    msg = "nobody is here to answer: decide yourself, go on, and say in your answer what you assumed"
+    raise ToolError(msg)
+
+
+ask_user = replace(_nobody, asks_person=True)
+"""The question is put to a person like an approval; the function speaks where nobody can be asked."""

@@ -1,0 +1,1 @@
+"""Macros: sequences of calls that are one call."""

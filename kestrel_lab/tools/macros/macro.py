@@ -1,0 +1,228 @@
+"""A macro is a tried sequence of tool calls under a name: parameters, a JSON Schema for them, and steps that refer to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.expressions import templates as template
+from kestrel_lab.core.expressions.json_paths import JsonPath
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.shell_syntax.template import check_command
+from kestrel_lab.tools.arguments import ToolArgumentsError
+from kestrel_lab.tools.macros.macro_table import MacroRow, add_macro, delete_macro, enable_macro, macro_rows
+from kestrel_lab.views.html.run_page import pre_html
+
+MACRO_RUN = "macro_run"
+"""The tool that runs macros; it may not be a step of one."""
+MAX_STEPS = 50
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+_RESULTS = ("previous", "steps")
+"""What steps call the results before them, beside the parameters."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MacroStep:
+    """One tool call; `{{parameter}}`, `{{previous.content}}` and `{{steps[0].content}}` in its arguments are filled in when it is made."""
+
+    tool: str
+    args: dict[str, Json] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Json]:
+        """As it is stored."""
+        return {"type": "tool", "name": self.tool, "args": self.args}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Macro:
+    """A named, versioned sequence of tool calls, valid by construction.
+
+    `content` of an earlier step is the JSON value its tool returned. Raises `UsageError` for a name that
+    cannot be typed, a schema that is no JSON Schema of an object, no steps or more than 50, a step that is
+    `macro_run`, and a reference to anything that is neither a property of the schema nor an earlier step.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Json]
+    """JSON Schema of the parameters, an object schema; its `default`s are filled in."""
+    steps: tuple[MacroStep, ...]
+    version: int = 1
+    enabled: bool = True
+    stored: bool = field(default=False, compare=False, repr=False)
+    """Whether it was kept before: what an earlier version accepted as a command is then refused when it is run, not when it is read."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            msg = f"{one_line(self.name)!r} cannot be a macro's name: use up to 64 letters, digits, _ and -, beginning with a letter"
+            raise UsageError(msg)
+        if not self.description.strip():
+            msg = f"macro {self.name!r} has no description: say in a line what it does, for whoever is to use it"
+            raise UsageError(msg)
+        if not 1 <= len(self.steps) <= MAX_STEPS:
+            msg = f"macro {self.name!r} has {len(self.steps)} steps: give 1 to {MAX_STEPS}"
+            raise UsageError(msg)
+        self._check_schema()
+        for place, step in enumerate(self.steps):
+            self._check_step(place, step)
+
+    @classmethod
+    def from_json(cls, name: str, description: str, schema: dict[str, Json], steps: Iterable[Json], **more: Any) -> Macro:
+        """A macro whose steps are written as JSON: `{"type": "tool", "name": …, "args": {…}}`. Contract: the class."""
+        return cls(name=name, description=description, schema=schema, steps=tuple(_step(name, item) for item in steps), **more)
+
+    @property
+    def parameters(self) -> dict[str, dict[str, Json]]:
+        """The schema of each parameter."""
+        return cast("dict[str, dict[str, Json]]", self.schema.get("properties") or {})
+
+    @property
+    def signature(self) -> str:
+        """The macro as it is called: `name(parameter, optional?)`."""
+        required = cast("list[str]", self.schema.get("required") or [])
+        told = [name if name in required else f"{name}?" for name in self.parameters]
+        return f"{self.name}({', '.join(told)})"
+
+    def arguments(self, args: dict[str, Json]) -> dict[str, Json]:
+        """`args` completed with defaults; raises `ToolArgumentsError`, which lists what does not fit the schema."""
+        from jsonschema import Draft202012Validator  # loaded on use
+        from referencing import Registry
+        from referencing.exceptions import Unresolvable
+
+        defaults = {name: about["default"] for name, about in self.parameters.items() if isinstance(about, dict) and "default" in about}
+        complete = {**defaults, **args}
+        registry: Any = Registry()  # knows nothing and fetches nothing: a schema cannot reach out
+        try:
+            errors = list(Draft202012Validator(self.schema, registry=registry).iter_errors(complete))
+        except Unresolvable as error:
+            msg = f"macro {self.name} was not run: its schema refers to something that it does not contain ({error})"
+            raise ToolArgumentsError(msg) from error
+        if errors:
+            lines = [f"- {'.'.join(map(str, error.absolute_path)) or 'args'}: {one_line(error.message, 200)}" for error in errors[:10]]
+            raise ToolArgumentsError(
+                "\n".join([f"macro {self.name} was not run, its arguments are wrong:", *lines, f"use {self.signature}"])
+            )
+        return complete
+
+    def _check_schema(self) -> None:
+        from jsonschema import Draft202012Validator  # loaded on use
+        from jsonschema.exceptions import SchemaError
+
+        try:
+            Draft202012Validator.check_schema(self.schema)
+        except SchemaError as error:
+            msg = f"the schema of macro {self.name!r} is no JSON Schema: {one_line(error.message, 200)}"
+            raise UsageError(msg) from error
+        if self.schema.get("type") != "object":
+            msg = f"the schema of macro {self.name!r} must describe an object: {{'type': 'object', 'properties': …}}"
+            raise UsageError(msg)
+        if taken := [name for name in self.parameters if name in _RESULTS]:
+            msg = f"macro {self.name!r} has a parameter {taken[0]!r}, which means the results of its steps: choose another name"
+            raise UsageError(msg)
+
+    def _check_step(self, place: int, step: MacroStep) -> None:
+        where = f"step {place + 1} of macro {self.name!r}"
+        if not step.tool or step.tool == MACRO_RUN:
+            msg = f"{where} {'is a macro: write its steps instead' if step.tool else 'names no tool'}"
+            raise UsageError(msg)
+        try:
+            dumps(step.args)
+            found = template.paths(step.args)
+            if not self.stored:
+                check_command(step.args)
+        except (UsageError, TypeError, ValueError, RecursionError) as error:
+            msg = f"{where}: {error}"
+            raise UsageError(msg) from error
+        for path in found:
+            if problem := self._problem(path, place):
+                msg = f"{where} refers to {str(path)!r}: {problem}"
+                raise UsageError(msg)
+
+    def _problem(self, path: JsonPath, place: int) -> str:
+        """What is wrong with a reference in step number `place`, counted from 0; empty when nothing is."""
+        match path.root, path.parts:
+            case "previous", ("content", *_):
+                return "" if place else "there is no step before it"
+            case "steps", (int() as earlier, "content", *_):
+                return "" if earlier < place else f"only steps before it have results, counted from [0] to [{place - 1}]"
+            case (("previous" | "steps"), _):
+                return "results are previous.content and steps[0].content, with .key or [0] after that"
+            case root, _:
+                return "" if root in self.parameters else f"no such parameter; {nearest(root, [*self.parameters, *_RESULTS])}"
+
+    def __repr__(self) -> str:
+        state = f"version {self.version}" if self.enabled else f"version {self.version}, disabled"
+        lines = [f"macro {self.signature} · {state}", f"  {self.description}"]
+        return "\n".join(lines + [f"  {place}. {step.tool} {dumps(step.args)}" for place, step in enumerate(self.steps, 1)])
+
+    def _repr_html_(self) -> str:
+        return pre_html(repr(self))
+
+
+class MacroRegistry:
+    """The macros of one workspace, as the log keeps them; the newest version of each counts."""
+
+    def __init__(self, store: SessionStore, workspace: str) -> None:
+        self._store = store
+        self.workspace = workspace
+
+    def list(self) -> list[Macro]:
+        """The newest version of each macro, by name."""
+        return list({row.name: _macro(row) for row in macro_rows(self._store, self.workspace)}.values())
+
+    def get(self, name: str, version: int | None = None) -> Macro:
+        """A macro by its name; raises `UsageError` with the nearest name when there is none."""
+        rows = macro_rows(self._store, self.workspace)
+        fitting = [row for row in rows if row.name == name and version in {None, row.version}]
+        if not fitting:
+            what = f"macro {name!r}" if version is None else f"version {version} of macro {name!r}"
+            msg = f"there is no {what} for {self.workspace}; {nearest(name, {row.name for row in rows})}"
+            raise UsageError(msg)
+        return _macro(fitting[-1])
+
+    def save(self, macro: Macro) -> Macro:
+        """Keep `macro` as the next version of its name, unless the newest one says the same; returns what is kept."""
+        macro = replace(macro, stored=False)
+        newest = next((known for known in self.list() if known.name == macro.name), None)
+        if newest is None or replace(macro, version=newest.version, enabled=newest.enabled) != newest:
+            steps = [step.as_json() for step in macro.steps]
+            add_macro(self._store, self.workspace, macro.name, macro.description, macro.schema, steps, enabled=macro.enabled)
+        return self.get(macro.name)
+
+    def enable(self, name: str) -> Macro:
+        """Offer a macro to runs that start from now on; raises `UsageError` when there is none of that name."""
+        return self._set(name, enabled=True)
+
+    def disable(self, name: str) -> Macro:
+        """Keep a macro and offer it no more; raises `UsageError` when there is none of that name."""
+        return self._set(name, enabled=False)
+
+    def remove(self, name: str) -> None:
+        """Forget every version of a macro; raises `UsageError` when there is none of that name."""
+        if name not in (known := {row.name for row in macro_rows(self._store, self.workspace)}):
+            msg = f"there is no macro {name!r} for {self.workspace}; {nearest(name, known)}"
+            raise UsageError(msg)
+        delete_macro(self._store, self.workspace, name)
+
+    def _set(self, name: str, *, enabled: bool) -> Macro:
+        self.get(name)
+        enable_macro(self._store, self.workspace, name, enabled=enabled)
+        return self.get(name)
+
+
+def _macro(row: MacroRow) -> Macro:
+    return Macro.from_json(row.name, row.description, row.schema, row.steps, version=row.version, enabled=row.enabled, stored=True)
+
+
+def _step(macro: str, item: Json) -> MacroStep:
+    match item:
+        case {"type": "tool", "name": str() as name, **rest} if set(rest) <= {"args"} and isinstance(rest.get("args", {}), dict):
+            return MacroStep(tool=name, args=cast("dict[str, Json]", rest.get("args", {})))
+    msg = f'a step of macro {macro!r} is {one_line(repr(item), 100)}: write {{"type": "tool", "name": …, "args": {{…}}}}'
+    raise UsageError(msg)

@@ -1,1 +1,0 @@
-"""Tools of MCP servers: their configuration, what of them is approved, the connections."""

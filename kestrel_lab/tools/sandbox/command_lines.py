@@ -1,0 +1,325 @@
+"""How a command is started at each level: for bubblewrap a list of mounts, for Landlock a list of paths."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+from kestrel_lab.host.programs import resolve
+from kestrel_lab.tools.files.workspace import settings_in
+from kestrel_lab.tools.sandbox.landlock import TRUNCATES, version
+from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
+from kestrel_lab.tools.sandbox.launcher_process import FILTER_FD, SOURCE_FD
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.mounts import (
+    CONFIGURATION,
+    DEVICES,
+    NETWORK,
+    PROGRAMS,
+    copied_settings,
+    hidden_in,
+    linked_repository,
+    own_repository,
+    private_places,
+    pythons,
+    secret_places,
+    within,
+)
+from kestrel_lab.tools.sandbox.private_gitdir import LIVE, PREFIX, shown_names
+from kestrel_lab.tools.sandbox.seatbelt import seatbelt_launch
+from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
+
+HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
+_SETTINGS = ("kestrel.toml", ".mcp.json")
+"""What says what an agent may do unasked. A file that is not there yet cannot be guarded."""
+_ENGINE = ".kestrel"
+_NOBODY = "65534"
+_OWN = ("--size", str(2 * 1024**3), "--tmpfs")
+"""A place in memory, with a bound: what fills it does not fill the machine's."""
+
+
+def launch_for(
+    level: Level,
+    argv: Sequence[str],
+    *,
+    workspace: Path,
+    env: Mapping[str, str],
+    sandbox: Sandbox,
+    folder: Path | None = None,
+    private: Path | None = None,
+) -> Launch:
+    """How `argv` is started in `workspace`, or in a `folder` of it, held in at `level`.
+
+    Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace that
+    the level cannot hold a command in.
+    """
+    begin = workspace if folder is None else folder
+    launch = launch_among(level, argv, read=(), write=(workspace,), folder=begin, env=env, sandbox=sandbox, private=private)
+    return replace(launch, watched=str(workspace))
+
+
+def launch_among(
+    level: Level,
+    argv: Sequence[str],
+    *,
+    read: Sequence[Path],
+    write: Sequence[Path],
+    folder: Path,
+    env: Mapping[str, str],
+    sandbox: Sandbox,
+    private: Path | None = None,
+) -> Launch:
+    """The same for a program that sees any number of places, beside what all see: some to read, and some to write.
+
+    A `folder` that is none of them is empty to it. Where there is no launcher, `private` is a folder for its temporary
+    files, which the caller makes and takes away.
+    """
+    if level is Level.S0:
+        return Launch(argv=tuple(argv), cwd=str(folder), env=env)
+    for place in (*read, *write):
+        check_workspace(level, place, sandbox.hidden)
+    if level is Level.S1 and private is not None and not can_launch():
+        return seatbelt_launch(argv, read=read, write=write, private=private, folder=folder, env=env, sandbox=sandbox)
+    if level is Level.S1:
+        return _landlocked(argv, read, write, folder, env, sandbox)
+    mounts = _mounts(level, read, write, sandbox)
+    if not any(within(folder, place) for place in (*read, *write)):
+        mounts.add(folder, "--dir")
+    return _wrapped(argv, mounts, folder, env, sandbox)
+
+
+def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) -> None:
+    """Raise `PermissionError` for a workspace that holds what the level must keep out of reach and cannot hide."""
+    for needed in ("/usr", "/etc", "/dev", "/proc"):
+        if within(Path(needed), workspace):
+            msg = f"the workspace {workspace} holds the system's own folders, no sandbox can be put around a command there"
+            raise PermissionError(msg)
+    if level is Level.S1 and (found := next(hidden_in((*secret_places(), *hidden), [workspace]), None)):
+        advice = ": set home to a folder outside of it" if str(found) in map(os.path.realpath, hidden) else ""
+        msg = f"the workspace holds {found}, and level S1 cannot hide a part of it{advice}"
+        raise PermissionError(msg)
+
+
+@cache
+def bwrap_path() -> str | None:
+    """Where bubblewrap is; `None` where it is not installed."""
+    return resolve("bwrap")
+
+
+def _landlocked(
+    argv: Sequence[str], read: Sequence[Path], write: Sequence[Path], folder: Path, env: Mapping[str, str], sandbox: Sandbox
+) -> Launch:
+    more = ("/proc", "/sys/devices/system/cpu", *(NETWORK if sandbox.network else ()))
+    linked = [found for place in write if (found := linked_repository(place)) is not None]
+    written = [place for one in linked for place in (*one.written, one.own)]
+    families = (AF_INET, AF_INET6) if sandbox.network else ()
+    return Launch(
+        argv=tuple(argv),
+        cwd=str(folder),
+        env=env,
+        program=filter_program(families, truncate=version() >= TRUNCATES),
+        system=(*PROGRAMS, *CONFIGURATION, *more),
+        read=(*map(os.path.realpath, (*pythons(), *read)), *(str(one.common) for one in linked)),
+        write=(*map(os.path.realpath, write), *map(str, written), *DEVICES),
+        network=sandbox.network,
+        private=True,
+        memory=sandbox.memory,
+    )
+
+
+class _Source(str):
+    """In the options of a mount: a place that the launcher opens, and bubblewrap is given the number of."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class _Mounts:
+    """Mounts in the order of their depth, so that what lies in another comes after it; of two in one place the later stands."""
+
+    found: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
+    repositories: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
+
+    def add(self, place: str | Path, *options: str, rank: int = 0) -> None:
+        name = str(place)
+        self.found[name] = (len(Path(name).parts) * 10 + rank, [*options, name])
+
+    def readable(self, place: str | Path) -> None:
+        """The same path within, read-only; a link stays one."""
+        name = str(place)
+        if Path(name).is_symlink() and Path(name).parent == Path("/"):
+            self.add(name, "--symlink", str(Path(name).readlink()))
+        elif Path(name).exists():
+            self.add(name, "--ro-bind", name)
+
+    def opened(self, place: str | Path, source: str | Path, *, written: bool = False) -> None:
+        """What is at `source`, which must have no link in it, at `place`.
+
+        Bubblewrap is given a descriptor and looks after mounting whether it mounted that: `source` may be swapped meanwhile.
+        """
+        self.add(place, "--bind-fd" if written else "--ro-bind-fd", _Source(source))
+
+    def nothing(self, place: Path) -> None:
+        """An empty folder or file in its place, which cannot be written."""
+        if place.is_dir():
+            self.add(place, "--perms", "0555", "--tmpfs")
+        else:
+            self.add(place, "--ro-bind", os.devnull)
+
+    def options(self) -> tuple[list[str], list[str]]:
+        """The words for bubblewrap, and the places that are to be opened for it, in the order of their numbers."""
+        sources: list[str] = []
+        words = []
+        for word in (word for _, words in sorted(self.found.values(), key=lambda one: one[0]) for word in words):
+            if isinstance(word, _Source):
+                sources.append(str(word))
+                word = str(SOURCE_FD + len(sources) - 1)  # noqa: PLW2901  # the number of the place
+            words.append(word)
+        return words, sources
+
+
+def _wrapped(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
+    program = filter_program((AF_INET, AF_INET6))
+    net = ("--share-net",) if sandbox.network else ()
+    kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108  # the sandbox's own
+    options, sources = mounts.options()
+    words = [
+        *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL", *_user()),
+        *("--die-with-parent", "--new-session", "--seccomp", str(FILTER_FD)),
+        *options,
+        *("--remount-ro", "/"),  # what is no mount of its own lies in memory without a bound
+        *("--chdir", str(folder), "--"),
+        *argv,
+    ]
+    return Launch(
+        argv=tuple(words),
+        cwd="/",
+        env=kept,
+        program=program,
+        sources=tuple(sources),
+        repositories=tuple(mounts.repositories),
+        memory=sandbox.memory,
+        shifted=True,
+    )
+
+
+def _user() -> tuple[str, ...]:
+    """Who a command is: whoever runs this, and `nobody` where that is root.
+
+    The number within stands for root's own outside, so that the files it writes belong to root, whose workspace it is, and
+    programs do not take themselves for root. The kernel still sees root's number where it asks for that and not for
+    capabilities, of which there are none: in /proc and /sys. Both are therefore mounted read-only as a whole. A number of
+    nobody's own outside would have to be given the workspace's files, and root's programs under /root could not be reached.
+    """
+    return ("--uid", _NOBODY, "--gid", _NOBODY) if os.geteuid() == 0 else ()
+
+
+def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: Sandbox) -> _Mounts:
+    mounts = _machine_mounts(sandbox) if level is Level.S2 else _minimal_mounts(sandbox)
+    mounts.add("/proc", "--proc", "/proc", "--remount-ro")
+    mounts.add("/dev", "--dev", "/dev", "--remount-ro")
+    mounts.add("/dev/shm", *_OWN)  # noqa: S108  # the sandbox's own
+    mounts.add(HOME, "--dir")
+    for place in (*pythons(), *read):
+        if place.exists():
+            mounts.opened(place, os.path.realpath(place))
+    for place in write:
+        mounts.opened(place, os.path.realpath(place), written=True)
+        _guard_repository(mounts, place)
+        for settings in _settings(place):
+            mounts.opened(settings, os.path.realpath(place) + f"/{settings.name}")
+    _hide(mounts, level, (*read, *write), sandbox)
+    return mounts
+
+
+def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
+    """What git runs or obeys is not written; of a worktree's repository only what a commit writes is."""
+    if (pointer := workspace / ".git").is_file() and not pointer.is_symlink():
+        mounts.opened(pointer, os.path.realpath(pointer))  # it says where the repository is
+    if (own := own_repository(workspace)) is not None:
+        _mount_gitdir(mounts, own, _as_named(own, (workspace,)))
+    elif (linked := linked_repository(workspace)) is not None:
+        mounts.opened(linked.common, linked.common)
+        for place in linked.written:
+            mounts.opened(place, place, written=True)
+        _mount_gitdir(mounts, linked.own, linked.own)
+
+
+def _as_named(found: Path, places: Iterable[Path]) -> Path:
+    """What lies in one of `places`, as it is called where the place is mounted: under the place's name, which may lead through links."""
+    for place in places:
+        if within(found, real := Path(os.path.realpath(place))):
+            return place / found.relative_to(real)
+    return found
+
+
+def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
+    """A private folder in the place of the repository's, with what of it is shown; all of it read-only where we cannot write it."""
+    if not os.access(gitdir, os.W_OK):
+        mounts.opened(at, gitdir)
+        return
+    (gitdir / "logs").mkdir(exist_ok=True)  # git makes it with the first commit, which may be the command's
+    private, shown = gitdir / f"{PREFIX}{secrets.token_hex(8)}", tuple(shown_names(str(gitdir)))
+    mounts.repositories.append((str(gitdir), str(private), shown))
+    mounts.opened(at, private, written=True)
+    for name in shown:
+        mounts.opened(at / name, gitdir / name, written=name in LIVE)
+
+
+def _settings(workspace: Path) -> Iterable[Path]:
+    """The files of settings in the workspace, a `pyproject.toml` only if it holds some."""
+    found = [workspace / name for name in _SETTINGS]
+    project = workspace / "pyproject.toml"
+    if project.is_file() and settings_in(project.read_bytes()) is not None:
+        found.append(project)
+    return [place for place in found if place.is_file() and not place.is_symlink()]
+
+
+def _machine_mounts(sandbox: Sandbox) -> _Mounts:
+    """Everything, read-only, but what belongs to others."""
+    mounts = _Mounts()
+    mounts.add("/", "--ro-bind", "/")
+    for place in private_places():
+        if place.is_dir() and place != Path("/") and not place.is_symlink():
+            mounts.add(place, *_OWN)
+    if sandbox.network:  # where a resolver keeps it under /run
+        mounts.readable(Path("/etc/resolv.conf").resolve())
+    return mounts
+
+
+def _minimal_mounts(sandbox: Sandbox) -> _Mounts:
+    """Programs and what they need to run."""
+    mounts = _Mounts(dict(_program_mounts().found))
+    settings = copied_settings()
+    if settings is not None:
+        mounts.add("/etc", "--ro-bind", str(settings[0]))
+    for name in (*(CONFIGURATION if settings is None else settings[1]), *(NETWORK if sandbox.network else ())):
+        mounts.readable(name)
+    return mounts
+
+
+@cache
+def _program_mounts() -> _Mounts:
+    mounts = _Mounts()
+    for name in PROGRAMS:
+        if not (Path(name).is_dir() and not os.listdir(name)):  # each mount takes time
+            mounts.readable(name)
+    mounts.add("/tmp", *_OWN)  # noqa: S108  # the sandbox's own, in memory as all of its root
+    for name in ("/var/tmp", "/run"):  # noqa: S108
+        mounts.add(name, "--dir")
+    return mounts
+
+
+def _hide(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
+    """Empty places where keys lie in something that is mounted."""
+    keys = [*secret_places(), *sandbox.hidden, *(place / _ENGINE for place in places)]
+    shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *pythons(), *map(Path, PROGRAMS)]
+    covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []
+    for secret in hidden_in(keys, shown):
+        named = _as_named(secret, places)
+        if any(within(named, place) for place in places) or not any(within(secret, folder) for folder in covered):
+            mounts.nothing(named)

@@ -1,0 +1,269 @@
+"""Starting a command through the launcher, and what is left to do with it: wait, or kill all that came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kestrel_lab.tools.sandbox.launcher_process import CONTROL_FD
+
+_ROOT = str(Path(__file__).resolve().parents[3])
+_GONE_S = 6.0
+"""How long to wait for the end of everything; the launcher gives up a little earlier."""
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from kestrel_lab.tools.sandbox.launcher_process import serve; serve()"
+
+
+Overgrown = Literal["", "processes", "memory"]
+"""Of what a command had more and more until it was killed for that."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A command and how it is held in; what is not named is as the launcher has it."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    program: bytes = b""
+    """A filter of system calls: put around the command, or, without `system`, handed to it as file descriptor 3."""
+    system: tuple[str, ...] = ()
+    """Beneath which Landlock lets every command read; empty for no Landlock."""
+    read: tuple[str, ...] = ()
+    """Beneath which it lets this one read, and below what it may write; no part of these paths may be a link."""
+    write: tuple[str, ...] = ()
+    network: bool = False
+    """Whether Landlock lets it use TCP."""
+    private: bool = False
+    """Gives it a temporary folder of its own, which is its HOME too, taken away at the end."""
+    sources: tuple[str, ...] = ()
+    """Places that its program finds open, the first as `SOURCE_FD`; no part of their paths may be a link."""
+    repositories: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    """Of each `PrivateGit`: the real folder, the private one, and what is mounted there."""
+    memory: int | None = None
+    """Bytes that it and all that comes of it may have; it is killed when they have more."""
+    watched: str = ""
+    """The workspace that is looked through for what git runs or obeys, before and after."""
+    shifted: bool = False
+    """Its program tells a signal that ended the command as shells do: 128 and the number."""
+
+    def message(self) -> bytes:
+        """The same for the launcher."""
+        rules = {"system": self.system, "read": self.read, "write": self.write, "network": self.network} if self.system else None
+        body = json.dumps(
+            {
+                "argv": self.argv,
+                "cwd": self.cwd,
+                "env": dict(self.env),
+                "filter": base64.b64encode(self.program).decode("ascii"),
+                "landlock": rules,
+                "private": self.private,
+                "sources": self.sources,
+                "repositories": self.repositories,
+                "memory": self.memory,
+            }
+        ).encode()
+        return struct.pack("=I", len(body)) + body
+
+
+def can_launch() -> bool:
+    """Whether this system has what the launcher needs: Linux."""
+    return sys.platform.startswith("linux")
+
+
+@dataclass
+class _Launcher:
+    """The launcher of this process, started when it is first needed and again should it have ended."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    control: socket.socket | None = None
+    owner: int = 0
+
+    def send(self, fds: Sequence[int]) -> None:
+        """Have a keeper forked that is given these file descriptors."""
+        with self.lock:
+            if self.control is None or self.owner != os.getpid():  # a forked process has its own
+                self._start()
+            assert self.control is not None
+            try:
+                socket.send_fds(self.control, [b"start"], fds)
+            except OSError:  # it ended
+                self._start()
+                socket.send_fds(self.control, [b"start"], fds)
+
+    def _start(self) -> None:
+        if self.control is not None:
+            self.control.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), CONTROL_FD)]
+            if theirs.fileno() == CONTROL_FD:
+                os.set_inheritable(CONTROL_FD, True)
+                actions = []
+            nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+            command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
+            os.posix_spawn(sys.executable, command, {}, file_actions=[*actions, *nothing], setsid=True)
+        self.control, self.owner = ours, os.getpid()
+
+
+_LAUNCHER = _Launcher()
+
+
+class Launched:
+    """A command that runs, as who asked sees it: on a running event loop."""
+
+    def __init__(self, talk: socket.socket, *, shifted: bool) -> None:
+        self._talk = talk
+        self._shifted = shifted
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+        self._killed = False
+        self.overgrown: Overgrown = ""
+        self.notes: list[str] = []
+
+    async def wait(self) -> int:
+        """Its exit code, negative for the signal that ended it; raises `OSError` if it could not be started."""
+        return await asyncio.shield(self._ended)
+
+    def kill(self) -> None:
+        """Have everything killed that came of it; harmless when it is gone."""
+        self._killed = True
+        with suppress(OSError):
+            self._talk.shutdown(socket.SHUT_WR)
+
+    async def gone(self) -> None:
+        """Wait until nothing of it is left, after `kill`."""
+        await asyncio.wait([self._following], timeout=_GONE_S)
+        self._following.cancel()
+        self._talk.close()
+        if self._ended.done():
+            self._ended.exception()  # a failed start was told by `wait`, if anybody wanted to know
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        text = b""
+        try:
+            while piece := await loop.sock_recv(self._talk, 4096):
+                text += piece
+                while b"\n" in text:
+                    line, _, text = text.partition(b"\n")
+                    self._take(json.loads(line))
+        except OSError:
+            pass  # the same as its end
+        if self._ended.done():
+            return
+        if self._killed:
+            self._ended.set_result(-signal.SIGKILL)
+        else:
+            self._ended.set_exception(OSError("what kept the command was killed, and the command with it"))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "notes" in message:
+            self.notes += message["notes"]
+        elif self._ended.done():
+            return
+        elif "error" in message:
+            self._ended.set_exception(OSError(f"the command could not be started: {message['error']}"))
+        elif "stopped" in message:
+            self.overgrown = message["stopped"]
+            self._ended.set_result(-signal.SIGKILL)
+        else:
+            code = int(message["exit"])
+            self._ended.set_result(unshifted(code) if self._shifted else code)
+
+
+_FATAL = frozenset(
+    {signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV, signal.SIGPIPE, signal.SIGTERM}
+)
+
+
+def unshifted(code: int) -> int:
+    """The exit code with a signal told as Python does. Some programs mean 129 and 130 as codes of their own: these stay."""
+    return 128 - code if code - 128 in _FATAL else code
+
+
+def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> socket.socket:
+    """Start a command; its streams may be closed here afterwards. The socket tells its end, and closing it kills the command.
+
+    `report` is a file descriptor that it finds as `REPORT_FD`.
+    """
+    ours, theirs = socket.socketpair()
+    nothing = os.open(os.devnull, os.O_RDONLY) if stdin is None else -1
+    try:
+        with theirs:
+            more = () if report is None else (report,)
+            _LAUNCHER.send([theirs.fileno(), nothing if stdin is None else stdin, stdout, stderr, *more])
+        ours.sendall(launch.message())
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        if nothing >= 0:
+            os.close(nothing)
+    return ours
+
+
+async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Launched:
+    """The same on a running event loop."""
+    talk = begin(launch, stdin, stdout, stderr, report)
+    talk.setblocking(False)
+    return Launched(talk, shifted=launch.shifted)
+
+
+def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
+    """Run a command to its end without an event loop: exit code and output; `None` for one that was not started or took too long."""
+    if not can_launch():
+        return _run_child(launch, timeout_s)
+    reading, writing = os.pipe()
+    try:
+        with begin(launch, None, writing, writing) as talk:
+            os.close(writing)
+            writing = -1
+            talk.settimeout(timeout_s)
+            try:
+                message = json.loads(talk.makefile("rb").readline() or b'{"error": "it was killed"}')
+            except TimeoutError:
+                message = {"error": f"no end after {timeout_s:g} seconds"}
+            talk.shutdown(socket.SHUT_WR)
+            with suppress(OSError):
+                talk.recv(1)
+            with os.fdopen(reading, "rb") as pipe:
+                reading = -1
+                output = pipe.read(100_000).decode("utf-8", "replace")
+    finally:
+        for fd in (reading, writing):
+            if fd >= 0:
+                os.close(fd)
+    if "error" in message:
+        return None, f"{message['error']}\n{output}".strip()
+    return int(message.get("exit", -9)), output
+
+
+def _run_child(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
+    """The same as a child of this process, where there is no launcher."""
+    try:
+        done = subprocess.run(
+            launch.argv,
+            cwd=launch.cwd,
+            env=dict(launch.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, str(error)
+    return done.returncode, done.stdout[:100_000].decode("utf-8", "replace")

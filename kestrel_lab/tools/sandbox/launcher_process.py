@@ -1,0 +1,279 @@
+"""A small process that starts commands and leaves nothing of them behind, whatever becomes of who asked.
+
+It runs beside the process that asks, without threads, so that forking is safe. A keeper is forked for each command, ahead of it:
+the keeper holds the command in, waits for it, and kills everything that came of it when the one who asked says so,
+or is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from kestrel_lab.tools.sandbox import landlock
+from kestrel_lab.tools.sandbox.memory_limit import MemoryBound
+from kestrel_lab.tools.sandbox.open_nofollow import open_nofollow
+from kestrel_lab.tools.sandbox.private_gitdir import PrivateGit, remove_tree
+
+CONTROL_FD = 3
+FILTER_FD = 3
+"""Where a command finds its filter of system calls, if it is to put it up itself."""
+REPORT_FD = 19
+"""Where a command finds what it may tell whoever asked beside its output, if there is somewhere; no program has a use for that number."""
+_SUBREAPER = 36
+SOURCE_FD = 40
+"""Where a program that mounts things finds the first of them; it closes them before the command begins."""
+_HIGH = 300
+"""Above the numbers that mean something to a command."""
+_PLACES = (0, 1, 2, REPORT_FD)
+_DEFAULTS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python, or this process, handles in its own way."""
+_SWEEP_S = 5.0
+_CHECK_S = 0.05
+MAX_FILE = 10 * 1024**3
+"""Bytes of one file that a command may write; a larger one fails, or ends the command."""
+MAX_PROCESSES = 500
+"""How many processes a command may have at once; one that forks without end is killed."""
+
+Request = dict[str, Any]
+
+
+def serve() -> None:
+    """Keep one keeper ready for the next command, until whoever asks is gone."""
+    control = socket.socket(fileno=CONTROL_FD)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    bound = MAX_FILE if most == resource.RLIM_INFINITY else min(MAX_FILE, most)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > CONTROL_FD:  # what whoever asks was started with, and would hand down
+            with suppress(OSError):
+                os.set_inheritable(fd, False)
+    gc.disable()  # so that forked processes share memory
+    while True:
+        taken, take = os.pipe()
+        if os.fork() == 0:
+            code = 1
+            try:
+                os.close(taken)
+                _keep(control, take)
+                code = 0
+            finally:
+                os._exit(code)  # no cleaning up that is the launcher's
+        os.close(take)
+        if not os.read(taken, 1):  # it ended without a command: nobody is left to give one
+            return
+        os.close(taken)
+
+
+def _keep(control: socket.socket, take: int) -> None:
+    """One command, from its request to the end of everything that came of it."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    message, fds, _, _ = socket.recv_fds(control, 16, 5)
+    if not message:
+        return
+    for fd in fds:  # `recv_fds` does not pass flags on: without this the command has them, and `talk` too
+        os.set_inheritable(fd, False)
+    control.close()
+    with suppress(OSError):  # the launcher may have ended
+        os.write(take, b"x")
+    os.close(take)
+    talk = socket.socket(fileno=fds[0])
+    request = _received(talk)
+    private = os.path.realpath(tempfile.mkdtemp(prefix="kestrel-")) if request["private"] else ""
+    repositories: list[PrivateGit] = []
+    try:
+        child = _started(request, private, fds[1:], talk, repositories)
+        for stream in fds[1:]:
+            os.close(stream)
+        if child:
+            _wait(child, talk, wake, repositories, request["memory"])
+    finally:
+        _sweep()
+        if notes := [note for one in repositories for note in one.end()]:
+            _tell(talk, {"notes": notes})
+        if private:
+            remove_tree(private)
+
+
+def _received(talk: socket.socket) -> Request:
+    with talk.makefile("rb") as stream:
+        (size,) = struct.unpack("=I", stream.read(4))
+        request: Request = json.loads(stream.read(size))
+    return request
+
+
+def _started(request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]) -> int:
+    """The number of the command's process; 0 when it could not be started, which is then told.
+
+    `repositories` are those that were made for it, and have to be ended.
+    """
+    problem = b""
+    try:
+        for real, inside, shown in request["repositories"]:
+            one = PrivateGit(real, inside, frozenset(shown))
+            one.make()
+            repositories.append(one)
+        os.chdir(request["cwd"])
+        if not request["landlock"]:
+            return _spawned(request, streams)
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _become(request, private, streams, tell)
+        os.close(tell)
+        with os.fdopen(told, "rb") as pipe:
+            problem = pipe.read()
+    except OSError as error:
+        problem = _described(error)
+    if not problem:
+        return child
+    _tell(talk, {"error": problem.decode("utf-8", "replace")})
+    return 0
+
+
+def _spawned(request: Request, streams: list[int]) -> int:
+    """A process that holds itself in, or is not held in: all it is given are its streams and its filter. No copy of this one is made."""
+    kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in zip(_PLACES, streams, strict=False)]
+    if program := base64.b64decode(request["filter"]):
+        kept.append((fcntl.fcntl(_memory(program), fcntl.F_DUPFD_CLOEXEC, _HIGH), FILTER_FD))
+    try:
+        for place, source in enumerate(request["sources"], SOURCE_FD):
+            opened = open_nofollow(source)
+            kept.append((fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH), place))
+            os.close(opened)
+        actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
+        return os.posix_spawnp(request["argv"][0], request["argv"], request["env"], file_actions=actions, setsid=True, setsigdef=_DEFAULTS)
+    finally:
+        for fd, _ in kept:
+            os.close(fd)
+
+
+def _become(request: Request, private: str, streams: list[int], tell: int) -> NoReturn:
+    """Turn this forked process into the command, held in by Landlock; an error goes to `tell`."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in _DEFAULTS:
+            signal.signal(number, signal.SIG_DFL)
+        kept = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH) for stream in streams]
+        for place, fd in zip(_PLACES, kept, strict=False):
+            os.dup2(fd, place)
+        rules = request["landlock"]
+        landlock.drop_privileges()
+        landlock.restrict(rules["system"], rules["read"], [*rules["write"], private], network=rules["network"])
+        landlock.filter_calls(base64.b64decode(request["filter"]))
+        os.execvpe(request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private})  # noqa: S606  # no shell is wanted
+    except BaseException as error:  # noqa: BLE001  # a forked process has nobody else to tell
+        os.write(tell, _described(error))
+    finally:
+        os._exit(127)
+
+
+def _described(error: BaseException) -> bytes:
+    return f"{type(error).__name__}: {error}".encode()[:4096]
+
+
+def _memory(content: bytes) -> int:
+    fd = os.memfd_create("filter")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _wait(child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], memory: int | None) -> None:
+    """Tell how the command ended, and wait until who asked wants it gone or is gone."""
+    bound = None if memory is None else MemoryBound(memory)
+    alive, look = True, time.monotonic() + _CHECK_S
+    while True:
+        ready, _, _ = select.select([talk.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None)
+        if wake in ready:
+            os.read(wake, 4096)
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    alive = False
+                    if not _tell(talk, {"exit": os.waitstatus_to_exitcode(ended[1])}):
+                        return
+        if talk.fileno() in ready:
+            return
+        if alive and time.monotonic() >= look:  # by the clock: a command can keep this process awake with children that end
+            for one in repositories:
+                one.carry()
+            if stopped := _overgrown(bound):
+                _tell(talk, {"stopped": stopped})
+                return
+            look = time.monotonic() + _CHECK_S
+
+
+def _overgrown(memory: MemoryBound | None) -> str:
+    """What the command has too much of: processes, or memory; empty for nothing."""
+    processes = list(_descendants(os.getpid()))
+    if len(processes) > MAX_PROCESSES:
+        return "processes"
+    return "memory" if memory is not None and memory.exceeded(processes) else ""
+
+
+def _tell(talk: socket.socket, message: Request) -> bool:
+    try:
+        talk.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def _sweep() -> None:
+    """Kill every process that came of the command, also those that moved to sessions of their own: they are this one's by now."""
+    deadline = time.monotonic() + _SWEEP_S
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        found = list(_descendants(os.getpid()))
+        for what in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, none can start another in the meantime
+            for process in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, what)
+        time.sleep(0.001)
+
+
+def _descendants(of: int) -> Iterator[int]:
+    """The children of a process, their children, and so on, as far as they can be seen at this moment."""
+    todo = [of]
+    while todo:
+        for child in _children(todo.pop()):
+            todo.append(child)
+            yield child
+
+
+def _children(of: int) -> list[int]:
+    found: list[int] = []
+    try:
+        tasks = os.listdir(f"/proc/{of}/task")
+    except OSError:
+        return found
+    for task in tasks:
+        with suppress(OSError), open(f"/proc/{of}/task/{task}/children", "rb") as file:
+            found += map(int, file.read().split())
+    return found

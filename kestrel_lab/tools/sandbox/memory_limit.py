@@ -1,0 +1,87 @@
+"""How much memory the processes of a command have, asked the kernel again and again: a bound that needs no cgroup of our own.
+
+`RLIMIT_AS` and `RLIMIT_DATA` bound what one process asks for, not what all have: runtimes reserve far more than they use, and
+ten processes have ten times as much. A cgroup would be exact, but containers and sessions rarely let one be made.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PAGE = resource.getpagesize()
+_PATIENCE = 10
+"""Looking closely takes the kernel time: the next look waits so many times as long."""
+
+
+@dataclass(slots=True)
+class MemoryBound:
+    """Bytes that the processes of one command may have together."""
+
+    most: int
+    _free: int = 0
+    _next: float = 0.0
+
+    def __post_init__(self) -> None:
+        """What memory files of all processes of the machine take before the command has any."""
+        self._free = _shared_memory()
+
+    def exceeded(self, processes: Iterable[int]) -> bool:
+        """Whether they have more by now. Files that are mapped count for nothing: the kernel can drop them."""
+        there = list(processes)
+        files = max(0, _shared_memory() - self._free)
+        if sum(map(_resident, there)) + files <= self.most or time.monotonic() < self._next:
+            return False
+        begun = time.monotonic()
+        anonymous, shared = map(sum, zip(*(_proportional(process) for process in there), strict=True)) if there else (0, 0)
+        found = anonymous + max(shared, _memory_files(there) if files else 0)
+        self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begun)
+        return found > self.most
+
+
+def _shared_memory() -> int:
+    """Bytes in memory files and shared memory on the whole machine: if they did not grow, none of the command's did."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Shmem:")), 0)
+    except OSError:
+        return 0
+
+
+def _resident(process: int) -> int:
+    """Bytes of memory that a process has, with all it shares; 0 for one that is gone."""
+    try:
+        with open(f"/proc/{process}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _proportional(process: int) -> tuple[int, int]:
+    """Bytes of its own and of shared memory, each page that several have divided among them, where the kernel says so."""
+    for file, own, shared in (("smaps_rollup", b"Pss_Anon", b"Pss_Shmem"), ("status", b"RssAnon", b"RssShmem")):
+        try:
+            with open(f"/proc/{process}/{file}", "rb") as lines:
+                found = {name: rest for name, _, rest in (line.partition(b":") for line in lines)}
+            return int(found[own].split()[0]) * 1024, int(found[shared].split()[0]) * 1024
+        except (OSError, KeyError):  # it ended, may not be asked, or the kernel is older
+            continue
+    return 0, 0
+
+
+def _memory_files(processes: Iterable[int]) -> int:
+    """Bytes of memory files (`memfd_create`) that they hold open, each once: nobody needs to map one to fill it."""
+    found = {}
+    for process in processes:
+        folder = f"/proc/{process}/fd"
+        try:
+            for fd in os.listdir(folder):
+                if os.readlink(f"{folder}/{fd}").startswith("/memfd:"):
+                    mark = os.stat(f"{folder}/{fd}")
+                    found[mark.st_dev, mark.st_ino] = mark.st_blocks * 512
+        except OSError:  # it ended, or may not be asked
+            continue
+    return sum(found.values())

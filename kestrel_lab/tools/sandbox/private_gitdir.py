@@ -1,0 +1,284 @@
+"""The folder of a git repository as a command sees it: it can commit, and cannot change what git runs or obeys.
+
+Git replaces its files by renaming, so the folder itself has to be writable, and in a writable folder anything can be
+made: a `commondir` that leads to other settings, hooks where there were none. A command therefore gets a private folder in
+the place of the repository's. Objects, refs and logs are the real ones. Index, HEAD and the like are hard links, carried
+over in both directions while the command works, by name and only as regular files. Whatever else is there can only be
+read, and whatever else is made stays in the private folder and is gone with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+PREFIX = "kestrel-"
+"""Of private folders, which lie in the repository's own, so that files can be linked and renamed between the two."""
+LIVE = ("objects", "refs", "logs")
+"""Folders that a command writes; git obeys nothing in them."""
+UNUSED = ("description",)
+_STATE = ("rebase-merge", "rebase-apply", "sequencer")
+"""Folders of a rebase or a series of picks that was interrupted."""
+_KEPT = re.compile(
+    r"index|packed-refs|shallow|(?:[A-Z]+_)*HEAD|[A-Z]+_(?:EDIT)?MSG|MERGE_(?:MODE|RR|AUTOSTASH)|AUTO_MERGE|BISECT_[A-Z_]+", re.ASCII
+)
+"""Files of the folder that record where the work stands. Git runs and obeys none of them."""
+_PASSING = re.compile(r".*\.(?:lock|tmp|new|pid|log)|(?:index|next-index|tmp|gc)[-_.].*|\.tmp.*|kestrel-.*|[A-Z_]+\.patch", re.ASCII)
+"""What git leaves there when it is ended half-way, or needs for one command."""
+_MOST = 5_000
+_PATIENCE_S = 1.0
+"""How long a lock of git's is waited for when a command has ended; one that was left behind is not waited for for ever."""
+_LOCK = ".lock"
+_NEW, _OLD = ".new", ".old"
+"""Ends of names beside a private folder's: what is about to take a place, and what had it."""
+
+_Mark = tuple[int, int, int]
+
+
+def shown_names(gitdir: str) -> Iterator[str]:
+    """What of a repository's folder is mounted in the private one: `LIVE` as it is, all else to be read.
+
+    What a mount would show nothing of is left out: each takes time.
+    """
+    for entry in os.scandir(gitdir):
+        if carried(entry.name) or _PASSING.fullmatch(entry.name) or entry.name in UNUSED:
+            continue
+        folder, file = entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)
+        if file or (folder and (entry.name in LIVE or any(not name.endswith(".sample") for name in os.listdir(entry.path)))):
+            yield entry.name
+
+
+def carried(name: str) -> bool:
+    """Whether what has that name in a repository's folder is carried over, and not mounted."""
+    return name in _STATE or _KEPT.fullmatch(name) is not None
+
+
+@dataclass(slots=True)
+class PrivateGit:
+    """A private folder in the place of a repository's, from `make` to `end`."""
+
+    real: str
+    private: str
+    shown: frozenset[str]
+    lock: int = -1
+    marks: dict[str, tuple[_Mark | None, _Mark | None]] = field(default_factory=dict)
+    """Of each file both sides have: the private and the real one when they were last the same."""
+    both: set[str] = field(default_factory=set)
+
+    def make(self) -> None:
+        """Make the folder, after what a command left whose keeper was killed is carried over."""
+        real = os.open(self.real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(real, fcntl.LOCK_EX)  # no other finds this one before it is locked
+            for name in os.listdir(self.real):
+                if name.startswith(PREFIX) and not name.endswith(_NEW):
+                    _recover(self.real, f"{self.real}/{name}")
+            os.mkdir(self.private, 0o700)
+            self.lock = os.open(self.private, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(real)
+        try:
+            os.chmod(self.private, stat.S_IMODE(os.stat(self.real).st_mode))
+            for entry in os.scandir(self.real):
+                with suppress(FileNotFoundError):  # somebody's git took it away just now
+                    self._fill(entry)
+        except OSError:
+            remove_tree(self.private)
+            raise
+
+    def _fill(self, entry: os.DirEntry[str]) -> None:
+        inside = f"{self.private}/{entry.name}"
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), inside)
+        elif entry.name in _STATE and entry.is_dir():
+            _link_tree(entry.path, inside)
+        elif carried(entry.name) and entry.is_file():
+            outside = _mark(entry.path)
+            _transfer(entry.path, inside)
+            self.marks[entry.name] = (_mark(inside), outside)
+
+    def carry(self, *, force: bool = False) -> bool:
+        """Bring files to the other side that were changed on one; returns whether all could be, which git's own locks may prevent.
+
+        What was changed on both sides is noted in `both`. The real one stands then, but for the index: beside a commit of the
+        command, which is in the real objects already, an index that was merely refreshed outside would undo it.
+        `force` minds no locks.
+        """
+        done = True
+        for name in {*self.marks, *filter(_KEPT.fullmatch, os.listdir(self.private)), *filter(_KEPT.fullmatch, os.listdir(self.real))}:
+            inside, outside = f"{self.private}/{name}", f"{self.real}/{name}"
+            mine, theirs = _mark(inside), _mark(outside)
+            before = self.marks.get(name, (None, None))
+            if (mine, theirs) == before or (mine and theirs and mine[0] == theirs[0]):
+                self.marks[name] = (mine, theirs)
+                continue
+            ours, others = mine != before[0], theirs != before[1]
+            try:
+                if ours and (not others or name == "index"):
+                    self.marks[name] = (mine, _put(inside, mine, outside, theirs, self.private + _NEW if force else outside + _LOCK))
+                else:
+                    self.marks[name] = (_put(outside, theirs, inside, mine, inside + _LOCK), theirs)
+                if ours and others:
+                    self.both.add(name)
+            except OSError:  # one of the two changes it just now
+                done = False
+        return done
+
+    def end(self) -> list[str]:
+        """Carry over what is left, take the folder away, and return what is to be told."""
+        told = []
+        try:
+            until = time.monotonic() + _PATIENCE_S
+            while not (done := self.carry()) and time.monotonic() < until:
+                time.sleep(0.005)
+            if not done:
+                self.carry(force=True)
+            if self.both:
+                told.append(
+                    f"{', '.join(sorted(self.both))} of {self.real} was changed by the command and by others at once: look at git status"
+                )
+            for name in _STATE:
+                _carry_state(f"{self.private}/{name}", f"{self.real}/{name}", self.private)
+            if lost := sorted(name for name in os.listdir(self.private) if not self._expected(name))[:10]:
+                told.append(f"a command cannot change what git obeys: {', '.join(lost)} of {self.real} was not kept")
+        except RecursionError:
+            told.append(f"what the command made in {self.real} is nested too deeply and was not kept")
+        finally:
+            remove_tree(self.private)
+            os.close(self.lock)
+        return told
+
+    def _expected(self, name: str) -> bool:
+        if name in self.shown or _PASSING.fullmatch(name) or name in UNUSED:
+            return True
+        place = f"{self.private}/{name}"
+        if name == "hooks" and os.path.isdir(place) and not os.listdir(place):
+            return True
+        outside = f"{self.real}/{name}"
+        return os.path.islink(outside) if os.path.islink(place) else carried(name)
+
+
+def _mark(path: str) -> _Mark | None:
+    """What tells a regular file from another; `None` for none, and for anything else."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return (found.st_ino, found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
+
+
+def _put(source: str, there: _Mark | None, target: str, seen: _Mark | None, new: str) -> _Mark | None:
+    """Put what `source` is in the place of `target`, by way of `new`, at once; nothing there, nothing here. Returns its mark.
+
+    With git's lock as `new` nobody changes `target` meanwhile. Raises `OSError` if somebody does, or did since it was `seen`.
+    """
+    if there is None:
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
+    else:
+        _transfer(source, new)
+    try:
+        if _mark(target) != seen:
+            msg = f"{target} changed"
+            raise BlockingIOError(msg)
+        put = _mark(new)
+        if there is not None:
+            os.replace(new, target)
+            return put
+        if seen is not None:
+            os.unlink(target)
+    except OSError:
+        os.unlink(new)
+        raise
+    os.unlink(new)
+    return None
+
+
+def _transfer(source: str, target: str) -> None:
+    """A second name for a regular file, or a copy where the file system has no second names; raises `OSError` for anything else."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:
+        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as reading, open(target, "xb") as writing:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise
+            shutil.copyfileobj(reading, writing)
+    if not stat.S_ISREG(os.lstat(target).st_mode):  # the command may have put a link there meanwhile
+        os.unlink(target)
+        msg = f"{source} is no regular file"
+        raise OSError(msg)
+
+
+def _link_tree(source: str, target: str) -> None:
+    """The same for all regular files of a folder; links and the like are left out."""
+    made = 0
+    for folder, _, files in os.walk(source):
+        inside = target + folder[len(source) :]
+        os.mkdir(inside)
+        for name in files:
+            made += 1
+            if made > _MOST:
+                msg = f"{source} has more than {_MOST} files"
+                raise OSError(msg)
+            if _mark(f"{folder}/{name}") is not None:
+                _transfer(f"{folder}/{name}", f"{inside}/{name}")
+
+
+def _carry_state(inside: str, outside: str, private: str) -> None:
+    """Make the real folder what the command left of it."""
+    if os.path.islink(inside) or _tree(inside) == _tree(outside):
+        return
+    old, new = private + _OLD, private + _NEW
+    try:
+        if os.path.isdir(inside):
+            _link_tree(inside, new)
+        if os.path.isdir(outside):
+            os.rename(outside, old)
+        if os.path.isdir(new):
+            os.rename(new, outside)
+    except OSError:
+        pass  # the real one stays as it is
+    remove_tree(old, new)
+
+
+def _tree(folder: str) -> dict[str, _Mark | None]:
+    return {f"{place[len(folder) :]}/{name}": _mark(f"{place}/{name}") for place, _, files in os.walk(folder) for name in files}
+
+
+def _recover(real: str, left: str) -> None:
+    """Carry over what a command changed last whose keeper was killed before it could; leave alone what is in use."""
+    try:
+        fd = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in filter(_KEPT.fullmatch, os.listdir(left)):
+            mine, theirs = _mark(f"{left}/{name}"), _mark(f"{real}/{name}")
+            if mine is not None and (theirs is None or (mine[0] != theirs[0] and mine[1] > theirs[1])):
+                _put(f"{left}/{name}", mine, f"{real}/{name}", theirs, left + _NEW)
+        remove_tree(left, left + _OLD, left + _NEW)
+    except OSError:
+        pass  # another command is at work in it
+    finally:
+        os.close(fd)
+
+
+def remove_tree(*folders: str) -> None:
+    """Take folders away that a command wrote to, however deeply it nested them and whatever it took from their modes."""
+    for folder in folders:
+        with suppress(OSError, RecursionError):
+            shutil.rmtree(folder)
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            for words in (["chmod", "-R", "u+rwx", "--", folder], ["rm", "-rf", "--", folder]):
+                os.waitpid(os.posix_spawnp(words[0], words, os.environ), 0)

@@ -1,0 +1,107 @@
+"""Which level a command runs at: the one asked for, or the highest that passes its canary here."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+
+_BEST_FIRST = (Level.S3, Level.S2, Level.S1)
+_VERDICTS: dict[tuple[Level, bool, str | None], str] = {}
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The level that commands run at, and what became of the higher ones."""
+
+    level: Level
+    reasons: tuple[tuple[Level, str], ...] = ()
+    """Higher levels that cannot be had, and why."""
+    wanted: bool = True
+    """Whether it is what was asked for, or at least a sandbox."""
+
+    def __str__(self) -> str:
+        """The level in a few words, with the reason where it is none that holds."""
+        if self.wanted:
+            return self.level.name
+        return f"{self.level.name}: no sandbox; {_told(self.reasons)}"
+
+
+def verdict(level: Level, sandbox: Sandbox) -> str:
+    """Why the level cannot be relied on here, empty where it can; tried once in this process for equal settings."""
+    key = (level, sandbox.network, bwrap_path())
+    with _ONE_AT_A_TIME:
+        if key not in _VERDICTS:
+            _VERDICTS[key] = why_not(level, Sandbox(network=sandbox.network))
+        return _VERDICTS[key]
+
+
+def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
+    """The level for commands in `workspace`, at least `minimum`.
+
+    Takes a tenth of a second per level the first time and blocks. A level that was named is that level or nothing: raises
+    `UsageError` that says why it cannot be had and what to install, and likewise when even the best is below
+    `minimum`. Where nothing was named and nothing holds, the choice is S0, not `wanted`: it must be asked about.
+    """
+    if sandbox.level is not None:
+        if sandbox.level < minimum:
+            msg = f"the setting sandbox = {sandbox.level.name} is below {minimum.name}, the least this tool may run at: set sandbox = auto"
+            raise UsageError(msg)
+        if problem := _problem(sandbox.level, sandbox, workspace):
+            msg = (
+                f"sandbox level {sandbox.level.name} cannot be had: {problem}. Set this right, or set sandbox = auto for the best there is"
+            )
+            raise UsageError(msg)
+        return Choice(level=sandbox.level)
+    reasons: list[tuple[Level, str]] = []
+    for level in _BEST_FIRST:
+        if level < minimum:
+            break
+        problem = _problem(level, sandbox, workspace)
+        if not problem:
+            return Choice(level=level, reasons=tuple(reasons))
+        reasons.append((level, problem))
+    if minimum > Level.S0:
+        msg = f"no sandbox of level {minimum.name} or above can be had: {_told(reasons)}"
+        raise UsageError(msg)
+    return Choice(level=Level.S0, reasons=tuple(reasons), wanted=False)
+
+
+async def chosen(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
+    """The same without blocking the event loop."""
+    if tried(sandbox):
+        return choose(sandbox, workspace, minimum)
+    return await asyncio.to_thread(choose, sandbox, workspace, minimum)
+
+
+def tried(sandbox: Sandbox) -> bool:
+    """Whether all that has to be tried for `sandbox` was: nothing is left that takes long."""
+    for level in _BEST_FIRST if sandbox.level is None else (sandbox.level,):
+        found = _VERDICTS.get((level, sandbox.network, bwrap_path()))
+        if not found:
+            return found is not None
+    return True
+
+
+def _problem(level: Level, sandbox: Sandbox, workspace: Path) -> str:
+    if level > Level.S0:
+        try:
+            check_workspace(level, workspace, sandbox.hidden)
+        except PermissionError as error:
+            return str(error)
+    return verdict(level, sandbox)
+
+
+def _told(reasons: tuple[tuple[Level, str], ...] | list[tuple[Level, str]]) -> str:
+    """The reasons as a clause, equal ones once."""
+    grouped: dict[str, list[str]] = {}
+    for level, reason in reasons:
+        grouped.setdefault(reason, []).append(level.name)
+    return "; ".join(f"{' and '.join(levels)}: {reason}" for reason, levels in grouped.items())

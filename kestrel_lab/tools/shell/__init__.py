@@ -1,0 +1,1 @@
+"""The shell tool: processes, their environment and output."""

@@ -1,0 +1,189 @@
+"""`bash`: any command, in the workspace and in a sandbox, bounded in time and output."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.host.programs import resolve
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox.command_lines import launch_for
+from kestrel_lab.tools.sandbox.denials import denial
+from kestrel_lab.tools.sandbox.launcher_client import can_launch
+from kestrel_lab.tools.sandbox.launcher_process import REPORT_FD
+from kestrel_lab.tools.sandbox.levels import GIB, Level
+from kestrel_lab.tools.sandbox.select import chosen
+from kestrel_lab.tools.shell.environment import clean_environment
+from kestrel_lab.tools.shell.output import Capture, LiveOutput
+from kestrel_lab.tools.shell.process import Ended, Sink, run_launched, run_process
+from kestrel_lab.tools.tool import ToolContext
+
+# Where a command begins and where it ended: a `cd` holds for the next command, as far as it stays in the workspace.
+
+ROOT = "."
+_LONGEST = 65_536
+_REPORTING = re.compile(r"trap 'builtin pwd -P >&\d+ 2>/dev/null' EXIT; ")
+
+
+def reporting(command: str, report: int) -> str:
+    """`command` for bash, followed by a word on the file descriptor `report` about the folder it ends in.
+
+    Nothing is told by a command that sets a trap for its end itself, or that another program takes the place of.
+    """
+    # On the line of the command: the numbers of lines in messages are those of the command.
+    return f"trap 'builtin pwd -P >&{report} 2>/dev/null' EXIT; {command}"
+
+
+def without_reporting(text: str) -> str:
+    """What bash says of a command that it cannot read, quoted as it was given."""
+    return _REPORTING.sub("", text)
+
+
+def starting_folder(workspace: Workspace, folder: str) -> tuple[str, str]:
+    """`folder`, or the workspace itself with the reason where it cannot be used any more."""
+    if folder == ROOT:
+        return ROOT, ""
+    try:
+        os.close(workspace.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+    except (OSError, ValueError):
+        return ROOT, f"the folder {folder} is gone: this command began in the workspace folder again"
+    return folder, ""
+
+
+def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, str]:
+    """The folder that a command told of as seen from the workspace, and a note where the next one begins elsewhere."""
+    lines = [line for line in told.split(b"\n") if line]
+    if not lines:
+        return before, ""
+    try:
+        place = Path(lines[-1].decode("utf-8"))
+    except UnicodeDecodeError:
+        return ROOT, "the next command begins in the workspace folder: the name of the folder this one ended in is no UTF-8"
+    if place == workspace.root:
+        return ROOT, ""
+    if not place.is_absolute() or ".." in place.parts or workspace.root not in place.parents:
+        return ROOT, f"the next command begins in the workspace folder: {place} lies outside it"
+    return str(place.relative_to(workspace.root)), ""
+
+
+def told(reading: int) -> bytes:
+    """What was written to a pipe by now; the pipe is not waited for."""
+    os.set_blocking(reading, False)
+    with suppress(BlockingIOError):
+        return os.read(reading, _LONGEST)
+    return b""
+
+
+KEPT_STDOUT = 12_000
+KEPT_STDERR = 6_000
+"""Bytes of output that are kept; more than a model can use costs it the rest of its context."""
+MAX_OUTPUT = 50_000_000
+"""Bytes after which a command is killed: it is in a loop."""
+MAX_SECONDS = 600.0
+
+
+@tool(danger_level=Danger.HIGH, effect="opaque", version="3", parallel_safe=False, sandbox=Level.S0, reads="workspace", reaches="workspace")
+async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[str, Json]:
+    """Run a bash command in the workspace directory and return its exit code and output.
+
+    Nothing can be typed into it. When the time is up it is killed, with everything it started. Long
+    output is shortened in the middle. The next command begins in the directory where this one ended, as
+    long as that is in the workspace; variables do not carry over.
+
+    Args:
+        command: The command line, e.g. `python -m pytest -q tests`.
+        ctx: The run it works for.
+        timeout_s: Seconds it may take, at most 600.
+
+    """
+    if ctx.workspace.read_only:
+        msg = "this workspace is read-only, and a command could write"
+        raise PermissionError(msg)
+    if not 0 < timeout_s <= MAX_SECONDS:
+        msg = f"timeout_s must be more than 0 and at most {MAX_SECONDS:.0f}, not {timeout_s}"
+        raise ValueError(msg)
+    if "\0" in command:
+        msg = "the command contains a NUL character"
+        raise ValueError(msg)
+    out, err = Capture(KEPT_STDOUT, ctx.redactor), Capture(KEPT_STDERR, ctx.redactor)
+    choice = await chosen(ctx.sandbox, ctx.workspace.root)
+    folder, gone = starting_folder(ctx.workspace, ctx.folder)
+    live = LiveOutput(lambda text: ctx.output(without_reporting(text)), ctx.redactor)
+    try:
+        ended, told_of = await _run(command, ctx, choice.level, folder, _sink(out, live), _sink(err, live), timeout_s)
+    finally:
+        live.close()
+    folder, outside = ending_folder(ctx.workspace, told_of, folder)
+    if folder != ctx.folder:
+        ctx.moved(folder)
+    denied = denial(choice.level, ctx.sandbox, err.text() + out.text()) if ended.exit_code else ""
+    return _answer(
+        ended, out, err, timeout_s, ctx.sandbox.memory, folder, "; ".join(note for note in (gone, outside, denied, *ended.notes) if note)
+    )
+
+
+def _answer(ended: Ended, out: Capture, err: Capture, timeout_s: float, memory: int | None, folder: str, note: str) -> dict[str, Json]:
+    answer: dict[str, Json] = {
+        "exit_code": None if ended.stopped else ended.exit_code,
+        "stdout": out.text(),
+        "stderr": without_reporting(err.text()),
+        "truncated": out.truncated or err.truncated,
+        "seconds": round(ended.seconds, 2),
+    }
+    if ended.stopped:
+        why = {"timeout": f"it took longer than {timeout_s:g} seconds", "output": "it wrote too much output"}
+        if memory is not None:
+            why["memory"] = f"it took more than {memory / GIB:g} GiB of memory, the most that the setting sandbox_memory lets it have"
+        answer["killed"] = why.get(ended.stopped, "it started too many processes")
+    if folder != ROOT:
+        answer["directory"] = folder
+    if note:
+        answer["note"] = note
+    return answer
+
+
+async def _run(command: str, ctx: ToolContext, level: Level, folder: str, out: Sink, err: Sink, timeout_s: float) -> tuple[Ended, bytes]:
+    """How the command ended, and what it told of the folder it ended in."""
+    root = ctx.workspace.root
+    reading, report = os.pipe()
+    try:
+        number = REPORT_FD if can_launch() else report
+        argv = [_bash_path(), "--noprofile", "--norc", "-c", reporting(command, number)]
+        env = clean_environment()
+        if can_launch():
+            launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder)
+            ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
+        else:  # only the process group is killed there, what moved out of it survives
+            with tempfile.TemporaryDirectory(prefix="kestrel-") as own:
+                launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder, private=Path(own))
+                ended = await run_process(
+                    launch.argv, cwd=launch.cwd, env=launch.env, stdout=out, stderr=err, timeout_s=timeout_s, report=report
+                )
+        return ended, told(reading)
+    finally:
+        os.close(reading)
+        os.close(report)
+
+
+def _sink(capture: Capture, live: LiveOutput) -> Sink:
+    tell = live.stream()
+
+    def take(piece: bytes) -> bool:
+        capture.feed(piece)
+        tell(piece)
+        return capture.total < MAX_OUTPUT
+
+    return take
+
+
+def _bash_path() -> str:
+    if found := resolve("bash"):
+        return found
+    msg = "bash is not installed on this machine"
+    raise FileNotFoundError(msg)

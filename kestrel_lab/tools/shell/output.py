@@ -1,0 +1,165 @@
+"""What a command writes, told while it runs: ten times a second at most, no more than a screen takes, and no secret in it."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import re
+import time
+from collections.abc import Callable
+
+from kestrel_lab.core.redaction import Redactor
+
+INTERVAL_S = 0.1
+KEPT = 16_384
+"""Bytes of one stream that may wait to be told; of a flood the newest are."""
+MOST = 4_000
+"""Characters of one piece."""
+_OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
+_LINES = re.compile(r"\r\n?")
+
+
+class LiveOutput:
+    """Gathers the output of one call from any number of streams; on a running event loop.
+
+    What is told is redacted and ends neither within a character nor within a terminal escape nor within what may
+    become a secret; a return to the beginning of a line is told as a new line. It says how much was left out.
+    """
+
+    def __init__(self, tell: Callable[[str], None], redactor: Redactor) -> None:
+        """`tell` is given each piece, on the loop."""
+        self._tell, self._redactor = tell, redactor
+        self._streams: list[_Stream] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._told_at = 0.0
+
+    def stream(self) -> Callable[[bytes], None]:
+        """A sink for one more stream."""
+        one = _Stream(self._redactor)
+        self._streams.append(one)
+
+        def take(piece: bytes) -> None:
+            one.take(piece)
+            if self._timer is None:
+                wait = max(0.0, self._told_at + INTERVAL_S - time.monotonic())
+                self._timer = asyncio.get_running_loop().call_later(wait, self._flush)
+
+        return take
+
+    def close(self) -> None:
+        """Tell the rest."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush(last=True)
+
+    def _flush(self, *, last: bool = False) -> None:
+        self._timer, self._told_at = None, time.monotonic()
+        if text := "".join(stream.ready(last=last) for stream in self._streams):
+            left_out = len(text) - MOST
+            self._tell(text if left_out <= 0 else f"… {left_out:,} characters not shown …\n{text[left_out:]}")
+
+
+class _Stream:
+    """The bytes of one stream that are not told yet."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._new = bytearray()
+        self._skipped = 0
+        self._held = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take(self, piece: bytes) -> None:
+        self._new += piece
+        if len(self._new) > 2 * KEPT:
+            self._skipped += len(self._new) - KEPT
+            del self._new[:-KEPT]
+
+    def ready(self, *, last: bool) -> str:
+        """What can be told by now, all of it if it is the `last`."""
+        note = ""
+        if self._skipped:
+            note, self._skipped, self._held = f"… {self._skipped:,} bytes not shown …\n", 0, ""
+            self._decoder.reset()
+            text = self._decoder.decode(bytes(self._new), final=last)
+            # The end of a secret that was cut off here cannot be recognised: it is left out with what is around it.
+            text = text[self._after_margin(text) :]
+        else:
+            text = self._held + self._decoder.decode(bytes(self._new), final=last)
+        self._new.clear()
+        cut = len(text) if last else self._redactor.settled(text)
+        if not last and (found := _OPEN_ESCAPE.search(text, max(0, cut - 256), cut)) is not None:
+            cut = found.start()
+        if not last and text[:cut].endswith("\r"):
+            cut -= 1
+        self._held = text[cut:]
+        return note + _LINES.sub("\n", self._redactor.text(text[:cut]))
+
+    def _after_margin(self, text: str) -> int:
+        """Where it is safe to begin: behind the margin, and not within a secret."""
+        place = min(self._redactor.margin, len(text))
+        return max([place, *(found.end() for found in self._redactor.found(text) if found.start() < place < found.end())])
+
+
+# The output of a process kept in bounded memory: its beginning and its end.
+
+
+class Capture:
+    """Bytes fed piece by piece, of which at most `keep` are given back: two thirds from the beginning, the rest from the end.
+
+    With a redactor, without secrets, and what is left out in between does not begin or end within one.
+    """
+
+    def __init__(self, keep: int, redactor: Redactor | None = None) -> None:
+        self._keep_head = keep * 2 // 3
+        self._keep_tail = keep - self._keep_head
+        self._redactor = redactor
+        # A little more is held: a secret at the border can be told only as a whole. Up to four bytes a character.
+        margin = 0 if redactor is None else 4 * redactor.margin
+        self._head_room = self._keep_head + margin
+        self._tail_room = self._keep_tail + margin
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total = 0
+        """Bytes fed so far."""
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self.total += len(piece)
+        room = self._head_room - len(self._head)
+        self._head += piece[:room]
+        self._tail += piece[room:] if room < len(piece) else b""
+        if len(self._tail) > 2 * self._tail_room:  # cut now and then, not at every piece
+            del self._tail[: -self._tail_room]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some of it is not given back."""
+        return self.total > self._keep_head + self._keep_tail
+
+    def text(self) -> str:
+        """What is kept as text, with a line that says how much is left out between beginning and end."""
+        redacted = str if self._redactor is None else self._redactor.text
+        if not self.truncated:
+            return redacted((self._head + self._tail).decode("utf-8", "replace"))
+        left_out = self.total - self._keep_head - self._keep_tail
+        content = bytes(self._head + self._tail)
+        after = len(content) - self._keep_tail
+        if self._redactor is not None:
+            before, after = self._borders(content, self._redactor)
+        else:
+            before = self._keep_head
+        head = content[:before].decode("utf-8", "ignore")  # a character cut in two at the border is left out
+        tail = content[after:].decode("utf-8", "ignore")
+        return f"{redacted(head)}\n… {left_out:,} bytes left out …\n{redacted(tail)}"
+
+    def _borders(self, content: bytes, redactor: Redactor) -> tuple[int, int]:
+        """Where the beginning ends and the end begins, moved so that neither is within a secret."""
+        before, after = self._keep_head, len(content) - self._keep_tail
+        # Positions in bytes: a text of one character per byte has the same ones.
+        for found in redactor.found(content.decode("latin-1")):
+            if found.start() < before < found.end():
+                before = found.start()
+            if found.start() < after < found.end():
+                after = found.end()
+        return before, after

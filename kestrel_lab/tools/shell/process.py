@@ -1,0 +1,219 @@
+"""Running a program that does not outlive the call: in its own process group, or held in by a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, Marks, autorun_watch
+from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, launched
+
+_PIECE = 65_536
+_GRACE_S = 0.25
+"""How long output may still arrive after the program ended, while something it started holds the pipe."""
+_REAP_S = 2.0
+"""How long a killed program may take to disappear before a cancelled call stops waiting for that."""
+
+Sink = Callable[[bytes], bool]
+"""Takes a piece of output; returns whether it wants more. When it does not, the program is killed."""
+Stopped = Literal["", "timeout", "output", "processes", "memory"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a program ended."""
+
+    exit_code: int
+    """Negative: the signal that ended it."""
+    seconds: float
+    stopped: Stopped = ""
+    """Why it was killed: its time was up, nobody wanted more output, it started more and more processes, or took too much memory."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of what it left, or was not let keep."""
+
+
+async def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    stdout: Sink,
+    stderr: Sink,
+    timeout_s: float,
+    stdin: int | None = None,
+    report: int | None = None,
+) -> Ended:
+    """Run a program in a session of its own and wait for it; `stdin` is a file descriptor, or nothing to read.
+
+    `report` is a file descriptor that it has under the same number.
+
+    When the call ends, by itself, by `timeout_s` or by cancellation, every process left in the program's
+    group is killed. A process that moved to another session is not found and survives.
+    """
+
+    async def begin(out: int, err: int) -> Running:
+        return _Group(
+            await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env=dict(env),
+                start_new_session=True,
+                pass_fds=() if report is None else (report,),
+            )
+        )
+
+    return await _follow(begin, stdout, stderr, timeout_s)
+
+
+async def run_launched(
+    launch: Launch, *, stdout: Sink, stderr: Sink, timeout_s: float, stdin: int | None = None, report: int | None = None
+) -> Ended:
+    """The same for a program that the launcher starts: none of the processes that came of it is left, wherever they went.
+
+    It has `report` as `REPORT_FD`. Not even if this process is killed. Raises `OSError` for a program that cannot be started.
+    What it made in the workspace that runs by itself is in the notes.
+    """
+    if not launch.watched:
+        return await _follow(lambda out, err: launched(launch, stdin, out, err, report), stdout, stderr, timeout_s)
+    watch = autorun_watch(launch.watched)
+    before = await _looked(watch)
+    ended = await _follow(lambda out, err: launched(launch, stdin, out, err, report), stdout, stderr, timeout_s)
+    found = watch.told(before, await _looked(watch))
+    return replace(ended, notes=(*ended.notes, *found))
+
+
+async def _looked(watch: AutorunWatch) -> Marks:
+    """A look that does not hold up the event loop: one that takes less than a thread would is done at once."""
+    return watch.look() if watch.quick else await asyncio.to_thread(watch.look)
+
+
+class Running(Protocol):
+    """A program at work."""
+
+    overgrown: Overgrown
+    """Of what it had more and more until it was killed for that."""
+    notes: list[str]
+    """What is to be told of what it could not do; complete when it is gone."""
+
+    async def wait(self) -> int:
+        """Its exit code, negative for the signal that ended it."""
+        ...
+
+    def kill(self) -> None:
+        """Kill what is left of it; harmless when nothing is."""
+        ...
+
+    async def gone(self) -> None:
+        """Wait, not for ever, until what was killed has disappeared."""
+        ...
+
+
+@dataclass(slots=True)
+class _Group:
+    """A child of this process, and its group."""
+
+    process: Process
+    overgrown: Overgrown = ""
+    notes: list[str] = field(default_factory=list)
+
+    async def wait(self) -> int:
+        return await self.process.wait()
+
+    def kill(self) -> None:
+        _kill_group(self.process.pid)
+
+    async def gone(self) -> None:
+        await asyncio.wait([asyncio.ensure_future(self.process.wait())], timeout=_REAP_S)
+
+
+async def _follow(begin: Callable[[int, int], Awaitable[Running]], stdout: Sink, stderr: Sink, timeout_s: float) -> Ended:
+    started = time.monotonic()
+    program, pipes = await _start(begin)
+    try:
+        readers = [asyncio.ensure_future(_drain(pipe, sink)) for pipe, sink in zip(pipes, (stdout, stderr), strict=True)]
+        stopped = await _wait(program, readers, timeout_s)
+    finally:
+        program.kill()
+        for transport, _ in pipes:
+            transport.close()
+        await program.gone()
+    await asyncio.gather(*readers)  # a closed pipe ends its reader
+    code = await program.wait()
+    return Ended(exit_code=code, seconds=time.monotonic() - started, stopped=stopped or program.overgrown, notes=tuple(program.notes))
+
+
+_Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
+
+
+async def _start(begin: Callable[[int, int], Awaitable[Running]]) -> tuple[Running, list[_Pipe]]:
+    pipes: list[_Pipe] = []
+    ends: list[int] = []
+    try:
+        for _ in range(2):
+            pipe, end = await _open_pipe()
+            pipes.append(pipe)
+            ends.append(end)
+        program = await begin(*ends)
+    except BaseException:
+        for transport, _ in pipes:
+            transport.close()
+        raise
+    finally:
+        for end in ends:
+            os.close(end)
+    return program, pipes
+
+
+async def _open_pipe() -> tuple[_Pipe, int]:
+    """A pipe of our own: unlike those that asyncio makes, it can be closed while a stray process still holds it."""
+    reading, writing = os.pipe()
+    reader = asyncio.StreamReader(limit=_PIECE)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", 0))
+    return (transport, reader), writing
+
+
+async def _drain(pipe: _Pipe, sink: Sink) -> bool:
+    """Feed everything to `sink`; returns whether it had enough before the end."""
+    while piece := await pipe[1].read(_PIECE):
+        if not sink(piece):
+            return True
+    return False
+
+
+async def _wait(program: Running, readers: Sequence[asyncio.Future[bool]], timeout_s: float) -> Stopped:
+    """Until the program ended and its output was read, its time is up, or a reader has enough."""
+    ended = asyncio.ensure_future(program.wait())
+    waiting: set[asyncio.Future[object]] = {ended, *readers}  # type: ignore[arg-type]  # a set of futures of several types
+    deadline = time.monotonic() + timeout_s
+    try:
+        while waiting:
+            left = deadline - time.monotonic()
+            done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if any(reader.done() and reader.result() for reader in readers):
+                return "output"
+            if not done:
+                return "" if ended.done() else "timeout"
+            if ended in done:
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+    finally:
+        if ended.done() and not ended.cancelled():
+            ended.exception()  # raised by whoever asks for the exit code
+        ended.cancel()
+    return ""
+
+
+def _kill_group(leader: int) -> None:
+    """Kill whatever is left. The number of an ended leader is not given away while its group has members."""
+    with suppress(ProcessLookupError, PermissionError):  # nobody left; or, on macOS, only zombies
+        os.killpg(leader, signal.SIGKILL)

@@ -1,0 +1,92 @@
+"""What a session is told of the time before it begins; everything it is told later of today and now is told from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.timeparse.zones import Zone, local_zone, offset_name, zone_named, zone_of
+from kestrel_lab.views.html.fact_tables import facts_html, facts_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handshake:
+    """A moment and its zone. Renders as a table."""
+
+    now: datetime
+    zone: Zone
+
+    @property
+    def iso_week(self) -> str:
+        """Year and week by ISO 8601, such as 2026-W47."""
+        year, week, _ = self.now.isocalendar()
+        return f"{year:04d}-W{week:02d}"
+
+    @property
+    def line(self) -> str:
+        """One sentence for an agent."""
+        words = f"{self.now.isoformat(timespec='seconds')}, a {self.now:%A}, ISO week {self.iso_week}, time zone {self.zone.name}"
+        return f"When this session began it was {words}. Take today and now from that."
+
+    def as_json(self) -> dict[str, Json]:
+        """For the log, a model or a program; `from_json` makes the same of it again."""
+        return {
+            "now_iso": self.now.isoformat(timespec="seconds"),
+            "timezone": self.zone.name,
+            "weekday": f"{self.now:%A}",
+            "date": f"{self.now:%Y-%m-%d}",
+            "iso_week": self.iso_week,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and values, for a table."""
+        offset = self.now.utcoffset()
+        return [
+            ("now", self.now.isoformat(timespec="seconds")),
+            ("weekday", f"{self.now:%A}"),
+            ("date", f"{self.now:%Y-%m-%d}"),
+            ("ISO week", self.iso_week),
+            ("zone", f"{self.zone.name}, from {self.zone.origin}"),
+            ("from UTC", offset_name(offset) if offset is not None else ""),
+        ]
+
+    def __repr__(self) -> str:
+        return facts_text(self.rows())
+
+    def _repr_html_(self) -> str:
+        return facts_html(self.rows())
+
+
+def handshake(now: datetime | None = None, zone: Zone | None = None) -> Handshake:
+    """The time in whole seconds: `now`, or this machine's, on the clocks of `zone`, or of its own zone.
+
+    Raises `UsageError` for a `now` without a zone: this machine's is never taken for it.
+    """
+    if now is None:
+        now = machine_now()
+        own = local_zone() if zone is None else zone
+    else:
+        own = zone_of(now, "the reference")
+    chosen = zone or own
+    return Handshake(now=now.astimezone(chosen.rules).replace(microsecond=0), zone=chosen)
+
+
+def machine_now() -> datetime:
+    """The time of this machine, with the rules of its zone where they can be found."""
+    return datetime.now(local_zone().rules)
+
+
+def from_json(kept: Mapping[str, Json]) -> Handshake | None:
+    """The handshake that `as_json` made; `None` where none was kept."""
+    now, name = kept.get("now_iso"), kept.get("timezone")
+    if not isinstance(now, str) or not isinstance(name, str):
+        return None
+    moment = datetime.fromisoformat(now)
+    try:
+        zone = zone_named(name, "the session")
+    except UsageError:  # a zone that this machine's database does not have: its distance from UTC is in the time itself
+        zone = zone_of(moment, "the session")
+    return Handshake(now=moment.astimezone(zone.rules), zone=zone)

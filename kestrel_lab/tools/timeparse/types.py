@@ -1,0 +1,173 @@
+"""What a time expression is read against, and what its parts are found to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from typing import Literal, NoReturn
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES
+from kestrel_lab.tools.timeparse.zones import Choice, Zone
+from kestrel_lab.views.html.fact_tables import facts_html, facts_text
+
+Order = Literal["MDY", "DMY"]
+"""Whether 3/4 is the fourth of March or the third of April."""
+Prefer = Literal["future", "past"]
+"""Whether `Friday` is the coming one or the last."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A reference time, a zone and what the asker has settled."""
+
+    text: str
+    reference: datetime
+    zone: Zone
+    prefer: Prefer = "future"
+    order: Order | None = None
+    short_years: bool = False
+    disambiguate: Choice | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The reference as clocks of the zone show it."""
+        return self.reference.astimezone(self.zone.rules)
+
+    @property
+    def today(self) -> date:
+        """The day of the reference in the zone."""
+        return self.now.date()
+
+    def within(self, zone: Zone) -> Question:
+        """The same in another zone."""
+        return replace(self, zone=zone)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Whole days, from `first` up to but not with `end`."""
+
+    first: date
+    end: date
+    precision: str
+    said: str
+    """What the expression was taken to mean."""
+    notes: tuple[str, ...] = ()
+    relative: bool = True
+    """Whether it depends on the reference."""
+
+    @property
+    def is_day(self) -> bool:
+        """Whether it is one day, to which a time of day can be added."""
+        return self.precision == "day"
+
+
+def one_day(day: date, said: str, *notes: str, relative: bool = True) -> Span:
+    """A single day."""
+    return Span(first=day, end=day + timedelta(days=1), precision="day", said=said, notes=notes, relative=relative)
+
+
+def whole_month(year: int, month: int, said: str, *notes: str, relative: bool = True) -> Span:
+    """A calendar month; `month` may run over the ends of the year."""
+    first, end = month_start(year, month), month_start(year, month + 1)
+    return Span(first=first, end=end, precision="month", said=said, notes=notes, relative=relative)
+
+
+def month_start(year: int, month: int) -> date:
+    """The first of a month; `month` may run over the ends of the year."""
+    return date(year + (month - 1) // 12, (month - 1) % 12 + 1, 1)
+
+
+def calendar_day(year: int, month: int, day: int) -> date:
+    """That date; raises `UsageError` if there is none."""
+    try:
+        return date(year, month, day)
+    except ValueError:
+        if 1 <= month <= 12 and year >= 1:
+            last = (month_start(year, month + 1) - timedelta(days=1)).day
+            msg = f"there is no day {day} in {MONTH_NAMES[month - 1]} {year}, which has {last} days"
+        else:
+            msg = f"there is no date {year:04d}-{month:02d}-{day:02d}"
+        raise UsageError(msg) from None
+
+
+def refuse(text: str, why: str, instead: str) -> NoReturn:
+    """Raise the `UsageError` of an expression that must not be guessed."""
+    msg = f"cannot tell what {text!r} means: {why}. Write {instead}"
+    raise UsageError(msg)
+
+
+# A time expression as it was read: from when to when, how exactly, in which zone, and what was not sure.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a time expression means. Renders as a table."""
+
+    text: str
+    start: datetime
+    """With its zone."""
+    end: datetime
+    """The first moment behind it; equal to `start` for an instant."""
+    precision: str
+    """`second`, `minute`, `hour`, `part of a day`, `day`, `week`, `month`, `quarter`, `year` …"""
+    interpretation: str
+    zone: Zone
+    reference: datetime | None = None
+    """What it was told from."""
+    notes: tuple[str, ...] = ()
+    """What was not sure and how it was settled."""
+    read_by: str = "grammar"
+
+    @property
+    def instant(self) -> bool:
+        """Whether it is a moment and no stretch of time."""
+        return self.start == self.end
+
+    def as_json(self) -> dict[str, Json]:
+        """For models and programs: times as ISO 8601 with their distance from UTC."""
+        found: dict[str, Json] = {"text": self.text, "start": self.start.isoformat()}
+        if not self.instant:
+            found["end"] = self.end.isoformat()
+        found |= {
+            "kind": "instant" if self.instant else "range",
+            "precision": self.precision,
+            "weekday": f"{self.start:%A}",
+            "interpretation": self.interpretation,
+            "zone": self.zone.name,
+            "zone_from": self.zone.origin,
+        }
+        if self.reference is not None:
+            found["reference"] = self.reference.isoformat()
+        if self.notes:
+            found["notes"] = [*self.notes]
+        return found
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and values, for a table."""
+        shown = [("text", self.text)] if self.text else []
+        if self.instant:
+            shown.append(("moment", _shown(self.start)))
+        else:
+            last = self.end - timedelta(microseconds=1)
+            shown += [("from", _shown(self.start)), ("until before", _shown(self.end))]
+            if self.precision == "day" and self.start.date() == last.date():
+                shown.insert(1, ("day", f"{self.start:%A} {self.start:%Y-%m-%d}"))
+        shown += [("precision", self.precision), ("read as", self.interpretation), ("zone", f"{self.zone.name}, from {self.zone.origin}")]
+        if self.reference is not None:
+            shown.append(("told from", _shown(self.reference.astimezone(self.zone.rules))))
+        if self.read_by != "grammar":
+            shown.append(("read by", self.read_by))
+        return shown + [("note", note) for note in self.notes]
+
+    def __repr__(self) -> str:
+        return facts_text(self.rows())
+
+    def _repr_html_(self) -> str:
+        return facts_html(self.rows())
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment.isoformat()} ({moment:%a})"

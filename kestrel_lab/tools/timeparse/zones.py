@@ -1,0 +1,340 @@
+"""Time zones by name, and clock times in them: a name that means several zones and a time that is not once are refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from functools import cache
+from typing import Literal
+from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.tools.timeparse.normalize import compiled
+
+Choice = Literal["earlier", "later"]
+"""Which of two moments is meant where clocks are turned back; where they go forward, before or behind the gap."""
+
+AMBIGUOUS = {
+    "ACT": ("Australia/Sydney", "America/Rio_Branco"),
+    "ADT": ("America/Halifax", "Asia/Baghdad"),
+    "AMT": ("America/Manaus", "Asia/Yerevan"),
+    "AST": ("America/Halifax", "Asia/Riyadh"),
+    "BST": ("Europe/London", "Asia/Dhaka", "Pacific/Bougainville"),
+    "CDT": ("America/Chicago", "America/Havana"),
+    "CST": ("America/Chicago", "Asia/Shanghai", "America/Havana", "Australia/Adelaide"),
+    "CT": ("America/Chicago", "Asia/Shanghai"),
+    "ECT": ("America/Guayaquil", "America/Martinique"),
+    "EDT": ("America/New_York", "Australia/Sydney"),
+    "EST": ("America/New_York", "Australia/Sydney", "America/Panama"),
+    "ET": ("America/New_York",),
+    "GST": ("Asia/Dubai", "Pacific/Guam", "Atlantic/South_Georgia"),
+    "IST": ("Asia/Kolkata", "Europe/Dublin", "Asia/Jerusalem"),
+    "LMT": ("Europe/London",),
+    "MSK": ("Europe/Moscow",),
+    "MST": ("America/Denver", "America/Phoenix", "Asia/Kuala_Lumpur"),
+    "MT": ("America/Denver", "America/Phoenix"),
+    "NST": ("America/St_Johns", "Asia/Kathmandu"),
+    "PST": ("America/Los_Angeles", "Asia/Manila", "Pacific/Pitcairn"),
+    "PT": ("America/Los_Angeles", "Europe/Lisbon"),
+    "SST": ("Pacific/Pago_Pago", "Asia/Singapore"),
+    "WST": ("Australia/Perth", "Pacific/Apia"),
+}
+"""Abbreviations that say too little, with zones that go or went by them."""
+ABBREVIATIONS = {
+    "ACDT": (630, "Australia/Adelaide"),
+    "ACST": (570, "Australia/Adelaide"),
+    "AEDT": (660, "Australia/Sydney"),
+    "AEST": (600, "Australia/Sydney"),
+    "AKDT": (-480, "America/Anchorage"),
+    "AKST": (-540, "America/Anchorage"),
+    "AWST": (480, "Australia/Perth"),
+    "CAT": (120, "Africa/Maputo"),
+    "CEST": (120, "Europe/Berlin"),
+    "CET": (60, "Europe/Berlin"),
+    "EAT": (180, "Africa/Nairobi"),
+    "EEST": (180, "Europe/Athens"),
+    "EET": (120, "Europe/Athens"),
+    "HKT": (480, "Asia/Hong_Kong"),
+    "HST": (-600, "Pacific/Honolulu"),
+    "IDT": (180, "Asia/Jerusalem"),
+    "JST": (540, "Asia/Tokyo"),
+    "KST": (540, "Asia/Seoul"),
+    "MDT": (-360, "America/Denver"),
+    "NZDT": (780, "Pacific/Auckland"),
+    "NZST": (720, "Pacific/Auckland"),
+    "PDT": (-420, "America/Los_Angeles"),
+    "PKT": (300, "Asia/Karachi"),
+    "SAST": (120, "Africa/Johannesburg"),
+    "WAT": (60, "Africa/Lagos"),
+    "WEST": (60, "Europe/Lisbon"),
+    "WET": (0, "Europe/Lisbon"),
+    "WIB": (420, "Asia/Jakarta"),
+}
+"""Abbreviations that mean one distance from UTC, in minutes, with a zone to see whether it is in force."""
+_OFFSET = re.compile(r"(?:UTC|GMT)?\s?([+-])(\d{1,2})(?::?([0-5]\d))?", re.IGNORECASE)
+_UTC_KEYS = {"UTC", "UCT", "Etc/UTC", "Etc/UCT", "Etc/Zulu", "Etc/Universal", "Universal"}
+_ABBREVIATION = re.compile(r"[A-Z]{1,5}|[A-Z]{3}\d[A-Z]{3}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Zone:
+    """A time zone and where it came from."""
+
+    rules: tzinfo
+    name: str
+    """Of the IANA database, such as Europe/Vienna, or the distance from UTC."""
+    origin: str
+    """In words: `the text`, `the reference`, `this machine` …"""
+    short: str = ""
+    """The abbreviation it was given as."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is one distance from UTC, which knows no daylight saving time."""
+        return not isinstance(self.rules, ZoneInfo)
+
+
+def zone_named(name: str, origin: str) -> Zone:
+    """The zone of an IANA name, `UTC`, a distance such as `+05:30`, or an abbreviation that means one distance.
+
+    Raises `UsageError` for any other, naming the zones that an ambiguous abbreviation could mean.
+    """
+    word = name.strip()
+    if word.upper() in {"UTC", "GMT", "Z", "ZULU"}:
+        return Zone(rules=UTC, name="UTC", origin=origin)
+    if found := _OFFSET.fullmatch(word):
+        minutes = (int(found[2]) * 60 + int(found[3] or 0)) * (-1 if found[1] == "-" else 1)
+        return _fixed(minutes, origin)
+    if word.upper() in AMBIGUOUS:
+        candidates = AMBIGUOUS[word.upper()]
+        msg = f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a distance such as +05:30"
+        raise UsageError(msg)
+    if word.upper() in ABBREVIATIONS:
+        return _fixed(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
+    if (key := zone_key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
+        msg = f"there is no time zone {word!r}: {nearest(word, [key for key in zone_keys() if '/' in key])}, or write a distance such as +02:00"
+        raise UsageError(msg)
+    return Zone(rules=ZoneInfo(key), name="UTC" if key in _UTC_KEYS else key, origin=origin)
+
+
+@cache
+def rules_version() -> str:
+    """Which edition of the time zone rules is in use; answers may change with it."""
+    for folder in TZPATH:
+        try:
+            with open(os.path.join(folder, "tzdata.zi"), encoding="utf-8") as file:
+                return file.readline().strip("# \n")
+        except OSError:
+            continue
+    from importlib.metadata import PackageNotFoundError, version  # loaded on use: it costs more than this package
+
+    try:
+        return f"tzdata {version('tzdata')}"
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def zone_of(moment: datetime, origin: str) -> Zone:
+    """The zone that `moment`, which has one, carries."""
+    key = getattr(moment.tzinfo, "key", None)
+    if moment.tzinfo is not None and key:
+        return Zone(rules=moment.tzinfo, name="UTC" if key in _UTC_KEYS else str(key), origin=origin)
+    offset = moment.utcoffset()
+    if offset is None:
+        msg = f"{moment.isoformat()} has no time zone: add one, such as {moment.isoformat()}+00:00, or say the zone's name"
+        raise UsageError(msg)
+    return Zone(rules=timezone(offset), name=offset_name(offset), origin=origin)
+
+
+def local_zone() -> Zone:
+    """The zone of this machine; where only its present distance from UTC is known, that."""
+    from tzlocal import get_localzone_name  # loaded on use: it reads the machine's settings
+
+    now = datetime.now().astimezone()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns where nothing is configured: what it then takes is compared below
+            key = get_localzone_name() or ""
+        rules = ZoneInfo(key) if key else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        key, rules = "", None
+    named = "/" in key or key == "UTC"  # EST is a key, too: it says little to a reader
+    if named and rules is not None and now.astimezone(rules).utcoffset() == now.utcoffset():
+        return zone_named(key, "this machine")
+    return zone_of(now, "this machine, which names no zone")
+
+
+@cache
+def zone_keys() -> tuple[str, ...]:
+    """Every name of the IANA database, in order."""
+    return tuple(sorted(available_timezones()))
+
+
+def zone_key(name: str) -> str | None:
+    """The name as the database spells it, found without regard to case and with blanks for underscores; `None` if there is none."""
+    return _folded().get(name.strip().replace(" ", "_").casefold())
+
+
+@cache
+def cities() -> dict[str, tuple[str, ...]]:
+    """Zones by the last part of their names, such as `new_york`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key in zone_keys():
+        if "/" in key and not key.startswith(("Etc/", "SystemV/", "US/", "Canada/", "Brazil/", "Mexico/", "Chile/")):
+            city = key.rpartition("/")[2].casefold()
+            found[city] = (*found.get(city, ()), key)
+    return found
+
+
+def offset_name(offset: timedelta) -> str:
+    """A distance from UTC in words: `UTC`, `UTC+05:30`."""
+    minutes = round(offset.total_seconds() / 60)
+    return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}" if minutes else "UTC"
+
+
+def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -> tuple[datetime, tuple[str, ...]]:
+    """The moment when clocks of `zone` show `clock` on `day`, and what there is to say of it.
+
+    Raises `UsageError` where clocks skip that time or show it twice, unless `choice` says which moment is meant,
+    and where the zone was given by an abbreviation that is not in force on that day.
+    """
+    wall = datetime.combine(day, clock)
+    first, second = wall.replace(tzinfo=zone.rules, fold=0), wall.replace(tzinfo=zone.rules, fold=1)
+    before, after = _offset(first), _offset(second)
+    _in_force(wall, zone)
+    if before == after:
+        return first, ()
+    early, late = sorted((_real(first, zone), _real(second, zone)), key=lambda moment: moment.astimezone(UTC))
+    if before > after:
+        what = f"{wall:%H:%M} is shown twice on {day} in {zone.name}, where clocks are turned back: at {early.isoformat()} and at {late.isoformat()}"
+        advice = "say which with disambiguate: earlier or later"
+    else:
+        what = f"{wall:%H:%M} does not exist on {day} in {zone.name}, where clocks are put forward"
+        advice = f"write {early:%H:%M} or {late:%H:%M}, or disambiguate: earlier or later"
+    if choice is None:
+        msg = f"{what}; {advice}"
+        raise UsageError(msg)
+    return (early if choice == "earlier" else late), (f"{what}; the {choice} was asked for",)
+
+
+def day_start(day: date, zone: Zone) -> datetime:
+    """The first moment of `day` in `zone`, which need not be midnight; `UsageError` if the zone skipped the day."""
+    first, second = (datetime.combine(day, time(), tzinfo=zone.rules).replace(fold=fold) for fold in (0, 1))
+    low, high = sorted(moment.astimezone(UTC) for moment in (first, second))
+    if _offset(first) >= _offset(second):
+        return _real(first, zone)
+    while low < high:  # the moment when clocks were put forward lies between the two
+        middle = low + (high - low) // 2
+        if middle.astimezone(zone.rules).date() >= day:
+            high = middle
+        else:
+            low = middle + timedelta(microseconds=1)
+    start = high.astimezone(zone.rules)
+    if start.date() != day:
+        msg = f"there was no {day} in {zone.name}: the zone skipped that day"
+        raise UsageError(msg)
+    return start
+
+
+def _fixed(minutes: int, origin: str, short: str = "") -> Zone:
+    if abs(minutes) >= 24 * 60:
+        msg = "a distance from UTC is less than 24 hours: write it as +HH:MM"
+        raise UsageError(msg)
+    offset = timedelta(minutes=minutes)
+    return Zone(rules=timezone(offset), name=offset_name(offset), origin=origin, short=short)
+
+
+def _in_force(wall: datetime, zone: Zone) -> None:
+    if not zone.short:
+        return
+    minutes, example = ABBREVIATIONS[zone.short]
+    there = {_offset(wall.replace(tzinfo=ZoneInfo(example), fold=fold)) for fold in (0, 1)}
+    if timedelta(minutes=minutes) not in there:
+        now = wall.replace(tzinfo=ZoneInfo(example)).tzname()
+        msg = (
+            f"{zone.short} is not in force on {wall:%Y-%m-%d}: {example} is on {now} then. Write {example}, or {zone.name} if that is meant"
+        )
+        raise UsageError(msg)
+
+
+def _offset(moment: datetime) -> timedelta:
+    return moment.utcoffset() or timedelta()
+
+
+def _real(moment: datetime, zone: Zone) -> datetime:
+    """The moment as clocks show it, which is another time if `moment` is in a gap."""
+    return moment.astimezone(UTC).astimezone(zone.rules)
+
+
+@cache
+def _folded() -> dict[str, str]:
+    return {key.casefold(): key for key in zone_keys()}
+
+
+# Words for a time zone inside a time expression: 15:00 UTC, 3pm Europe/Vienna, 9am New York time.
+
+_KEY = re.compile(r"(?<![\w/])[A-Za-z]+(?:/[A-Za-z][A-Za-z_+\-0-9]*)+(?![\w/])")
+_DISTANCE = re.compile(r"\b(?:UTC|GMT)\s?[+-]\d{1,2}(?::?\d\d)?\b|(?<=:\d\d)\s?[+-]\d\d:?\d\d\b", re.IGNORECASE)
+_UTC = re.compile(r"\b(?:UTC|GMT|Zulu)\b|(?<=\d)Z\b", re.IGNORECASE)
+_SHORT = rf"\b(?:{'|'.join(sorted({*AMBIGUOUS, *ABBREVIATIONS}, key=len, reverse=True))})\b"
+_LONG = "|".join(word for word in (*AMBIGUOUS, *ABBREVIATIONS) if len(word) > 2)
+_AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"  # in small letters only where no other word can be meant
+_SPOKEN = {
+    "eastern": ("America/New_York", "Australia/Sydney"),
+    "central": ("America/Chicago", "Australia/Adelaide", "Europe/Berlin"),
+    "mountain": ("America/Denver", "America/Phoenix"),
+    "pacific": ("America/Los_Angeles", "America/Tijuana"),
+    "atlantic": ("America/Halifax", "America/Puerto_Rico"),
+}
+_REGION = re.compile(rf"\b({'|'.join(_SPOKEN)})(?: (?:standard|daylight|summer))?(?: time)?\b", re.IGNORECASE)
+_OWN = re.compile(r"\b(?:my|our|local) (?:local )?time\b", re.IGNORECASE)
+_CITY = re.compile(
+    r"(?:\bin )?((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)(?:'s)? time\b|\bin ((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)$", re.IGNORECASE
+)
+
+
+def take_zone(text: str) -> tuple[str, Zone | None]:
+    """`text` without the words for a zone, and that zone, if there is one.
+
+    Raises `UsageError` for one that is not known, means several, or stands beside another.
+    """
+    if (spoken := _REGION.search(text)) is not None:
+        msg = f"{spoken[0]!r} does not say which zone is meant: write {' or '.join(_SPOKEN[spoken[1].lower()])}"
+        raise UsageError(msg)
+    text = _OWN.sub("", text)
+    found: list[str] = []
+    for pattern in (_DISTANCE, _KEY, _UTC, compiled(_SHORT), compiled(_AFTER_CLOCK, re.IGNORECASE)):
+        for match in pattern.finditer(text):
+            if pattern is not _KEY or zone_key(match[0]):
+                found.append(match[0].strip())
+                text = text.replace(match[0], " ", 1)
+    rest, city = _take_city(text)
+    if city:
+        found.append(city)
+        text = rest
+    if len(found) > 1:
+        msg = f"two time zones are named, {' and '.join(found)}: name one"
+        raise UsageError(msg)
+    return text, zone_named(found[0], "the text") if found else None
+
+
+def _take_city(text: str) -> tuple[str, str]:
+    match = _CITY.search(text.strip())
+    if match is None:
+        return text, ""
+    words = (match[1] or match[2]).split()
+    for count in range(len(words), 0, -1):
+        name = "_".join(words[-count:]).casefold()
+        keys = cities().get(name, ())
+        if len(keys) == 1:
+            stripped = re.sub(
+                rf"(?:\bin )?{re.escape(' '.join(words[-count:]))}(?:'s)?(?: time\b)?", " ", text, count=1, flags=re.IGNORECASE
+            )
+            return stripped, keys[0]
+        if len(keys) > 1:
+            msg = f"{' '.join(words[-count:])!r} does not say which zone is meant: write {' or '.join(keys)}"
+            raise UsageError(msg)
+    return text, ""

@@ -1,0 +1,366 @@
+"""A tool, and the toolbox an agent is given."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from kestrel_lab.core.calls import Danger, Effect, Result
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.events.union import RetrievalStep, TaskChanged
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ToolSpec
+from kestrel_lab.core.redaction import Redactor
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.large_results import Spool
+from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
+from kestrel_lab.tools.data_flow import Flow, Shows
+from kestrel_lab.tools.files.versions import Versions
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.results import render, to_json
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.views.html.run_page import table_html
+
+__all__ = [
+    "CacheScope",
+    "Fingerprint",
+    "Kept",
+    "Notes",
+    "Parts",
+    "Preview",
+    "Tasks",
+    "Tool",
+    "ToolArgumentsError",
+    "ToolContext",
+    "Toolbox",
+    "render",
+]
+
+
+def _silent(_text: str, _fraction: float | None = None) -> None:
+    """Progress that nobody follows."""
+
+
+def _unheard(_text: str) -> None:
+    """What nobody listens to."""
+
+
+class Parts(Protocol):
+    """Makes the calls of a macro, each as if the agent had made it: asked about, recorded, never repeated."""
+
+    def begin(self, macro: str, version: int, args: dict[str, Json]) -> None:
+        """Say which macro begins, before its first call."""
+        ...
+
+    async def __call__(self, place: int, tool: str, args: dict[str, Json]) -> Result:
+        """Make call number `place`, counted from 1."""
+        ...
+
+    def end(self, *, ok: bool, reason: str = "") -> None:
+        """Say how it ended."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tasks:
+    """The task list of a run; what is changed is an event of the run."""
+
+    listed: Callable[[], tuple[TaskChanged, ...]]
+    """As it is now, in the order in which they were put on it."""
+    change: Callable[[TaskChanged], object]
+    """Put a task on the list, or in another state."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notes:
+    """The memory of the run's workspace, for its tools; each says what came of it or raises a `KestrelError`."""
+
+    recall: Callable[[str, int, tuple[str, ...]], Awaitable[list[dict[str, Json]]]]
+    """Notes that have to do with a query, at most so many, with all of these tags; their words are references."""
+    remember: Callable[[str, str, tuple[str, ...], float, float | None, str], Awaitable[str]]
+    """Keep a text: its kind, tags, confidence, days, and the call that asks for it."""
+    chosen: Callable[[str], str]
+    """The notes that a selector means, a line each with a reference for its words, for whoever is asked to let them be forgotten."""
+    forget: Callable[[str], Awaitable[str]]
+    """Forget the notes that a selector means."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """An answer that was too long to show, as it is kept whole."""
+
+    path: Path
+    chars: int
+    tool: str
+    untrusted: bool = False
+    """What it says was written by others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolContext:
+    """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
+
+    workspace: Workspace
+    run_id: str = ""
+    call_id: str = ""
+    progress: Callable[[str, float | None], None] = _silent
+    """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
+    time: Mapping[str, Json] = field(default_factory=dict)
+    """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""
+    tasks: Tasks | None = None
+    """`None` outside a run."""
+    notes: Notes | None = None
+    """`None` outside a run."""
+    parts: Parts | None = None
+    """Makes calls for a tool that is made of calls; `None` outside a run."""
+    kept: Callable[[str], Kept] | None = None
+    """Finds an earlier answer of the run by its id; raises `ValueError` or `FileNotFoundError` for the model. `None` outside a run."""
+    spool: Callable[[], Spool] | None = None
+    """Begins a text that is to be kept whole though the answer has only parts of it, as output of a command; once a call."""
+    sandbox: Sandbox = Sandbox()  # noqa: RUF009  # frozen
+    """How commands are to be held in."""
+    versions: Versions = field(default_factory=Versions)
+    """Which versions of files the call goes by, and which it leaves."""
+    folder: str = "."
+    """Where commands begin, as seen from the workspace: where the last one of the same step ended."""
+    moved: Callable[[str], object] = _unheard
+    """Tells that commands begin in another folder from now on."""
+    output: Callable[[str], None] = _unheard
+    """Tells the newest of what a command writes while it runs."""
+    redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
+    """Knows the secrets that no answer may hold."""
+    looked_up: Callable[[RetrievalStep], object] | None = None
+    """Records a look-up in the log of the run; to be called on the event loop. `None` outside a run."""
+
+
+Preview = Callable[[dict[str, Json], ToolContext], str]
+"""What a call with these arguments would change, as a unified diff, or why it would fail. Reads only."""
+Fingerprint = Callable[[dict[str, Json], ToolContext], "str | Awaitable[str | None] | None"]
+"""The state of everything a pure tool would read for these arguments: equal fingerprints, equal answers.
+
+`None` where the answer must not be used again; empty while what is read is changing, so that no stored answer may be used now.
+"""
+CacheScope = Literal["run", "workspace", "global"]
+"""Who may share stored answers: one run, all runs in one folder on one machine, or everybody who has the cache."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tool:
+    """Something an agent can do. Calling the tool calls its function, as if it had never been decorated."""
+
+    name: str
+    description: str
+    """What the model is told it is for."""
+    function: Callable[..., Any]
+    arguments: Arguments
+    danger: Danger = Danger.LOW
+    """LOW unless said otherwise: somebody offered it on purpose, but nobody has said that it changes nothing."""
+    danger_of: Callable[[dict[str, Json]], Danger] | None = None
+    """How much harm a call with these arguments can do, where that is not always the same."""
+    effect: Effect = "opaque"
+    version: str = "1"
+    """Changes when answers may change; stored answers of other versions are not used."""
+    parallel_safe: bool = True
+    """Whether it may run beside other calls: of the same turn, and of other steps of the run."""
+    timeout_s: float | None = None
+    """Seconds after which whoever runs the tool gives up; `None` for no bound of its own."""
+    max_chars: int = 20_000
+    """How much of an answer a model is shown."""
+    thread: bool = False
+    """A synchronous function runs in a worker thread, not on the event loop's.
+
+    A cancelled call does not stop a thread: its function runs to its end unseen.
+    """
+    fingerprint: Fingerprint | None = None
+    """`None`: answers are never reused, unless they are for `cache_ttl_seconds`."""
+    cache_ttl_seconds: float | None = None
+    """How long a stored answer may be used; `None` for as long as the fingerprint stays equal. Of pure tools only."""
+    cache_scope: CacheScope = "workspace"
+    parts: Callable[[dict[str, Json]], tuple[str, ...]] | None = None
+    """Which tools it calls, given its arguments; `None` for a tool that calls none."""
+    preview: Preview | None = None
+    """Shown to whoever is asked to allow a call."""
+    filled: Callable[[dict[str, Json]], Mapping[str, str]] | None = None
+    """What the arguments that the tool fills in itself come from, by name: told to whoever is asked to allow a call."""
+    asks_person: bool = False
+    """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
+    untrusted: bool = False
+    """What it answers was written by others, whom nobody vouches for: a web page, an issue."""
+    reads: tuple[str, ...] | None = None
+    """What its answers may hold, see `tools.flows.Reads`; `None`: what is private."""
+    reaches: str | None = None
+    """How far a call reaches, see `tools.flows.Reach`; `None`: anything from MEDIUM on, else nothing."""
+    unsaid: frozenset[str] = frozenset()
+    """What its author has not said and is only supposed, see `tools.flows.unsaid`."""
+    shows: Shows = ""
+    """What its answers have of the files they are about, see `tools.flows.Shows`."""
+    asks: bool = False
+    """Its arguments are told to a service, also where it changes nothing there."""
+    group: str = ""
+    """What it is named together with others by. One with a group is offered only to runs that name it or its group."""
+    sandbox: Level | None = None
+    """The least level that its commands may run at; `None` for a tool that starts none."""
+    context_parameter: str = ""
+    """Which parameter of the function receives the `ToolContext`, if any."""
+
+    @cached_property
+    def flow(self) -> Flow:
+        """What goes in and out by it, as declared or as its effect and danger suggest."""
+        reads = self.reads if self.reads is not None else ("private",)
+        reaches = self.reaches or ("anything" if self.danger >= Danger.MEDIUM else "nothing")
+        return Flow(frozenset(reads) | (frozenset({"untrusted"}) if self.untrusted else frozenset()), reaches, self.unsaid)
+
+    @property
+    def schema(self) -> dict[str, Json]:
+        """JSON Schema of the arguments; raises `UsageError` for a parameter type that has none."""
+        return self.arguments.schema
+
+    def spec(self) -> ToolSpec:
+        """The tool as a model is told of it."""
+        return ToolSpec(name=self.name, description=self.description, schema=self.schema)
+
+    def validate(self, args: dict[str, Json]) -> dict[str, Json]:
+        """The arguments as JSON, converted to the declared types and completed with defaults.
+
+        Raises `ToolArgumentsError`, whose message is for the model.
+        """
+        return self.arguments.validate(args)
+
+    async def run(self, args: dict[str, Json], ctx: ToolContext) -> Json:
+        """Call the function with arguments that `validate` returned; whatever it raises escapes.
+
+        A synchronous function blocks the event loop unless `thread` is set; Ctrl-C or a notebook's Stop
+        interrupts it with `KeyboardInterrupt` when it runs on the main thread.
+        """
+        values = self.arguments.bind(args)
+        if self.context_parameter:
+            values[self.context_parameter] = ctx
+        if self._is_async:
+            return to_json(await self.function(**values))
+        if self.thread:
+            answer = await asyncio.to_thread(self.function, **values)
+        elif threading.current_thread() is threading.main_thread():
+            with _interruptible():
+                answer = self.function(**values)
+        else:
+            answer = self.function(**values)
+        return to_json(await answer if inspect.isawaitable(answer) else answer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the plain function."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Lets `help`, `inspect.signature` and completion see the plain function."""
+        return self.function
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}: {self.danger.name}, {self.effect}>"
+
+    @cached_property
+    def _is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+
+class Toolbox:
+    """Tools under their names, in order; never changed after it was made."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        """Raise `UsageError` for two tools of one name, or for something that is no tool."""
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                msg = f"{tool!r} is not a tool: decorate the function with @tool"
+                raise UsageError(msg)
+            if tool.name in self._tools:
+                msg = f"two tools are called {tool.name!r}: rename one with @tool(name=…)"
+                raise UsageError(msg)
+            self._tools[tool.name] = tool
+        self._specs: tuple[ToolSpec, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name, in order."""
+        return tuple(self._tools)
+
+    def get(self, name: str) -> Tool:
+        """The tool of that name; raises `UsageError` with the nearest spelling."""
+        if (tool := self._tools.get(name)) is not None:
+            return tool
+        msg = f"there is no tool {name!r}; {nearest(name, self._tools)}"
+        raise UsageError(msg)
+
+    def only(self, names: Iterable[str]) -> Toolbox:
+        """Just these tools, in the order of `names`; raises `UsageError` for an unknown one."""
+        return Toolbox(self.get(name) for name in names)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Every tool as a model is told of it; raises `UsageError` for a tool whose types have no JSON form."""
+        if self._specs is None:
+            self._specs = tuple(tool.spec() for tool in self)
+        return self._specs
+
+    @staticmethod
+    def offered(tool: Tool) -> str:
+        """When a run is offered the tool, in words."""
+        return f"if {tool.group} is named" if tool.group else "always"
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __add__(self, other: Iterable[Tool]) -> Toolbox:
+        return Toolbox([*self, *other])
+
+    def __repr__(self) -> str:
+        if not self._tools:
+            return "Toolbox: no tools"
+        rows = [self._heads(), *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
+
+    def _repr_html_(self) -> str:
+        return table_html(self._heads(), self._rows())
+
+    def _heads(self) -> tuple[str, ...]:
+        grouped = ("offered",) if any(tool.group for tool in self) else ()
+        return ("name", "danger", "effect", *grouped, "description")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        grouped = any(tool.group for tool in self)
+        return [
+            (
+                *(one_line(tool.name), tool.danger.name, tool.effect),
+                *((self.offered(tool),) if grouped else ()),
+                one_line(tool.description),
+            )
+            for tool in self
+        ]
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C interrupt at once: an event loop's own handler would wait until its next turn. Main thread only."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or before is signal.default_int_handler:  # None: installed by C code, which could not be restored
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

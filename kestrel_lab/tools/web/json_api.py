@@ -1,0 +1,90 @@
+"""An HTTP interface that speaks JSON, asked with a key that no tool shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlencode
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.web.fetch import Answer, Reach, ask
+from kestrel_lab.tools.web.page_text import decoded
+from kestrel_lab.tools.web.urls import read_url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """One service at a fixed address."""
+
+    name: str
+    base: str
+    """Its address without a slash at the end."""
+    reach: Reach
+    headers: Mapping[str, str] = field(repr=False)
+
+    async def get(self, path: str, **query: str | int) -> Json:
+        """What it answers to a question; raises `ValueError` with its own words if that is an error."""
+        asked = {name: value for name, value in query.items() if value not in {"", 0}}
+        url = self.base + path + (f"?{urlencode(asked)}" if asked else "")
+        return self._value(await ask(self.reach, "GET", url, headers=self.headers, follow=False), path)
+
+    async def post(self, path: str, body: Json) -> Json:
+        """What it answers to something new; raises like `get`."""
+        headers = {**self.headers, "Content-Type": "application/json"}
+        return self._value(
+            await ask(self.reach, "POST", self.base + path, headers=headers, body=json.dumps(body).encode(), follow=False), path
+        )
+
+    def _value(self, answer: Answer, path: str) -> Json:
+        text = "" if answer.left_out else decoded(answer)
+        if not 200 <= answer.status < 300:
+            what = {401: "the key is not accepted", 403: "the key may not do that, or has been used too often", 404: f"there is no {path}"}
+            msg = f"{self.name} answered {answer.said}: {_words(text) or what.get(answer.status, answer.left_out)}"
+            raise ConnectionError(msg) if answer.status in {429, 502, 503, 504} else ValueError(msg)
+        if answer.left_out:
+            msg = f"the answer of {self.name} was not read: {answer.left_out}"
+            raise ValueError(msg)
+        try:
+            value: Json = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            msg = f"{self.name} answered what is no JSON"
+            raise ValueError(msg) from error
+        return value
+
+
+def service(name: str, default: str, configured: str, reach: Reach, headers: Mapping[str, str]) -> Service:
+    """A service at its usual address, or at the one that the environment names: that one may be a private one."""
+    if not configured:
+        return Service(name=name, base=default, reach=reach, headers=headers)
+    url = read_url(configured)
+    own = replace(reach, also=reach.also | {(url.host, url.port)})
+    return Service(name=name, base=str(url).rstrip("/"), reach=own, headers=headers)
+
+
+def entries(value: Json, *keys: str) -> list[dict[str, Json]]:
+    """The objects in the list under `keys`; empty where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def text_at(value: Json, *keys: str) -> str:
+    """The text or number under `keys`; empty where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def _words(text: str) -> str:
+    """What an error says of itself: services differ in how they name that."""
+    try:
+        value: Json = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(value, dict):
+        return ""
+    said = [text_at(value, "message"), text_at(value, "error", "detail"), text_at(value, "error", "code")]
+    messages = value.get("errorMessages")
+    said += [str(item) for item in messages] if isinstance(messages, list) else []
+    return "; ".join(part for part in said if part)[:500]

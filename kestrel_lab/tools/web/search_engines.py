@@ -1,0 +1,234 @@
+"""Searching the web: through free search engines, or Brave with its key."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.tool import Tool
+from kestrel_lab.tools.web.fetch import Reach, ask
+from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
+from kestrel_lab.tools.web.page_text import Page, decoded, is_html, readable
+from kestrel_lab.tools.web.tools import foreign, offered, succeeded
+from kestrel_lab.tools.web.urls import read_url
+
+Found = tuple[str, str, str]
+"""Title, address and extract."""
+Engine = Callable[[str, int], list[Found]]
+"""Looks for a query and gives so many results; blocks."""
+
+_MOST = 20
+_BRAVE = "https://api.search.brave.com"
+_SECONDS = 20
+_ENGINES: Final = ("duckduckgo.com", "www.bing.com")
+"""Two of those that ddgs asks: where neither takes a connection, the others are not tried."""
+_REACHED_S: Final = 4.0
+
+
+def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
+    """`web_search`, and where `BRAVE_API_KEY` is set `brave_search`, which `web_search` then asks too.
+
+    Without the key `engine` is asked: by default the search engines that the library ddgs (extra `web`) knows.
+    What is looked for is told to a search engine and to nobody else, so the danger is LOW.
+    """
+    brave, find = _brave(reach), finder(reach, engine)
+
+    async def web_search(query: str, count: int = 8) -> str:
+        """Search the web: titles, addresses and extracts. Read what looks right with web_fetch.
+
+        Args:
+            query: What to look for.
+            count: Number of results, at most 20.
+
+        """
+        return _listed(query, await find(query, count))
+
+    found = [offered(web_search, Danger.LOW, "idempotent")]
+    return found if brave is None else [*found, _brave_search(brave)]
+
+
+def finder(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], Awaitable[list[Found]]]:
+    """Who looks for a query and gives so many results: Brave where its key is set, else `engine`; see `search_tools`.
+
+    It raises `ValueError` for an empty query or a number that is not from 1 to 20, `ConnectionError` when nobody answers.
+    """
+    brave = _brave(reach)
+
+    async def find(query: str, count: int) -> list[Found]:
+        wanted = _count(query, count)
+        if brave is not None:
+            return await _ask_brave(brave, query, wanted, "")
+        return await asyncio.to_thread(engine or _engines(reach), query, wanted)
+
+    return find
+
+
+def _brave_search(brave: Service) -> Tool:
+    async def brave_search(query: str, count: int = 8, age: Literal["", "day", "week", "month", "year"] = "") -> str:
+        """Search the web with Brave: titles, addresses and extracts.
+
+        Args:
+            query: What to look for.
+            count: Number of results, at most 20.
+            age: Only pages that are not older; any by default.
+
+        """
+        return _listed(query, await _ask_brave(brave, query, _count(query, count), age))
+
+    return offered(brave_search, Danger.LOW, "idempotent")
+
+
+def _brave(reach: Reach) -> Service | None:
+    """Brave, where its key is set."""
+    key = reach.env.get("BRAVE_API_KEY", "") or reach.env.get("BRAVE_SEARCH_API_KEY", "")
+    if not key:
+        return None
+    headers = {"X-Subscription-Token": key, "Accept": "application/json"}
+    return service("Brave", _BRAVE, reach.env.get("BRAVE_API_URL", ""), reach, headers)
+
+
+async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[Found]:
+    fresh = {"": "", "day": "pd", "week": "pw", "month": "pm", "year": "py"}[age]
+    value: Json = await brave.get("/res/v1/web/search", q=query, count=count, freshness=fresh)
+    rows = entries(value, "web", "results")[:count]
+    return [(_seen(text_at(row, "title")), text_at(row, "url"), _seen(text_at(row, "description"))) for row in rows]
+
+
+def _engines(reach: Reach) -> Engine:
+    """The search engines that ddgs knows: fixed addresses, asked by that library itself, through the same proxy."""
+
+    def look(query: str, count: int) -> list[Found]:
+        try:
+            from ddgs import DDGS  # an extra
+            from ddgs.exceptions import DDGSException
+        except ImportError as error:
+            msg = "web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY"
+            raise UsageError(msg) from error
+        proxy = reach.proxy(read_url("https://duckduckgo.com")) or None
+        _check_reached(proxy)
+        try:
+            rows: list[dict[str, Any]] = DDGS(proxy=proxy, timeout=_SECONDS, verify=reach.env.get("SSL_CERT_FILE") or True).text(
+                query, max_results=count
+            )
+        except DDGSException as error:
+            if str(error).startswith("No results found"):
+                return []
+            msg = f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set BRAVE_API_KEY to ask Brave"
+            raise ConnectionError(msg) from error
+        return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
+
+    return look
+
+
+def _check_reached(proxy: str | None) -> None:
+    """Raise `ConnectionError` where the search engines, or the proxy to them, take no connection: ddgs would try each for long."""
+    if proxy is None:
+        places, what = [(engine, 443) for engine in _ENGINES], " and ".join(_ENGINES)
+    else:
+        parts = urlsplit(proxy)
+        places, what = (
+            [(parts.hostname or "", parts.port or 443 if parts.scheme == "https" else parts.port or 80)],
+            "the proxy of the environment",
+        )
+    if not reached(places, _REACHED_S):
+        msg = f"no search engine can be reached ({what} take no connection): go online, or name a proxy that works in HTTPS_PROXY, and search again"
+        raise ConnectionError(msg)
+
+
+def reached(places: Sequence[tuple[str, int]], seconds: float, connect: Callable[..., Any] = socket.create_connection) -> bool:
+    """Whether one of these hosts and ports takes a connection within so long."""
+    answers: SimpleQueue[bool] = SimpleQueue()
+
+    def look(place: tuple[str, int]) -> None:
+        try:
+            connect(place, timeout=seconds).close()
+        except OSError:
+            answers.put(False)
+        else:
+            answers.put(True)
+
+    for place in places:  # threads that nobody waits for: a resolver may take half a minute to give up
+        Thread(target=look, args=(place,), daemon=True).start()
+    try:
+        return any(answers.get(timeout=seconds) for _ in places)
+    except Empty:
+        return False
+
+
+def _count(query: str, count: int) -> int:
+    if not query.strip():
+        msg = "the query is empty"
+        raise ValueError(msg)
+    if not 1 <= count <= _MOST:
+        msg = f"count must be from 1 to {_MOST}, not {count}"
+        raise ValueError(msg)
+    return count
+
+
+def _seen(text: str) -> str:
+    """Text without the emphasis that a search engine puts into it."""
+    return Page(text[:5_000] + " ").text
+
+
+def _listed(query: str, found: Sequence[Found]) -> str:
+    if not found:
+        return f"nothing was found for {query!r}"
+    lines = [f"{number}. {title}\n   {url}\n   {' '.join(extract.split())[:500]}" for number, (title, url, extract) in enumerate(found, 1)]
+    return foreign("\n".join(lines), "web search")
+
+
+# Search results and pages as values that a program goes on with: what a search agent uses in place of texts for a model.
+
+RESULTS, PAGE = "web_results", "web_page"
+"""Names of the tools."""
+_PAGE_CHARS = 60_000
+
+
+def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
+    """`web_results` and `web_page`: as dangerous as `web_search` and `web_fetch`, and asking in the same way.
+
+    What they give is foreign and not marked as such in its text: whoever shows it to a model has to do that.
+    """
+    find = finder(reach, engine)
+
+    async def web_results(query: str, count: int = 8) -> list[Json]:
+        """Search the web and give title, url and snippet of each result as a list.
+
+        Args:
+            query: What to look for.
+            count: Number of results, at most 20.
+
+        """
+        found = await find(query, count)
+        return [{"title": title, "url": url, "snippet": " ".join(extract.split())[:500]} for title, url, extract in found]
+
+    async def web_page(url: str) -> dict[str, Json]:
+        """Read a web page and give its url, title, text and the time as fields.
+
+        Args:
+            url: Address with https:// or http://; only the public internet can be reached.
+
+        """
+        answer = succeeded(await ask(reach, "GET", url))
+        raw = decoded(answer)
+        text, title = raw, ""
+        if is_html(answer):
+            text = await asyncio.to_thread(readable, raw, str(answer.url))
+            title = Page(raw[:200_000]).title
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        left = max(0, len(text) - _PAGE_CHARS)
+        return {"url": str(answer.url), "title": title, "text": text[:_PAGE_CHARS], "at": at, "characters_left_out": left}
+
+    return [
+        offered(web_results, Danger.LOW, "idempotent", group="evidence"),
+        offered(web_page, Danger.MEDIUM, "idempotent", group="evidence"),
+    ]

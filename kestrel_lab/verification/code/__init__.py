@@ -1,0 +1,1 @@
+"""What code defines: symbols and bindings, without running it."""

@@ -1,0 +1,1 @@
+"""What the prose of an answer asserts."""

@@ -1,0 +1,1 @@
+"""The rules that hold an answer against the workspace and the log."""

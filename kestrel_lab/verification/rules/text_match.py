@@ -1,0 +1,239 @@
+"""Whether a text is somewhere word for word, or is there but for one thing that was changed.
+
+Prose is compared by its words alone, code by its tokens: how it is broken into lines, marked up or punctuated is the writer's affair.
+"""
+
+from __future__ import annotations
+
+import errno
+import keyword
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
+from typing import Final
+
+_GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
+_HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
+PYTHONS: Final = re.compile(
+    r"^(?:\w+(?:Error|Exception|Warning): )?(?:"
+    + "|".join(sorted({re.escape(os.strerror(number)) for number in errno.errorcode}))
+    + r")\b|\b(?:no module named|cannot import name|(?:un|got an un)expected keyword argument|required (?:positional|keyword-only) arguments?|positional arguments? but|"
+    r"object (?:has no attribute|is not (?:callable|iterable|subscriptable)|does not support|can't be used in)|is not JSON serializable|not defined$|list index out of range|"
+    r"(?:maximum )?recursion depth exceeded|division by zero|unhashable type|was never awaited|event loop is closed|no (?:current|running) event loop|unsupported operand type|"
+    r"not enough values to unpack|too many values to unpack|invalid literal for int|can't pickle|cannot pickle|name or service not known|command not found|partially initialized module)",
+    re.IGNORECASE,
+)
+"""What Python, its library or the system says, which no workspace has to hold."""
+_STRING: Final = re.compile(r"\"([^\"\n]{6,})\"|'([^'\n]{6,})'")
+_BLOCK: Final = re.compile(r"\"{3}(.+?)\"{3}|'{3}(.+?)'{3}", re.DOTALL)
+_TOKEN: Final = re.compile(
+    r"[rbfuRBFU]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|…|[-+*/%=!<>&|^~@:]+|[^\s\w]"
+)
+_NEAR: Final = 0.7
+"""The share of words in the same order from which on one text is a changed form of another."""
+_LOOKED_THROUGH: Final = 400_000
+"""Characters of a text that is searched for something like a quote."""
+
+
+_RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
+"""What Python puts before the message of an exception."""
+_ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
+_ON: Final = re.compile(r"[\"'][ \t\r]*(?:#[^\n]*)?\\?\n[ \t]*(?:\+[ \t]*)?[fbruFBRU]{0,2}[\"']")
+"""Where a string goes on in the next line."""
+_PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
+"""Where something is put into a string by `+`."""
+
+
+def spoken(text: str) -> list[str]:
+    """The words of a text in lower case: what a quote has to keep, marks of emphasis and of references aside."""
+    return re.findall(r"[^\W_]+(?:_+[^\W_]+)*", _ROLE.sub("`", text).lower())
+
+
+@lru_cache(maxsize=128)
+def said_in(text: str) -> str:
+    """The words of a file's text, strings and comments that go on over lines put together."""
+    text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
+    text = re.sub(r"\\[nrt]", " ", _ON.sub("", text))
+    return f" {' '.join(spoken(text))} "
+
+
+def quoted_in(quote: str, texts: Iterable[str]) -> bool:
+    """Whether the words of the quote stand in one of the texts, what it leaves out or fills in aside."""
+    quote = _RAISED.sub("", quote)
+    parts = [
+        " ".join(words) for part in _GAP.split(_HOLE.sub("…", quote)) if len(words := spoken(part)) > 1 or (words and len(words[0]) > 3)
+    ]
+    return any(all(f" {part} " in said_in(text) for part in parts) or _filled(quote, text) for text in texts)
+
+
+def _filled(quote: str, text: str) -> bool:
+    """Whether the quote is what a template of the text, or a part of it, becomes with something put in."""
+    words, left = spoken(quote), _MOST_STEPS
+    for template in _templates(text):
+        if not template.isdisjoint(words):
+            left -= len(words) * len(template.words)
+            if left < 0 or _fills(words, template):  # where nobody can look through them all, nothing is said against the quote
+                return True
+    return False
+
+
+@lru_cache(maxsize=128)
+def _templates(text: str) -> tuple[Template, ...]:
+    """The texts in quotation marks that have places to be filled in."""
+    joined = _PUT_IN.sub("{}", _ON.sub("", text)).replace("\\n", " ")
+    found = [match[1] or match[2] for match in _STRING.finditer(joined)]
+    found += [line for match in _BLOCK.finditer(text) for line in (match[1] or match[2]).splitlines()]
+    every = [Template(_HOLE.split(one)) for one in found if _HOLE.search(one)]
+    return tuple(one for one in every if sum(map(bool, one.words)) >= 2)
+
+
+class Template:
+    """A text with holes: its words, an empty one where something is put in."""
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self.words: Final = [word for place, part in enumerate(parts) for word in (*([""] if place else []), *spoken(part))]
+        self.isdisjoint: Final = frozenset(self.words).isdisjoint
+
+
+_MOST_STEPS: Final = 400_000
+"""Words of a quote times words of the templates that it is held against."""
+_MOST_ALIKE: Final = 200
+"""Stretches of a text that are compared with a quote in full."""
+_MOST_PUT_IN: Final = 8
+_MOST_OPEN: Final = 3
+"""Words that a hole holds at the begin or the end of a quote of a part: more would let any words be a quote."""
+
+
+def _fills(words: Sequence[str], template: Template) -> bool:
+    """Whether the words are the template's, or a part of them, one after the other, with up to eight words in each hole.
+
+    What is no whole template has to have at least half of its words from it.
+    """
+    known, size = template.words, len(words)
+    for start in range(len(known)):
+        states = {(start, 0): 0}  # where in the template, words in the hole there: words that are its own
+        for word in words:
+            following: dict[tuple[int, int], int] = {}
+            for (place, held), own in states.items():
+                for at in (place, place + 1) if place < len(known) and not known[place] else (place,):
+                    if at >= len(known):
+                        continue
+                    inside = held if at == place else 0
+                    most = _MOST_OPEN if at == start and start else _MOST_PUT_IN
+                    if known[at] == word:
+                        following[at + 1, 0] = max(own + 1, following.get((at + 1, 0), 0))
+                    elif not known[at] and inside < most:
+                        following[at, inside + 1] = max(own, following.get((at, inside + 1), 0))
+            states = following
+        for (place, held), own in states.items():
+            ended = place >= len(known) - (held > 0)
+            if (ended and not start and own >= 2) or (2 * own >= size and (ended or held <= _MOST_OPEN)):
+                return True
+    return False
+
+
+def nearly_in(quote: str, texts: Iterable[str]) -> str:
+    """What stands in one of the texts that the quote is a changed form of; empty if there is nothing like it."""
+    words = spoken(quote)
+    if len(words) < 4:
+        return ""
+    wanted, size = Counter(words), len(words)
+    for text in texts:
+        known = said_in(text[:_LOOKED_THROUGH]).split()
+        alike_enough = 0
+        window = Counter(known[:size])
+        for place in range(max(1, len(known) - size + 1)):
+            if place:
+                window[known[place - 1]] -= 1
+                window[known[place + size - 1]] += 1
+            if sum(min(count, window[word]) for word, count in wanted.items()) >= _NEAR * size:
+                alike_enough += 1
+                if alike_enough > _MOST_ALIKE:
+                    break
+                found = known[place : place + size]
+                alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
+                if max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio()) >= _NEAR:
+                    return " ".join(found)
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def tokens(code: str) -> tuple[str, ...]:
+    """The tokens of a piece of code, `self.` and the like, comments and commas at the end left out, all strings in one kind of marks."""
+    found: list[str] = []
+    every = _TOKEN.findall(code)
+    place = 0
+    while place < len(every):
+        part, following = every[place], every[place + 1] if place + 1 < len(every) else " "
+        place += 1
+        if following == "." and part.isidentifier():
+            place += 1
+        elif part == "," and following in ")]}":
+            pass
+        elif part == "-" and following[0].isdigit() and (not found or not re.match(r"[\w)\]}]", found[-1][-1:])):
+            found.append(f"-{following}")
+            place += 1
+        else:
+            found.append(re.sub(r"^([A-Za-z]*)'(.*)'$", r'\1"\2"', part) if part[-1] == "'" else part)
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _of_file(text: str) -> tuple[tuple[str, ...], str]:
+    found = tokens(re.sub(r"(?:^|(?<=\s))#[^\"'\n]{0,400}$", "", text[:_LOOKED_THROUGH], flags=re.MULTILINE))
+    return found, f" {' '.join(found)} "
+
+
+def coded_in(code: str, texts: Iterable[str]) -> bool:
+    """Whether the tokens of the code stand in one of the texts one after the other, what it leaves out aside."""
+    parts = [part for one in _GAP.split(code) if (part := " ".join(tokens(one)).rstrip(" ,:"))]
+    names = {name for part in parts for name in re.findall(r"[A-Za-z_]\w+", part)}
+    return any(all(f" {part}" in _of_file(text)[1] for part in parts) for text in texts if all(name in text for name in names))
+
+
+def changed_in(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
+    """What stands in one of the texts in place of the code, if they differ in just one value, operator or unheard-of name.
+
+    `known` are names that may stand for others: a piece of code that only names something differently is no changed one.
+    """
+    wanted = tokens(code)
+    if len(wanted) < 4 or _GAP.search(code):
+        return ""
+    names = {name for name in wanted if name.isidentifier()}
+    for text in texts:
+        if sum(name not in text for name in names) > 1:
+            continue
+        for found in _alike(wanted, _of_file(text)[0]):
+            old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
+            unheard = new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
+            if unheard or (_is_value(old) and _is_value(new)):
+                return " ".join(found)
+    return ""
+
+
+def _alike(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Stretches of the same length that differ in one token."""
+    size = len(wanted)
+    first, second = wanted[0], wanted[1]
+    for place in range(len(known) - size + 1):
+        if known[place] != first and known[place + 1] != second:
+            continue
+        off = 0
+        for a, b in zip(wanted, known[place : place + size], strict=True):
+            off += a != b
+            if off > 1:
+                break
+        if off == 1:
+            yield known[place : place + size]
+
+
+def _is_value(token: str) -> bool:
+    return (
+        token[-1:] in "\"'"
+        or token.lstrip("-")[:1].isdigit()
+        or token in ("True", "False", "None", "and", "or", "is", "in", "not")
+        or not re.match(r"[\w\s()\[\]{},.:]", token)
+    )

@@ -1,0 +1,197 @@
+"""Values in words: arguments, durations, counts and money as a person reads them, with nothing hidden in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.events.union import ApprovalAsked
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import head_tail, one_line, plain
+
+ARGS_SHOWN = 4_000
+RESULT_SHOWN = 4_000
+WRITTEN_SHOWN = 1_500
+"""Characters of one argument and of one result that a row shows: beginning and end."""
+
+_UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
+
+
+def visible_json(value: Json) -> str:
+    """`value` as indented JSON in which every hidden character is an escape; reading it gives `value` again."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return _UNUSUAL.sub(lambda match: match[0] if plain(match[0]) == match[0] else json.dumps(match[0])[1:-1], text)
+
+
+def value_text(value: Json) -> str:
+    """A string as it is, anything else as JSON; a string that could be mistaken for something else is quoted.
+
+    Terminal escapes are shown, not removed: this is what somebody is asked to allow.
+    """
+    if not isinstance(value, str):
+        return visible_json(value)
+    if _edges_hide(value) or _reads_as_json(value):
+        return visible_json(value)
+    return plain(value.replace("\x1b", "\\u{1b}"))
+
+
+def sandbox_words(level: str) -> str:
+    """The sandbox of a call in words; empty for a call that has none to speak of."""
+    if not level:
+        return ""
+    return plain(level) if ":" in level else f"sandbox {plain(level)}"
+
+
+def always_words(asked: ApprovalAsked) -> str:
+    """What may be allowed for the rest of the run, as keys to type."""
+    like = f"[l]ike {plain(asked.offer)} always, " if asked.offer else ""
+    return f"[s]ame call always, {like}[a]lways in this run"
+
+
+def scope_of(word: str, asked: ApprovalAsked) -> str:
+    """The scope that somebody typed; empty for another word, and for one that was not offered."""
+    scopes = {"a": "run", "always": "run", "any": "run", "s": "same", "same": "same"}
+    return {**scopes, **({"l": "like", "like": "like"} if asked.offer else {})}.get(word, "")
+
+
+def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
+    """Place of each text among the arguments, and where it comes from; empty for a question that was asked before that was told."""
+    return [[plain(str(one.get("arg", ""))), _origin(one.get("from"))] for one in asked.origins]
+
+
+def _origin(found: Json) -> str:
+    if not isinstance(found, list) or not found:
+        return "the model's own words"
+    return "; ".join(_source(one) for one in found if isinstance(one, dict))
+
+
+def _source(one: Mapping[str, Json]) -> str:
+    kind = plain(str(one.get("kind", "")))
+    if kind == "filled":
+        return plain(str(one.get("source", "")))
+    where = "from the goal" if kind == "goal" else f"from {plain(str(one.get('source', '')))}" + (f" ({kind})" if kind != "tool" else "")
+    piece = plain(str(one.get("piece", "")))
+    return f"{where}: {piece}" if piece else where
+
+
+def contained_words(asked: ApprovalAsked) -> str:
+    """What met in a call that is asked about for that reason; empty for any other."""
+    if not asked.contained:
+        return ""
+
+    def told(key: str) -> str:
+        value = asked.contained.get(key)
+        return ", ".join(plain(str(item)) for item in value) if isinstance(value, list) else plain(str(value))
+
+    return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}."
+
+
+def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:
+    """Name and text of each argument, each text at most about `limit` characters."""
+    pairs = [[plain(name), value_text(value)] for name, value in args.items()]
+    return pairs if limit is None else [[name, head_tail(text, limit)[0]] for name, text in pairs]
+
+
+def options_of(asked: ApprovalAsked) -> list[str]:
+    """The answers that a question offers, as its reader sees them."""
+    options = asked.args.get("options")
+    return [plain(str(option)) for option in options] if isinstance(options, list) else []
+
+
+def chosen(asked: ApprovalAsked, typed: str) -> str:
+    """The answer somebody typed: an option where it is the number of one, else the words themselves."""
+    typed, options = typed.strip(), options_of(asked)
+    number = int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 4 and typed not in options else 0
+    return options[number - 1] if 0 < number <= len(options) else typed
+
+
+def args_line(args: Mapping[str, Json]) -> str:
+    """The arguments on one short line."""
+    if len(args) == 1:
+        return one_line(value_text(next(iter(args.values())))[:400], 100)
+    return one_line(", ".join(f"{name}={value_text(value)[:200]}" for name, value in args.items()), 100)
+
+
+def shown(text: str, limit: int = RESULT_SHOWN) -> str:
+    """Foreign `text` made harmless and short."""
+    return head_tail(plain(text), limit)[0]
+
+
+def duration(seconds: float) -> str:
+    """`12 ms`, `3.4 s`, `2 min 05 s`."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 call`, `2,000 calls`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def usage_line(usage: Usage) -> str:
+    """Tokens, cost and calls; says how many model calls have no known price."""
+    cost = f"${usage.cost_usd:.4f}" if usage.cost_usd or not usage.unpriced else ""
+    unpriced = f"{usage.unpriced} unpriced" if usage.unpriced else ""
+    money = " + ".join(word for word in (cost, unpriced) if word)
+    parts = (count(usage.tokens, "token"), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
+    return " · ".join(parts)
+
+
+def _edges_hide(text: str) -> bool:
+    """Whether `text` begins or ends with blanks that are not seen; in several lines an indent is, and a last line may end."""
+    if "\n" not in text.strip():
+        return text != text.strip()
+    return text.startswith("\n") or text.removesuffix("\n") != text.rstrip()
+
+
+def _reads_as_json(text: str) -> bool:
+    if len(text) > 100:
+        return False
+    try:
+        json.loads(text)
+    except ValueError:
+        return not text
+    return True
+
+
+def action_line(text: str, why: str) -> str:
+    """The line of an action; what follows the command is a comment to a shell."""
+    return f"{plain(text)}  # {one_line(plain(why), 200)}"
+
+
+# The beginning and the end of something long: what is saved with a notebook has a size that somebody can open.
+
+T = TypeVar("T")
+
+
+def ends(items: Sequence[T], render: Callable[[T], str], limit: int | None) -> tuple[list[str], int, list[str]]:
+    """Renderings of the first and of the last items, and how many are left out between.
+
+    Together they have about `limit` characters, a third of them at the beginning; the last item is always there.
+    `None` leaves nothing out. Only what is returned is rendered.
+    """
+    if limit is None or not items:
+        return [render(item) for item in items], 0, []
+    last = render(items[-1])
+    head = _fitting(items[:-1], render, limit // 3)
+    rest = items[len(head) : -1]
+    tail = _fitting(reversed(rest), render, limit - sum(map(len, head)) - len(last))
+    return head, len(rest) - len(tail), [*reversed(tail), last]
+
+
+def _fitting(items: Iterable[T], render: Callable[[T], str], room: int) -> list[str]:
+    found: list[str] = []
+    for item in items:
+        text = render(item)
+        room -= len(text)
+        if room < 0:
+            break
+        found.append(text)
+    return found

@@ -1,0 +1,1 @@
+"""Static HTML of runs and tables."""

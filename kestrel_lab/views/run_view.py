@@ -1,0 +1,449 @@
+"""A run as it is shown: events go in one at a time, small patches come out, and the patches are all a screen needs.
+
+Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text
+in it has been through `core.text.plain`; renderers only escape for their own syntax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.citations import Span
+from kestrel_lab.core.errors import START_STEP
+from kestrel_lab.core.events import union as e
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
+from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.views.budget import Budget
+from kestrel_lab.views.confidence_badge import badge_of
+from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
+from kestrel_lab.views.evidence import cited_of, cites_of
+from kestrel_lab.views.formatting import (
+    RESULT_SHOWN,
+    WRITTEN_SHOWN,
+    args_line,
+    args_pairs,
+    contained_words,
+    duration,
+    options_of,
+    origin_pairs,
+    sandbox_words,
+    shown,
+    usage_line,
+    visible_json,
+)
+from kestrel_lab.views.notices import concerns, confidence, next_steps, notice_of, prompt, quality_row, verdict
+from kestrel_lab.views.plan_view import PlanView
+from kestrel_lab.views.row_builders import (
+    OPEN,
+    added_row,
+    call_row,
+    close_rows,
+    health_changed,
+    notice_row,
+    stop_texts,
+    task_row,
+    text_id,
+    text_row,
+    withdraw,
+)
+from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
+
+_GIVEN = "given by hand"
+
+
+@dataclass(slots=True)
+class RunView:
+    """What is known of one run so far."""
+
+    head: Head = field(default_factory=Head)
+    plan: PlanView = field(default_factory=PlanView)
+    rows: dict[str, Row] = field(default_factory=dict)
+    """In the order of their beginning."""
+    asks: dict[str, Ask] = field(default_factory=dict)
+    """Calls that wait for a person, by call."""
+    usage: Usage = field(default_factory=Usage)
+    hits: int = 0
+    """Tool calls that were answered from the cache, of those that might have been:"""
+    lookups: int = 0
+    budget: Budget = field(default_factory=Budget)
+    unwell: dict[str, str] = field(default_factory=dict)
+    """State of each dependency that is not in order."""
+    forks: int = 0
+    """How often the run's history parted from another's."""
+    tasks: dict[str, e.TaskChanged] = field(default_factory=dict)
+    """The task list, by number."""
+    macros: dict[str, str] = field(default_factory=dict)
+    """Macros that were called, by call."""
+    seen: list[e.ModelAnswered | e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
+    """What tools were asked and answered, for what the answer cites."""
+    cited: list[Span] = field(default_factory=list)
+    """What the answer cites of it."""
+    verdicts: list[e.VerifierFinished] = field(default_factory=list)
+    """What verifiers said, for how sure the answer is."""
+    left: str = ""
+    """The state in which work on it was broken off; empty while somebody works on it."""
+
+    @property
+    def steps(self) -> dict[str, StepPart]:
+        """The steps of the plan so far, by id."""
+        return self.plan.steps
+
+    @property
+    def answer(self) -> str:
+        """The run's answer; empty as long as there is none."""
+        return next((row.text for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), "")
+
+    def mark(self, read: Callable[[str], str | None] | None) -> list[Change]:
+        """Say of what the answer cites whether it still stands where it stood, by `read`; returns what that changed."""
+        row = next((row for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), None)
+        if row is None or not self.cited or (cites := cites_of(self.cited, read)) == row.cites:
+            return []
+        return [row.change(cites=cast("Json", cites))]
+
+    def interrupt(self, at: float) -> list[Change]:
+        """Take up that nobody has worked on the run since `at`, though it could go on; what it waits for can be decided all the same."""
+        if self.left or self.done:
+            return []
+        self.left = self.head.status
+        waits = self.left == RunStatus.WAITING_APPROVAL
+        return [self.head.change(status=self.left if waits else INTERRUPTED, ended=at, progress=""), *close_rows(self, waits=waits)]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will come."""
+        return self.head.status in TERMINAL
+
+    def apply(self, item: e.Record | e.Event, at: float = 0.0) -> list[Change]:
+        """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it changed."""
+        event, at = (item.event, item.at) if isinstance(item, e.Record) else (item, at)
+        changes = [self.head.change(run=item.run_id)] if isinstance(item, e.Record) and not self.head.run else []
+        changes += _apply(self, event, at)
+        if self.budget.take(event, at):
+            changes.append(self.head.change(**self.budget.told(self.usage)))
+        return changes
+
+    def snapshot(self) -> list[Change]:
+        """The patches that make all of this from nothing."""
+        parts = (self.head, *self.steps.values(), self.plan.graph, *self.rows.values(), *self.asks.values())
+        return [part.whole() for part in parts]
+
+
+def view_of(records: list[e.Record]) -> RunView:
+    """The view after all of `records`."""
+    view = RunView()
+    for record in records:
+        view.apply(record)
+    return view
+
+
+def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C901  # one case per event
+    match event:
+        case e.RunStarted():
+            return [_started(view, event, at)]
+        case e.RunInterrupted():
+            return view.interrupt(at)
+        case e.RunResumed():
+            return _resumed(view, event)
+        case e.RunForked():
+            return _forked(view, event, at)
+        case e.StateTransition():
+            return _moved(view, event, at)
+        case e.PlanProposed():
+            return view.plan.proposed(event)
+        case e.PlanExtended():
+            return view.plan.extended(event)
+        case e.StepStarted():
+            return view.plan.stepped(event)
+        case e.StepFinished():
+            report = quality_row(event, view.plan.operation(event.step))
+            return [*view.plan.stepped(event), *([] if report is None else [added_row(view, report)])]
+        case e.StageStarted() | e.StageFinished():
+            return _staged(view, event)
+        case e.ModelCalled():
+            name = text_id(view, event.call)
+            text = view.rows[name] = TextRow(id=name, step=event.step)
+            return [text.whole()]
+        case e.ModelDelta():
+            return _streamed(view, event)
+        case e.ModelAnswered():
+            return _answered(view, event)
+        case e.ToolCalled():
+            return _called(view, event, at)
+        case e.ToolDelta():
+            return _written(view, event)
+        case e.ToolAnswered():
+            return _returned(view, event)
+        case e.CacheHit():
+            row = call_row(view, event.call, event.tool)
+            row.note = "cached"
+            return [row.whole()]
+        case e.ApprovalAsked():
+            return _asked(view, event)
+        case e.ApprovalGiven():
+            return _decided(view, event)
+        case e.HealthChanged():
+            return health_changed(view, event)
+        case e.Prompted():
+            return [_prompted(view, event)]
+        case e.MacroStarted() | e.MacroFinished():
+            return _macro(view, event)
+        case e.VerifierStarted() | e.VerifierFinished():
+            return _verified(view, event)
+        case e.TaskChanged():
+            return [task_row(view, event)]
+        case e.Progress():
+            return [view.head.change(progress=shown(event.text, 200), fraction=event.fraction)]
+        case e.RunFinished():
+            return _finished(view, event, at)
+        case _:
+            notice = notice_of(event)
+            return [] if notice is None else [added_row(view, notice)]
+
+
+def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
+    return view.head.change(
+        goal=plain(event.goal),
+        status=view.head.status or RunStatus.PLANNING.value,
+        model=plain(event.model),
+        model_kind=event.model_kind,
+        started=at,
+        usage=usage_line(view.usage),
+    )
+
+
+def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
+    # Not by whom: that is a machine and a process, which do not belong in a notebook that is passed on.
+    notice = notice_row(view, "info", "resumed")
+    back = [view.head.change(status=view.left, ended=0.0)] if view.left else []
+    view.left = ""
+    return [*back, _joined_by(view, event.model, event.model_kind), *stop_texts(view), notice]
+
+
+def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
+    head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
+    withdrawn = [change for call in list(view.asks) for change in withdraw(view, call)]
+    given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
+    stopped = stop_texts(view)
+    view.forks += 1
+    return [*head, *stopped, *withdrawn, notice_row(view, "info", f"{_parted(event)}{given}")]
+
+
+def _parted(event: e.RunForked) -> str:
+    if event.stage:
+        return f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
+    return f"forked from {event.parent} at {event.at}"
+
+
+def _joined_by(view: RunView, model: str, kind: str) -> Change:
+    # A run of which any part was scripted stays labelled so.
+    kept = view.head.model_kind if kind == "real" and view.head.model_kind else kind
+    return view.head.change(model=plain(model) or view.head.model, model_kind=kept)
+
+
+def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
+    changes = [view.head.change(status=event.target)]
+    if event.target in TERMINAL:
+        reason = view.head.reason or shown(event.reason, 1_000)
+        changes += [view.head.change(ended=view.head.ended or at, reason=reason), *close_rows(view)]
+    return changes
+
+
+def _staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Change]:
+    changes = view.plan.staged(event)
+    name = f"g:{event.stage}:{event.attempt}"
+    row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=plain(event.stage), attempt=event.attempt)))
+    row.change(state=view.plan.stage_state(event.stage))
+    return [*changes, row.whole()]
+
+
+def _prompted(view: RunView, event: e.Prompted) -> Change:
+    again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
+    return added_row(view, prompt(event, again=again))
+
+
+def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Change]:
+    row = call_row(view, event.call, "macro_run")
+    row.step = event.step
+    if isinstance(event, e.MacroStarted):
+        view.macros[event.call] = plain(event.macro)
+        row.change(summary=one_line(f"{event.macro} {args_line(event.args)}", 100), note=f"macro, version {event.version}", state="running")
+    else:
+        row.change(state="ok" if event.ok else "error")
+        if not event.ok:
+            row.change(note=shown(f"macro {event.macro} failed: {event.reason}", 500))
+    return [row.whole()]
+
+
+def _verified(view: RunView, event: e.VerifierStarted | e.VerifierFinished) -> list[Change]:
+    """A verification is one row, from its question to its verdict."""
+    rows = [row for row in view.rows.values() if isinstance(row, NoticeRow) and row.id.startswith(f"v:{event.step}#")]
+    if not rows or rows[-1].state != "running":
+        rows.append(NoticeRow(id=f"v:{event.step}#{len(rows)}", step=event.step))
+        view.rows[rows[-1].id] = rows[-1]
+    view.verdicts += [event] if isinstance(event, e.VerifierFinished) else []
+    return [verdict(rows[-1], event).whole()]
+
+
+def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
+    piece = plain(event.text)
+    if not piece:
+        return []
+    row = text_row(view, event.call)
+    if row.state not in OPEN:
+        return []
+    if row.state == "streaming":
+        return [row.append(piece)]
+    row.change(state="streaming", text=piece)
+    return [row.whole()]
+
+
+def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
+    view.seen.append(event)  # a call that the cache answers is never started: only the model says what it was asked
+    known = text_id(view, event.call) in view.rows
+    row = text_row(view, event.call)
+    if not known:
+        row.step = event.step
+    text = plain(event.text)
+    if event.error:
+        text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
+    changed: dict[str, Json] = {} if text == row.text else {"text": text}
+    took = "cached" if event.cached else "replayed" if event.replayed else duration(event.seconds)
+    model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
+    cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
+    note = _GIVEN if event.given else f"{model} · {event.tokens_in + event.tokens_out:,} tokens{cost} · {took}"
+    settled = row.change(**changed, state="error" if event.error else "done", note=note)
+    unpriced = event.cost_usd is None and event.error is None
+    view.usage += Usage(
+        tokens_in=event.tokens_in,
+        tokens_out=event.tokens_out,
+        cost_usd=event.cost_usd or 0.0,
+        unpriced=int(unpriced),
+        model_calls=int(not event.given),
+    )
+    changes = [settled if known else row.whole(), view.head.change(usage=_used(view))]
+    if event.replayed and view.head.model_kind != "replay":
+        changes.append(_joined_by(view, "", "replay"))
+    return changes + [_requested(view, event.step, call) for call in event.calls]
+
+
+def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
+    row = call_row(view, str(call.get("id")), str(call.get("name")))
+    args = cast("dict[str, Json]", call.get("args") or {})
+    row.change(step=step, summary=args_line(args), args=cast("Json", args_pairs(args)))
+    return row.whole()
+
+
+def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
+    view.seen.append(event)
+    row = call_row(view, event.call, event.tool)
+    note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
+    if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
+        note = " · ".join(part for part in (note, f"allowed by {shown(event.leave, 200)}") if part)
+    note = " · ".join(part for part in (note, sandbox_words(event.sandbox)) if part)
+    row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
+    row.change(state="running", since=at, note=note, result="")
+    return [row.whole()]
+
+
+def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
+    """What a tool wrote so far stands where its answer will: the last lines of it."""
+    row = view.rows.get(f"c:{event.call}")
+    if not isinstance(row, CallRow) or row.state != "running":
+        return []
+    written = (row.result + plain(event.text))[-WRITTEN_SHOWN:]
+    return [row.change(result=written, preview=one_line(written.rstrip().rpartition("\n")[2], 160))]
+
+
+def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
+    view.seen.append(event)
+    row = call_row(view, event.call, event.tool)
+    kind = str(event.error.get("kind")) if event.error else ""
+    state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
+    note = _GIVEN if event.given else "cached" if event.cached else row.note
+    text, diff = split_diff(event.text)
+    preview = " · ".join(part for part in (one_line(text[:2_000], 160), changed(diff) if diff else "") if part)
+    if event.whole:
+        note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
+    row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
+    row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
+    view.usage += Usage(tool_calls=1)
+    view.hits += event.cached
+    view.lookups += event.cacheable or event.cached
+    return [row.whole(), *withdraw(view, event.call), view.head.change(usage=_used(view))]
+
+
+def _used(view: RunView) -> str:
+    hits = f" · {view.hits} of {view.lookups} from the cache" if view.hits else ""
+    return usage_line(view.usage) + hits
+
+
+def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
+    row = call_row(view, event.call, event.tool)
+    row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
+    row.change(state="waiting", since=0.0)
+    question = event.why == "question"
+    ask = view.asks[event.call] = Ask(
+        id=event.call,
+        kind="question" if question else "approval",
+        text=plain(str(event.args.get("question", ""))) if question else "",
+        options=options_of(event) if question else [],
+        tool=plain(event.tool),
+        danger=event.danger,
+        why=" · ".join(
+            part for part in (_WHY.get(event.why, plain(event.why)), contained_words(event), sandbox_words(event.sandbox)) if part
+        ),
+        diff=shown_diff(event.preview),
+        folded=tells_all(event.preview),
+        args=args_pairs(event.args, limit=None),
+        origins=origin_pairs(event),
+        json=visible_json(event.args),
+        offer=plain(event.offer),
+    )
+    return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
+
+
+_WHY = {
+    "danger": "",
+    "contained": "",
+    "question": "",
+    "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect.",
+}
+
+
+_SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "like": " for commands like it in the run"}
+
+
+def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
+    row = call_row(view, event.call, "")
+    word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
+    edited = " with edited arguments" if event.granted and event.args is not None else ""
+    said = event.answer or event.reason
+    reason = f": {shown(said, 500)}" if said else ""
+    note = f"{word}{edited} by {plain(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
+    granted = (
+        "ok" if row.tool == START_STEP or "?" in event.call else "asked"
+    )  # the beginning of a step, or what a tool does: no tool answers that
+    row.change(note=note, state=granted if event.granted else "denied")
+    return [row.whole(), *withdraw(view, event.call)]
+
+
+def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
+    changes = close_rows(view)
+    answer = plain(event.answer)
+    if answer:
+        texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
+        view.cited = cited_of(event.answer, view.seen)
+        cites = cites_of(view.cited)
+        if texts and texts[-1].text == answer:
+            changes.append(texts[-1].change(role="answer", cites=cast("Json", cites)))
+        else:
+            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites)
+            changes.append(row.whole())
+    sure = confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
+    changes += [added_row(view, told) for told in (sure, concerns(event), next_steps(event)) if told is not None]
+    reason = shown(event.reason, 1_000)
+    return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]

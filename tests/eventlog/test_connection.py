@@ -1,0 +1,198 @@
+"""Opening a log: what is no log of ours is refused, and a full disk is told apart."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from kestrel_lab.core.errors import StorageFull, StoreError
+from kestrel_lab.core.events.union import Progress, RunStarted
+from kestrel_lab.eventlog.connection import connect, process_name, scrub
+from kestrel_lab.eventlog.schema import MIGRATIONS
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.eventlog.writer import Append, Execute, Line, Writer
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """A text file in the log's place is named, with what to do, and left as it is."""
+    path = tmp_path / "kestrel.db"
+    path.write_text("dear diary, " * 500)
+    with pytest.raises(StoreError, match=r"kestrel\.db cannot be used as the log.*move it away"):
+        connect(path)
+    assert path.read_text() == "dear diary, " * 500
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    """A database with tables of somebody else's gets none of ours."""
+    path = tmp_path / "kestrel.db"
+    other = apsw.Connection(str(path))
+    other.execute("CREATE TABLE songs(title)")
+    with pytest.raises(StoreError, match="another program"):
+        connect(path)
+    assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """A log of a later version is not touched; the message says to upgrade."""
+    path = tmp_path / "kestrel.db"
+    connect(path).close()
+    raw = apsw.Connection(str(path))
+    raw.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    raw.close()
+    with pytest.raises(StoreError, match=r"newer kestrel_lab.*upgrade"):
+        connect(path)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A home whose parent is a file, or a folder in the log's place, is a `StoreError` that names the way out, not a bare OS error."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match=r"choose another home folder, with KESTREL_HOME=FOLDER or Lab\(home=FOLDER\)"):
+        connect(tmp_path / "file" / "home" / "kestrel.db")
+    (tmp_path / "kestrel.db").mkdir()
+    with pytest.raises(StoreError, match="choose another home folder"):
+        connect(tmp_path / "kestrel.db")
+
+
+def test_opening_twice_migrates_once(tmp_path: Path) -> None:
+    """A second connection finds the schema as the first one made it, with the durable settings on."""
+    first, second = connect(tmp_path / "k.db"), connect(tmp_path / "k.db")
+    assert first.execute("SELECT count(*) FROM runs").fetchall() == second.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+    second.authorizer = None
+    assert (second.pragma("user_version"), second.pragma("journal_mode"), second.pragma("synchronous")) == (len(MIGRATIONS), "wal", 2)
+
+
+_FILL = """
+import json, resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from kestrel_lab.core.errors import StorageFull
+from kestrel_lab.core.events.union import Progress, RunStarted
+from kestrel_lab.eventlog.store import SessionStore
+store = SessionStore(sys.argv[1])
+store.create_run("r", RunStarted(goal="fill", workspace="/w", model="m"))
+store.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+acknowledged, refused = [], []
+for number in range(3000):
+    done = store.append("r", Progress(text=f"{number} " + "x" * 1000), urgent=True)
+    try:
+        acknowledged.append([number, done.result()])
+    except StorageFull as error:
+        refused.append(str(error))
+        if len(refused) == 3:
+            break
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+try:
+    store.append("r", Progress(text="behind what is missing"), urgent=True).result()
+except StorageFull as error:
+    refused.append(str(error))
+assert store.claim(store.run("r"))
+after = store.append("r", Progress(text="room again"), urgent=True).result()
+store.close()
+print(json.dumps({"acknowledged": acknowledged, "refused": refused, "after": after}))
+"""
+
+
+def test_no_room_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """Where files may grow no further, appends raise `StorageFull`, what was acknowledged stays, and with room it goes on.
+
+    Not at once: what follows an event that is missing is refused too, until the run is claimed anew.
+    """
+    path = tmp_path / "k.db"
+    done = subprocess.run([sys.executable, "-c", _FILL, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+
+    assert len(told["refused"]) == 4
+    assert "nothing acknowledged was lost" in told["refused"][0]
+    assert len(told["acknowledged"]) > 20
+    store = SessionStore(path)
+    stored = [
+        [int(r.event.text.split()[0]), r.seq] for r in store.records("r") if isinstance(r.event, Progress) and r.event.text[0].isdigit()
+    ]
+    assert stored == told["acknowledged"]
+    assert [record.seq for record in store.records("r")] == list(range(1, told["after"] + 1))
+    store.close()
+
+
+class ForgettingWriter(Writer):
+    """A mutant: writes what follows an event that could not be kept, if there is room for that one."""
+
+    def _follows_missing(self, job: Append | Execute) -> bool:
+        return False
+
+
+def fill(path: Path, kind: type[Writer]) -> tuple[list[Append], Append, SessionStore]:
+    """Appends to a database with no page left, the second of them large; then one that is small."""
+    store = SessionStore(path)
+    store.create_run("r", RunStarted(goal="fill", workspace="/w", model="m"))
+    store.flush()
+
+    def connect_full() -> apsw.Connection:
+        connection = connect(path)
+        connection.authorizer = None
+        connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count')}")
+        return connection
+
+    writer = kind(connect_full)
+    bodies = [json.dumps({"text": "x" * (100_000 if number == 1 else 1)}) for number in range(4)]
+    *jobs, last = [Append(Line("r", f"e{number}", 0.0, "progress", None, body, 0), Future()) for number, body in enumerate(bodies)]
+    for job in jobs:
+        writer.put(job, urgent=False)
+    wait([job.done for job in jobs])
+    writer.put(last, urgent=True)
+    writer.close()
+    return jobs, last, store
+
+
+def test_a_full_database_refuses_the_whole_batch_and_what_follows(tmp_path: Path) -> None:
+    """When SQLite has no page left every append of the batch raises `StorageFull`, and so does what follows, though it would fit."""
+    jobs, last, store = fill(tmp_path / "k.db", Writer)
+    assert [type(job.done.exception()) for job in (*jobs, last)] == [StorageFull] * 4
+    assert [record.seq for record in store.records("r")] == [1]
+    assert store.append("r", Progress(text="room again"), urgent=True).result() == 2
+    store.close()
+
+
+def test_an_event_behind_a_missing_one_would_be_seen(tmp_path: Path) -> None:
+    """The test above can fail: a writer that takes each append by itself keeps the last one without those before it."""
+    jobs, last, store = fill(tmp_path / "k.db", ForgettingWriter)
+    assert [type(job.done.exception()) for job in jobs] == [StorageFull] * 3
+    assert last.done.result() == 2
+    store.close()
+
+
+def test_a_process_is_named_by_host_and_number() -> None:
+    """The name ends with this process's id."""
+    assert process_name().endswith(f":{os.getpid()}")
+
+
+class BusyAtFirst(apsw.Connection):
+    """Refuses to clean the first time, without a wait: as SQLite does where two clean at once."""
+
+    refused = 0
+
+    def execute(self, sql: str, *more: Any, **options: Any) -> apsw.Cursor:
+        """Run `sql`, unless it is the first cleaning."""
+        if sql == "VACUUM" and not type(self).refused:
+            type(self).refused += 1
+            msg = "database is locked"
+            raise apsw.BusyError(msg)
+        return super().execute(sql, *more, **options)
+
+
+def test_a_cleaning_that_is_refused_at_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite refuses one of two cleanings without the wait it was told of: that one waits here, and then cleans."""
+    store = SessionStore(tmp_path / "log.db")
+    for sql in ("INSERT INTO notes_forgotten VALUES ('swordfish', 1)", "DELETE FROM notes_forgotten"):
+        store.execute(sql, (), "a row").result()
+    monkeypatch.setattr(apsw, "Connection", BusyAtFirst)
+    scrub(store.path)
+    store.close()
+    assert BusyAtFirst.refused == 1
+    assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())

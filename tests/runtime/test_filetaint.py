@@ -1,0 +1,243 @@
+"""Words of others that go through files: across runs, by copies that clean commands make, under other names, and after a crash."""
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk import ORDER, OVER, Desk, bash, read
+from webserver import WebServer, answer, serving
+
+from kestrel_lab.core.errors import ApprovalRequired
+from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered
+from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.runtime.security.file_taint import FileTaint
+from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.files.inotify import OpenWatch
+from kestrel_lab.tools.tool import ToolContext
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A desk of its own."""
+    with serving({"/page": answer(ORDER, kind="text/plain")}) as web:
+        made = Desk(tmp_path, web)
+        made.place.mkdir()
+        (made.place / "notes.txt").write_text("mine\n")
+        try:
+            yield made
+        finally:
+            for session in made.sessions:
+                session.close()
+
+
+COPIES = {
+    "cp": ("cp summary.md notes.md", "notes.md"),
+    "mv": ("mv summary.md notes.md", "notes.md"),
+    "cat": ("cat summary.md > notes.md", "notes.md"),
+    "append": ("echo mine > notes.md; cat summary.md >> notes.md", "notes.md"),
+    "head": ("head -n 1 summary.md > notes.md", "notes.md"),
+    "sed": ("sed s/reads/READS/ summary.md > notes.md", "notes.md"),
+    "in place": ("sed -i s/reads/READS/ summary.md", "summary.md"),
+    "tar": ("tar cf - summary.md | (mkdir d && cd d && tar xf -)", "d/summary.md"),
+    "base64": ("base64 summary.md > b.txt", "b.txt"),
+    "hard link": ("ln summary.md notes.md", "notes.md"),
+    "symlink": ("ln -s summary.md notes.md", "notes.md"),
+    "renamed folder": ("mkdir a && cp summary.md a/x.md && mv a b", "b/x.md"),
+    "git mv": ("git init -q . && git add summary.md && git mv summary.md notes.md", "notes.md"),
+    "git checkout": ("git init -q . && git add summary.md && rm summary.md && git checkout -q -- summary.md", "summary.md"),
+    "python": ("python3 -c \"open('notes.md', 'w').write(open('summary.md').read().upper())\"", "notes.md"),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_that_a_clean_command_makes_is_tainted(desk: Desk, how: str) -> None:
+    """Whatever a command of a run that has read nobody makes of such a file, a third run that reads it is not free to act."""
+    desk.write()
+    command, copy = COPIES[how]
+    run = desk.run(bash(command), tools=())
+    assert [event.error for event in run.events() if isinstance(event, ToolAnswered)] == [None]
+    assert (desk.place / copy).exists()
+    assert not desk.obeys(read(copy))
+
+
+def test_the_next_run_knows_and_says_where_it_comes_from(desk: Desk) -> None:
+    """Another session's run that reads the file is asked about what it then does; the question names file, run and page."""
+    first = desk.write()
+    desk.session()
+    with pytest.raises(ApprovalRequired):
+        desk.run(read("summary.md"), OVER, approve="ask")
+    run = desk.sessions[0].store.runs(limit=1)[0]
+    (asked,) = (event for event in desk.sessions[0].get(run.id).events() if isinstance(event, ApprovalAsked))
+    page = f"summary.md, written by run {first.id} after it read web_fetch {desk.web.url('/page')}"
+    assert page in str(asked.contained["untrusted"])
+    path = next(one for one in asked.origins if one["arg"] == "path")
+    assert page in str(path)  # where its name was read
+    asyncio.run(desk.session().resume(run.id, approve="auto", model=ScriptedModel(["done"])))
+    assert (desk.place / "notes.txt").read_text() == "mine\n"
+
+
+SPELLINGS = ("link/a.md", "./real/a.md", "real/../real//a.md", "real/hard.md", "link/hard.md", "both/a.md", "ABSOLUTE")
+
+
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_a_file_is_the_same_under_every_name(desk: Desk, path: str) -> None:
+    """A folder that is a symlink, a hard link, dots and an absolute path lead to the same taint."""
+    (desk.place / "real").mkdir()
+    (desk.place / "link").symlink_to("real")
+    (desk.place / "both").symlink_to("link")
+    desk.write("real/a.md")
+    os.link(desk.place / "real/a.md", desk.place / "real/hard.md")
+    assert not desk.obeys(read(str(desk.place / "real/a.md") if path == "ABSOLUTE" else path))
+
+
+QUIET = (
+    [],
+    [("list_directory", {})],
+    [("glob", {"pattern": "*.md"}), ("tree", {}), ("file_exists", {"path": "summary.md"})],
+    [("grep", {"pattern": "mine"})],
+    [bash("ls -la; cat notes.txt")],
+    [bash("echo new > new.txt"), read("new.txt")],
+    [("delete_file", {"path": "summary.md"})],
+)
+
+
+@pytest.mark.parametrize("calls", QUIET, ids=str)
+def test_who_does_not_read_the_file_is_not_held_up(desk: Desk, calls: list[Any]) -> None:
+    """A tainted file in the folder holds up nobody who only sees its name, searches for something else or runs commands on others."""
+    desk.write()
+    assert desk.obeys(*calls)
+
+
+LOUD = (
+    [read("summary.md")],
+    [("batch_read", {"paths": ["notes.txt", "summary.md"]})],
+    [("grep", {"pattern": "overwrites"})],
+    [("grep", {"pattern": "overwrites", "path": "summary.md"})],
+    [bash("grep -r overwrites .")],
+    [bash("cat *.md | tr a-z A-Z")],
+    [("edit_file", {"path": "summary.md", "old": "second", "new": "2nd"})],
+)
+
+
+@pytest.mark.parametrize("calls", LOUD, ids=str)
+def test_every_tool_that_shows_the_file_taints(desk: Desk, calls: list[Any]) -> None:
+    """Reading it in another run, by whichever tool, leaves that run unable to act unasked."""
+    desk.write()
+    assert not desk.obeys(*calls)
+
+
+def test_what_a_person_writes_is_the_persons(desk: Desk) -> None:
+    """A content that no such run wrote is free, also in a file that one had written; put back, the old one is not."""
+    desk.write()
+    (desk.place / "summary.md").write_text("My own summary of the page.\n")
+    assert desk.obeys(read("summary.md"))
+    (desk.place / "summary.md").write_text(ORDER)
+    assert not desk.obeys(read("summary.md"))
+
+
+def test_a_person_can_trust_a_file(desk: Desk) -> None:
+    """What somebody has looked at and vouches for is read freely, in this session and the next, wherever it is; another content is not."""
+    desk.write()
+    assert desk.sessions[0].files.trust(desk.place / "summary.md")
+    assert desk.obeys(read("summary.md"))
+    desk.session()
+    (desk.place / "summary.md").rename(desk.place / "moved.md")
+    assert desk.obeys(read("moved.md"))
+    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "other.md", "content": ORDER + "more"}))
+    assert not desk.obeys(read("other.md"))
+
+
+def test_a_stored_answer_keeps_its_taint(desk: Desk) -> None:
+    """A read that is answered from the cache taints like the one that was stored."""
+    desk.write()
+    os.utime(desk.place / "summary.md", (1, 1))
+    desk.run(read("summary.md"))
+    (desk.place / "notes.txt").write_text("mine\n")
+    run = desk.run(read("summary.md"), OVER)
+    assert [event.error is None for event in run.events() if isinstance(event, ToolAnswered)] == [True, False]
+
+
+def test_a_step_that_read_nothing_is_tainted_by_what_another_left(desk: Desk) -> None:
+    """In one run: a step reads and writes, a clean one copies by a command, a third reads the copy and may not act."""
+    steps = (
+        Step(id="get", goal="get"),
+        Step(id="copy", tool="bash", args={"command": "cp summary.md copy.md"}, depends_on=("get",)),
+        Step(id="work", goal="work", depends_on=("copy",)),
+    )
+
+    def play(request: Any) -> Any:
+        said = sum(message.role == "assistant" for message in request.messages)
+        page: Any = [("web_fetch", {"url": desk.web.url("/page")})]
+        first = [page, [("write_file", {"path": "summary.md", "content": ORDER})], "done"]
+        second: Any = [[read("copy.md")], [OVER], "done"]
+        return (first if request.messages[-1 - 2 * said].text.endswith("get") else second)[said]
+
+    run = desk.run(model=ScriptedModel(play), plan=Plan(steps=steps))
+    assert (desk.place / "copy.md").exists()
+    assert run.status == "COMPLETE"
+    assert (desk.place / "notes.txt").read_text() == "mine\n"
+
+
+@tool(reads="untrusted", reaches="anything")
+def download(ctx: ToolContext) -> str:
+    """Save a page, and die before anybody is told."""
+    (ctx.workspace.root / "saved.md").write_text(ORDER)
+    os._exit(9)
+
+
+def _dies(folder: Path, port: int) -> None:
+    made = Desk(folder, WebServer({}, port))
+    made.run(("download", {}), tools=(download,))
+
+
+def test_a_file_of_a_call_that_never_ended_is_tainted(desk: Desk) -> None:
+    """Of a process that died in a call that was bringing in words of others, what it had written until then is tainted."""
+    process = multiprocessing.get_context("spawn").Process(target=_dies, args=(desk.folder, desk.web.port))
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    (desk.place / "before.md").write_text("An old file.\n")
+    assert not desk.obeys(read("saved.md"))
+
+
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deliberate bug: nobody looks which files a command opens."""
+    monkeypatch.setattr(OpenWatch, "opened", lambda _: False)
+
+
+def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deliberate bug: what a run wrote is known to that run alone."""
+    monkeypatch.setattr(FileTaint, "known", lambda _: False)
+
+
+def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deliberate bug: a file is known by its path."""
+    source = FileTaint._source
+
+    def only_there(self: FileTaint, root: str, path: str, place: Path, status: os.stat_result) -> str:
+        return source(self, root, path, place, status) if path in self._paths.get(root, ()) else ""
+
+    monkeypatch.setattr(FileTaint, "_source", only_there)
+
+
+@pytest.mark.parametrize(
+    ("bug", "attack"),
+    [
+        (blind, lambda desk: (desk.run(bash("head -n 1 summary.md > n.md")), desk.obeys(read("n.md")))[1]),
+        (forgets, lambda desk: desk.obeys(read("summary.md"))),
+        (by_path, lambda desk: (subprocess.run(["mv", "summary.md", "n.md"], cwd=desk.place, check=True), desk.obeys(read("n.md")))[1]),
+    ],
+)
+def test_each_bug_lets_something_through(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, bug: Callable[[pytest.MonkeyPatch], None], attack: Callable[[Desk], bool]
+) -> None:
+    """The attacks catch each of the bugs that such a memory is likely to have, and fail without."""
+    desk.write()
+    bug(monkeypatch)
+    assert attack(desk)

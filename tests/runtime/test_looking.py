@@ -1,0 +1,133 @@
+"""What stands beside an answer: how sure it is, and what can be done next; nothing of it where nobody looks."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kestrel_lab.core.events.union import RunFinished
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.verification.engine import VerifierEngine
+
+ANSWER = "The constant MAX in `limits.py` is 30 now.\n\n```sh\npython limits.py\npython -m compileall .\n```"
+NEXT = [
+    ("test", "tests/test_limits.py"),
+    ("command", "python -m pytest tests/test_limits.py"),
+    ("command", "python -m compileall ."),
+    ("file", "limits.py"),
+]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A project with a module and its test."""
+    folder = tmp_path / "work"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "pyproject.toml").touch()
+    (folder / "tests" / "test_limits.py").touch()
+    (folder / "limits.py").write_text("MAX = 20\n")
+    return folder
+
+
+def changes(request: ModelRequest) -> Turn:
+    """Reads, changes, runs, answers."""
+    turns: list[Turn] = [
+        [("read_file", {"path": "limits.py"})],
+        [("edit_file", {"path": "limits.py", "old": "20", "new": "30"}), ("edit_file", {"path": "pyproject.toml", "old": "x", "new": "y"})],
+        [("bash", {"command": "python  limits.py"})],
+        ANSWER,
+    ]
+    return turns[sum(message.role == "assistant" for message in request.messages)]
+
+
+def carry_out(session: Session, workspace: Path, model: ScriptedModel, **options: str) -> Run:
+    """A run to its end, asking nobody."""
+    return asyncio.run(session.run("raise it", model=model, workspace=workspace, approve="auto", containment="off", **options))
+
+
+def test_it_is_said_in_every_view(session: Session, workspace: Path) -> None:
+    """What was changed (not what failed to be) with its test, commands that were not run yet; as text, with the confidence and why."""
+    run = carry_out(session, workspace, ScriptedModel(changes))
+    finished = next(event for event in run.events() if isinstance(event, RunFinished))
+    assert [(one["kind"], one["text"]) for one in finished.actions] == NEXT
+    assert [(one.kind, one.text) for one in run.next_actions] == NEXT
+    assert finished.support is not None
+    badge = run.confidence
+    assert (badge.value, badge.calibrated) == (finished.support, None)
+    lines = ("python -m pytest tests/test_limits.py  # runs tests/test_limits.py", str(badge))
+    for view in (repr(run), run._repr_html_()):
+        assert [line in view for line in lines] == [True, badge.word != "unknown"]  # what says nothing is not shown
+    assert "<a " not in run._repr_html_()
+    assert str(badge) in badge._repr_html_()
+
+    (workspace / "tests" / "test_limits.py").unlink()
+    assert [one.text for one in run.next_actions] == ["python -m compileall .", "limits.py"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "status"),
+    [
+        (None, "MAX grazes in the cellar with zebras.", "COMPLETE"),
+        (0.5, "MAX grazes in the cellar with zebras.", "FAILED"),
+        (0.5, "MAX = 20", "COMPLETE"),
+        (0.5, "I could not find it.", "COMPLETE"),
+    ],
+)
+def test_less_sure_than_asked_for_is_no_answer(tmp_path: Path, workspace: Path, asked: float | None, answer: str, status: str) -> None:
+    """A run whose answer states less confidence than `abstain` fails and says so; the answer is told, and what is known of it."""
+    lab = Session(tmp_path / "lab", env={}, abstain=asked)
+    run = carry_out(lab, workspace, ScriptedModel([[("read_file", {"path": "limits.py"})], answer]))
+    lab.close()
+    assert (run.status, run.answer) == (status, answer)
+    assert run.outcome == ("complete" if status == "COMPLETE" else "unmet")
+    assert ("it abstains: its confidence is ." in run.reason and "0.5 is asked for" in run.reason) == (status == "FAILED")
+
+
+def test_where_no_confidence_is_stated_nothing_is_held_back(tmp_path: Path, workspace: Path) -> None:
+    """An answer that nothing speaks for or against is given, and so is one that nobody looks at."""
+    lab = Session(tmp_path / "lab", env={}, abstain=1.0)
+    assert carry_out(lab, workspace, ScriptedModel(["It is 30."])).status == RunStatus.COMPLETE
+    read = ScriptedModel([[("read_file", {"path": "limits.py"})], "Zebras graze."])
+    assert carry_out(lab, workspace, read, verify="off").status == RunStatus.COMPLETE
+    lab.close()
+
+
+@pytest.mark.parametrize(("answer", "verify"), [("It is 30.", "warn"), (ANSWER, "off")])
+def test_where_there_is_nothing_nothing_is_said(session: Session, workspace: Path, answer: str, verify: str) -> None:
+    """An answer without tools and files, and one that nobody looks at, as in trials: no view differs, and the log only tells whether somebody looked."""
+    run = carry_out(session, workspace, ScriptedModel([answer]), verify=verify)
+    assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(
+        outcome="complete", answer=answer, looked=verify != "off"
+    )
+    assert (run.confidence.value, run.confidence.word, str(run.confidence)) == (None, "unknown", "confidence: unknown")
+    assert ("confidence" in repr(run), "next, if you like" in repr(run)) == (False, False)
+
+
+def test_hostile_answers_bring_no_markup(session: Session, workspace: Path) -> None:
+    """What an answer proposes is text in every view, and hidden characters are no command."""
+    hostile = "`git <img src=x onerror=alert(1)>` and `git status\u202e x`"
+    run = carry_out(session, workspace, ScriptedModel([hostile]))
+    assert [one.text for one in run.next_actions] == ["git <img src=x onerror=alert(1)>"]
+    for page in (run._repr_html_(), run.next_actions._repr_html_()):
+        assert ("<img" in page, "&lt;img" in page) == (False, True)
+
+
+@pytest.mark.parametrize(("level", "status"), [("warn", RunStatus.COMPLETE), ("repair", RunStatus.FAILED)])
+def test_a_check_that_breaks_passes_nothing(
+    session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch, level: str, status: RunStatus
+) -> None:
+    """Beside an answer it is told that nobody looked; where the answer has to pass, it does not."""
+
+    def broken(*_: object) -> tuple[()]:
+        msg = "a defect"
+        raise ZeroDivisionError(msg)
+
+    monkeypatch.setattr(VerifierEngine, "__call__", broken)
+    run = session.run_sync("go", model=ScriptedModel(lambda _: "It is in `gone.py`."), workspace=workspace, verify=level)
+    assert run.status is status
+    told = run.reason if status is RunStatus.FAILED else str(run.concerns)
+    assert "the look at what the answer names failed: ZeroDivisionError: a defect" in told

@@ -1,0 +1,87 @@
+"""What a run costs beside its model and its tools, counted in calls of functions: no clock, so a busy machine changes next to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from kestrel_lab import tool
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.testing import ScriptedModel, Turn
+
+MOST_OF_A_SHORT_RUN = 4_600
+"""Calls of functions, in all threads, in a run with one tool call; 4,120 when it was written, 5,690 before looks at answers were made cheaper."""
+
+
+@tool(effect="pure")
+async def add(x: int, y: int) -> str:
+    """Add two numbers."""
+    return str(x + y)
+
+
+def session(home: Path, turns: int, calls: int) -> Session:
+    """One whose model asks for so many calls in each of so many turns. Snapshots are left out: what they cost is spread by their own rule."""
+
+    def play(request: ModelRequest) -> Turn:
+        done = (len(request.messages) - 2) // (1 + calls)
+        return "done" if done == turns else [("add", {"x": done, "y": place}) for place in range(calls)]
+
+    return Session(home, ScriptedModel(play), "auto", tools=[add], env={}, limits=Limits(cycles=None, seconds=None), checkpoint_every=None)
+
+
+@pytest.fixture
+def counted() -> Iterator[list[int]]:
+    """The number of functions called so far, in a list of one."""
+    count, before = [0], sys.getprofile()
+
+    def note(_: FrameType, what: str, __: object) -> None:
+        count[0] += what in {"call", "c_call"}
+
+    sys.setprofile(note)
+    threading.setprofile(note)  # of threads to come: the log's writer, and where an answer is looked at
+    yield count
+    sys.setprofile(before)
+    threading.setprofile(None)
+
+
+async def cost(lab: Session, place: Path, counted: list[int], *, before: int = 1) -> int:
+    """Of a run, when so many were done before."""
+    for _ in range(before + 1):
+        begun = counted[0]
+        run = await lab.run("add", workspace=place)
+        assert run.answer == "done"
+    return counted[0] - begun
+
+
+def test_a_short_run_stays_cheap(tmp_path: Path, counted: list[int]) -> None:
+    """A run with one tool call has a bound: what is done anew for every run is noticed before it is felt."""
+    lab = session(tmp_path / "home", 1, 1)
+    spent = asyncio.run(cost(lab, tmp_path, counted))
+    lab.close()
+    assert spent <= MOST_OF_A_SHORT_RUN
+
+
+def test_a_call_costs_the_same_in_a_long_run(tmp_path: Path, counted: list[int]) -> None:
+    """Four times as many calls cost four times as much: nothing goes through all that was before at each of them."""
+    spent = []
+    for turns in (20, 80):
+        lab = session(tmp_path / f"home{turns}", turns, 4)
+        spent.append(asyncio.run(cost(lab, tmp_path, counted)) / turns)
+        lab.close()
+    assert spent[1] <= 1.1 * spent[0]
+
+
+def test_a_run_begins_as_fast_behind_many(tmp_path: Path, counted: list[int]) -> None:
+    """The log of earlier runs is not gone through when another begins."""
+    lab = session(tmp_path / "home", 1, 1)
+    first, later = asyncio.run(cost(lab, tmp_path, counted)), asyncio.run(cost(lab, tmp_path, counted, before=40))
+    lab.close()
+    assert later <= 1.05 * first

@@ -1,0 +1,267 @@
+"""One turn's calls: together or in order, and every way a single one can go wrong."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kestrel_lab.core.errors import LimitError, UsageError
+from kestrel_lab.core.events.union import Progress, SchedulerParallelBatch, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ModelAnswer, ToolRequest
+from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.testing import ScriptedCall, ScriptedModel
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.tool import Tool, ToolContext
+
+
+def turn(session: Session, workspace: Path, tools: list[Tool], calls: list[ScriptedCall] | ModelAnswer, **options: Any) -> Run:
+    """A run of one turn of calls and an answer, every call allowed."""
+    model = ScriptedModel([calls, "done"])
+    return asyncio.run(session.run("go", model=model, tools=tools, workspace=workspace, approve="auto:critical", **options))
+
+
+def answered(run: Run) -> list[ToolAnswered]:
+    """The tools' answers, in the order of their calls."""
+    return sorted((event for event in run.events() if isinstance(event, ToolAnswered)), key=lambda event: event.call)
+
+
+def problem(run: Run) -> tuple[Json, str]:
+    """Kind and text of the only answer, which is an error."""
+    (event,) = answered(run)
+    assert event.error is not None
+    assert run.status is RunStatus.COMPLETE  # a failing call is the model's to deal with
+    return event.error["kind"], event.text
+
+
+def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
+    """Four safe calls that wait for each other all end: they run at the same time, and the batch is recorded."""
+    arrived = []
+    everyone = asyncio.Event()
+
+    @tool(danger_level="safe")
+    async def meet(n: int) -> int:
+        """Wait for the others."""
+        arrived.append(n)
+        if len(arrived) == 4:
+            everyone.set()
+        await asyncio.wait_for(everyone.wait(), 5)
+        return n
+
+    run = turn(session, workspace, [meet], [("meet", {"n": n}) for n in range(4)])
+    assert [event.text for event in answered(run)] == ["0", "1", "2", "3"]
+    (batch,) = [event for event in run.events() if isinstance(event, SchedulerParallelBatch)]
+    assert batch.calls == ["answer.1.1", "answer.1.2", "answer.1.3", "answer.1.4"]
+
+
+def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None:
+    """A risky call starts after every call before it has ended, and those after it start after it; its wait is recorded."""
+    trace: list[str] = []
+
+    async def traced(name: str) -> str:
+        trace.append(f"+{name}")
+        await asyncio.sleep(0.05)
+        trace.append(f"-{name}")
+        return name
+
+    @tool(danger_level="safe")
+    async def read(name: str) -> str:
+        """Read."""
+        return await traced(name)
+
+    @tool(danger_level="high")
+    async def write(name: str) -> str:
+        """Write."""
+        return await traced(name)
+
+    calls: list[ScriptedCall] = [
+        (what, {"name": name}) for what, name in (("read", "a"), ("read", "b"), ("write", "c"), ("write", "d"), ("read", "e"))
+    ]
+    run = turn(session, workspace, [read, write], calls)
+    assert sorted(trace[:2]) == ["+a", "+b"]
+    assert trace[4:] == ["+c", "-c", "+d", "-d", "+e", "-e"]
+    queued = [event.queued for event in answered(run)]
+    assert queued[2] > queued[0] + 0.03
+    assert queued[4] > queued[3] > queued[2]
+    assert all(0.03 < event.seconds < 5 for event in answered(run))
+
+
+def test_a_call_that_may_not_run_beside_others_does_not(session: Session, workspace: Path) -> None:
+    """`parallel_safe=False` keeps even a safe call apart."""
+    inside: list[str] = []
+
+    @tool(danger_level="safe", parallel_safe=False)
+    async def alone(name: str) -> str:
+        """Be alone."""
+        assert not inside
+        inside.append(name)
+        await asyncio.sleep(0.01)
+        inside.remove(name)
+        return name
+
+    run = turn(session, workspace, [alone], [("alone", {"name": name}) for name in "abc"])
+    assert [event.text for event in answered(run)] == ["a", "b", "c"]
+
+
+def test_calls_beyond_the_limit_of_a_turn_are_refused(session: Session, workspace: Path) -> None:
+    """Of seven calls five run; the others are answered with an error that says what to do, and the run goes on."""
+    ran = []
+
+    @tool(danger_level="safe")
+    async def count(n: int) -> int:
+        """Count."""
+        ran.append(n)
+        return n
+
+    run = turn(session, workspace, [count], [("count", {"n": n}) for n in range(7)])
+    assert sorted(ran) == [0, 1, 2, 3, 4]
+    refused = [event for event in answered(run) if event.error]
+    assert [event.call for event in refused] == ["answer.1.6", "answer.1.7"]
+    assert refused[0].text == "error: only 5 tool calls are carried out per turn; ask for this one again in the next turn"
+    fewer = turn(session, workspace, [count], [("count", {"n": n}) for n in range(3)], limits=Limits(calls_per_turn=1))
+    assert [event.error is None for event in answered(fewer)] == [True, False, False]
+
+
+@tool(danger_level="safe")
+async def read_page(url: str, limit: int = 10) -> str:
+    """Read a page."""
+    return f"{url} {limit}"
+
+
+def test_an_unknown_tool_names_the_nearest(session: Session, workspace: Path) -> None:
+    """A tool that does not exist is answered with the nearest name."""
+    assert problem(turn(session, workspace, [read_page], [("readpage", {})])) == (
+        "unknown_tool",
+        "error: there is no tool 'readpage'; did you mean 'read_page'?",
+    )
+
+
+def test_wrong_arguments_are_explained(session: Session, workspace: Path) -> None:
+    """Each wrong argument is named, and the tool was not run."""
+    run = turn(session, workspace, [read_page], [("read_page", {"link": "x", "limit": "ten"})])
+    kind, text = problem(run)
+    assert kind == "invalid_arguments"
+    assert all(word in text for word in ("url: required but missing", "link: unknown argument", "limit:"))
+    assert not [event for event in run.events() if isinstance(event, ToolCalled)]
+
+
+def test_arguments_that_are_no_json_are_explained(session: Session, workspace: Path) -> None:
+    """What a model wrote in place of arguments comes back with why it could not be read."""
+    asked = ToolRequest(id="x", name="read_page", problem="Expecting ',' at character 12")
+    kind, text = problem(turn(session, workspace, [read_page], ModelAnswer(calls=(asked,))))
+    assert (kind, text) == ("invalid_arguments", "error: the arguments of read_page could not be read: Expecting ',' at character 12")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no such page"), "error: ValueError: no such page"),
+        (UsageError("set PAGES first"), "error: set PAGES first"),
+        (LimitError("seconds", "an inner run ran out"), "error: an inner run ran out"),
+        (TimeoutError("slow"), "error: TimeoutError: slow"),
+        (SystemExit(3), "error: SystemExit: 3"),
+        (RecursionError("too deep"), "error: RecursionError: too deep"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_a_tool_raises_is_told_to_the_model(error: BaseException, text: str, session: Session, workspace: Path) -> None:
+    """No error of a tool ends the run, not even an attempt to leave the program."""
+
+    @tool
+    async def broken() -> str:
+        """Break."""
+        raise error
+
+    @tool
+    async def fine() -> str:
+        """Work."""
+        return "fine"
+
+    run = turn(session, workspace, [broken, fine], [("broken", {}), ("fine", {})])
+    assert [event.text for event in answered(run)] == [text, "fine"]
+    assert answered(run)[0].error == {
+        "kind": "failed",
+        "message": text.removeprefix("error: "),
+        "transient": isinstance(error, TimeoutError),
+    }
+    assert (run.status, run.answer) == (RunStatus.COMPLETE, "done")
+
+
+def test_a_tool_that_leaves_the_program_does_not(session: Session, workspace: Path) -> None:
+    """`sys.exit` in a plain function is an error for the model, also when it is the only call."""
+
+    @tool
+    def leave() -> str:
+        """Leave."""
+        sys.exit(2)
+
+    assert problem(turn(session, workspace, [leave], [("leave", {})])) == ("failed", "error: SystemExit: 2")
+
+
+def test_a_slow_tool_is_stopped(session: Session, workspace: Path) -> None:
+    """After its seconds a tool is cancelled, the model is told, and others are not affected."""
+    stopped = []
+
+    @tool(timeout_s=0.5)
+    async def sleep() -> str:
+        """Sleep."""
+        try:
+            await asyncio.sleep(30)
+        finally:
+            stopped.append(True)
+        return "rested"
+
+    began = time.monotonic()
+    run = turn(session, workspace, [sleep], [("sleep", {})])
+    assert problem(run) == ("timeout", "error: sleep was stopped after 0.5 s")
+    assert stopped == [True]
+    assert time.monotonic() - began < 20
+
+
+def test_a_long_answer_is_cut_in_the_middle(session: Session, workspace: Path) -> None:
+    """The model is shown beginning and end of an answer that is too long, and how much is missing."""
+
+    @tool(max_chars=30)
+    async def recite() -> str:
+        """Recite."""
+        return "a" * 50 + "z" * 50
+
+    (event,) = answered(turn(session, workspace, [recite], [("recite", {})]))
+    assert event.truncated
+    more = f'[100 characters in all; read on with read_result(id="{event.whole}", offset=20), or find something in it with a pattern]'
+    assert event.text == "a" * 20 + "\n… 70 characters left out …\n" + "z" * 10 + "\n" + more
+
+
+def test_a_tool_knows_its_call_and_tells_how_far_it_is(session: Session, workspace: Path) -> None:
+    """A tool sees run, call and workspace, and its progress is in the log."""
+    seen: list[ToolContext] = []
+
+    @tool
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        seen.append(ctx)
+        ctx.progress("half way", 0.5)
+        return "done"
+
+    run = turn(session, workspace, [work], [("work", {})])
+    assert (seen[0].run_id, seen[0].call_id, seen[0].workspace.root) == (run.id, "answer.1.1", workspace.resolve())
+    assert [event for event in run.events() if isinstance(event, Progress)] == [Progress(text="half way", fraction=0.5)]
+
+
+def test_the_intent_is_on_disk_before_the_effect(session: Session, workspace: Path) -> None:
+    """When a tool with side effects begins, its `tool_called` is in the log already."""
+    found = []
+
+    @tool
+    async def act(ctx: ToolContext) -> str:
+        """Act."""
+        found.append([r.event.call for r in session.store.records(ctx.run_id) if isinstance(r.event, ToolCalled)])
+        return "acted"
+
+    turn(session, workspace, [act], [("act", {}), ("act", {})])
+    assert all(f"answer.1.{place}" in calls for place, calls in enumerate(found, 1))

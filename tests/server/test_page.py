@@ -1,0 +1,208 @@
+"""The page of `kestrel serve` in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.server.controller import Control
+from kestrel_lab.server.serve import serving
+from kestrel_lab.testing import ScriptedModel
+
+pytest.importorskip("playwright.sync_api")
+from playwright.sync_api import expect, sync_playwright
+
+expect.set_options(timeout=60_000)  # a deadline, not a measurement: a loaded machine may take long
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = "/usr/bin/chromium"
+QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here")]
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"> and \u202egnp.exe"
+COMMAND = f"printf '%s' 'a \u202e b' && {'echo on and on; ' * 40}true"
+SCRIPTS: dict[str, list[Any]] = {
+    "tidy": [
+        [("edit_file", {"path": "notes.md", "old": "two", "new": "2"}), ("bash", {"command": COMMAND})],
+        [("ask_user", {"question": HOSTILE, "options": ["the first", "the second"]})],
+        f"tidied. {HOSTILE}",
+    ],
+    "write": [[("write_file", {"path": "a.txt", "content": "hi"})], "written"],
+}
+
+
+def play(request: ModelRequest) -> Any:
+    """The script that the goal's first word names."""
+    goal = next(message.text for message in request.messages if message.role == "user")
+    return SCRIPTS[goal.split()[0]][sum(message.role == "assistant" for message in request.messages)]
+
+
+class Server:
+    """A server in a thread of its own, which can be stopped and started anew on the same port."""
+
+    def __init__(self, session: Session, workspace: Path) -> None:
+        self._session, self._workspace, self._port = session, workspace, 0
+        self.link = ""
+
+    def start(self) -> None:
+        ready: threading.Event = threading.Event()
+
+        async def work() -> None:
+            control = Control(self._session, user="ann", can_start=True, workspace=self._workspace, always=True)
+            async with control, serving(control, port=self._port, heartbeat_s=0.5) as (address, _):
+                self._port = address.port
+                self.link, self._stop, self._loop = address.link, asyncio.Event(), asyncio.get_running_loop()
+                ready.set()
+                await self._stop.wait()
+
+        self._thread = threading.Thread(target=asyncio.run, args=(work(),))
+        self._thread.start()
+        assert ready.wait(20)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session whose model plays the script that the goal names."""
+    opened = Session(tmp_path_factory.mktemp("home"), model=ScriptedModel(play), env={})
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with a file."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "notes.md").write_text("one\ntwo\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(session: Session, folder: Path) -> Iterator[Server]:
+    """A server with a port and a token that last: the first start finds a port, the second keeps it."""
+    found = Server(session, folder)
+    found.start()
+    found.stop()
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for the file."""
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=QUIET.split(), timeout=120_000)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that notes what goes wrong in it, and whatever it asks of another machine."""
+    opened = browser.new_page(viewport={"width": 1100, "height": 900})
+    opened.set_default_timeout(60_000)
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on(
+        "request", lambda request: wrong.append(request.url) if "//127.0.0.1:" not in request.url and "data:" not in request.url else None
+    )
+    yield opened
+    opened.close()
+    assert wrong == []
+
+
+def started(page: Page, goal: str) -> None:
+    """Start a run by the page's form."""
+    page.get_by_role("button", name="New run").click()
+    page.get_by_label("Goal of the new run").fill(goal)
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+def test_a_run_is_started_followed_and_decided_on_the_page(page: Page, server: Server, session: Session, folder: Path) -> None:
+    """The calls are shown whole with what is hidden in them and their diff; edit, no, reload and answer arrive; no markup comes alive."""
+    page.goto(server.link)
+    expect(page.locator("#connection")).to_have_text("connected")
+    assert "token" not in page.url
+    started(page, "tidy the notes")
+    cards = page.locator(".kst-ask")
+    expect(cards).to_have_count(2)
+    expect(cards.nth(0).locator(".kst-added")).to_have_text("+2")
+    command = cards.nth(1).locator("dd").first
+    expect(command).to_contain_text("\\u{202e}")
+    assert command.inner_text().count("echo on and on") == 40
+    cards.nth(0).get_by_role("button", name="Edit").click()
+    text = cards.nth(0).get_by_label("Arguments as JSON")
+    text.fill('{"path": "notes.md"}')
+    cards.nth(0).get_by_role("button", name="Approve edited").click()
+    expect(cards.nth(0).get_by_role("alert")).to_contain_text("old")
+    text.fill('{"path": "notes.md", "old": "two", "new": "zwei"}')
+    cards.nth(0).get_by_role("button", name="Approve edited").click()
+    expect(cards).to_have_count(1)
+    page.reload()  # the token and the run are still known
+    expect(cards).to_have_count(1)
+    cards.get_by_label("Reason for denying").fill("too long")
+    cards.get_by_role("button", name="Deny").click()
+    expect(page.locator(".kst-questiontext")).to_contain_text("<img src=x")
+    page.get_by_role("button", name="the second").click()
+    expect(page.locator("[data-role=answer]")).to_contain_text("tidied. <img")
+    expect(page.locator("#runs li").first).to_have_attribute("data-status", "COMPLETE")
+    assert page.title() == "kestrel" and page.locator("img").count() == 0
+    assert (folder / "notes.md").read_text() == "one\nzwei\n"
+    run = session.get(session.store.runs(limit=1)[0].id)
+    assert [event.text for event in run.events() if event.type == "tool_answered"][-1] == "the second"
+    assert any("too long" in event.text for event in run.events() if event.type == "tool_answered")
+
+
+def test_a_page_outlives_its_server(page: Page, server: Server, session: Session, folder: Path) -> None:
+    """The server goes: the page says so, and the run is left waiting; it comes back: connected, gone on with by a button, decided."""
+    page.goto(server.link)
+    started(page, "write a file")
+    expect(page.locator(".kst-ask")).to_have_count(1)
+    server.stop()
+    expect(page.locator("#connection")).to_contain_text("connection lost")
+    run = session.store.runs(limit=1)[0]
+    assert (run.status, run.owner) == (RunStatus.WAITING_APPROVAL, "")
+    server.start()
+    expect(page.locator("#connection")).to_have_text("connected")
+    page.get_by_role("button", name="Go on with it").click()
+    expect(page.get_by_text("resumed")).to_have_count(1)
+    page.locator(".kst-ask").get_by_role("button", name="Approve").click()
+    expect(page.locator("[data-role=answer]")).to_contain_text("written")
+    assert (folder / "a.txt").read_text() == "hi"
+
+
+def test_a_page_without_the_token_sees_nothing(page: Page, server: Server) -> None:
+    """It asks for the token and lists no runs; the whole link, pasted, opens it; keys alone choose a run, and a narrow page leads back."""
+    page.goto(server.link.partition("#")[0])
+    expect(page.get_by_label(re.compile("Token that"))).to_be_focused()
+    assert page.locator("#runs li").count() == 0
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label(re.compile("Token that"))).to_be_focused()
+    page.keyboard.type(server.link)
+    page.keyboard.press("Enter")
+    expect(page.locator("#connection")).to_have_text("connected")
+    expect(page.locator("#runs li")).not_to_have_count(0)
+    page.set_viewport_size({"width": 420, "height": 800})
+    page.locator("#runs button").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator(".kst-goal")).to_be_visible()
+    expect(page.locator("nav")).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page.get_by_role("button", name="All runs").click()
+    expect(page.locator("#runs li").first).to_be_visible()
