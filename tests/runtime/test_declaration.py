@@ -191,7 +191,8 @@ def test_many_calls_of_a_turn_ask_once(session: Session) -> None:
     model = ScriptedModel([[LETTERS], turn, "done"])
     place = session.home.parent / "work"
     run = session.run_sync("go", model=model, tools=[letters, post], workspace=place, approve="auto", approver=ann)
-    assert (denied(run), SENT, ann.asked) == ([], ["0", "1", "2"], ["post question"])
+    # The three calls run side by side, each in a thread, so their order is no promise.
+    assert (denied(run), sorted(SENT), ann.asked) == ([], ["0", "1", "2"], ["post question"])
     page = run.report(session.home / "run.html").read_text()
     assert "done" in page
     assert "post" in repr(run)
