@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness …`; exact search beside sqlite-vec: `python -m bench nearest`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; exact search beside sqlite-vec: `python -m bench nearest`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}; may be repeated")
     parser.add_argument(
-        "--data", type=Path, help="folder with the public data in scifact/, localisation/, memory/, tool_search/ and faithfulness/"
+        "--data",
+        type=Path,
+        help="folder with the public data in scifact/, localisation/, memory/, tool_search/, faithfulness/ and answers/",
     )
     parser.add_argument("--repositories", type=Path, help="folder with the git repositories of localisation/, called owner+name")
     parser.add_argument("--rounds", type=int, help="rounds of every benchmark, in place of each one's own number")

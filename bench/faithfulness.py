@@ -1,29 +1,19 @@
-"""How far words alone tell supported claims from others, and made-up answers from true ones: `python -m bench faithfulness FOLDER --out FOLDER`.
+"""How far words alone tell supported claims from others: `python -m bench faithfulness FOLDER --out FOLDER`.
 
-The first folder holds begin_dev, scifact_claims_train, wice_dev and summedits as JSON Lines; without them, or without a folder, only the
-seeded answers are judged. The gate is fitted anew in five folds, none of which shares evidence with another, so its numbers
+The first folder holds begin_dev, scifact_claims_train, wice_dev and summedits as JSON Lines. The gate is fitted anew in five folds, none of which shares evidence with another, so its numbers
 are not of what it was fitted on; its shape was chosen on the same sets, so they are development numbers all the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import random
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench import natural_answers as natural
-from bench.answer_files import judged, report
-from bench.faithfulness_seeds import FAULTS, Facts, made_up, true_answers
-from bench.heldout_answers import FALSE, LATER_FALSE, LATER_TRUE, TRUE, placed
-from kestrel_lab.verification.engine import VerifierEngine
-from kestrel_lab.verification.issues import refused
-from kestrel_lab.verification.subject import Ground, Subject
 from kestrel_lab.verification.support import ABSTAIN, NAMES, absent_numbers, features
 
 if TYPE_CHECKING:
@@ -32,12 +22,7 @@ if TYPE_CHECKING:
 
 FITTED: Final = ("BEGIN", "SciFact, evidence missing", "WiCE")
 FOLDS: Final = 5
-SIXTY: Final = {"pluggy": (20, 4), "h11": (20, 3), "stamina": (20, 3)}
-"""Packages that the checks were made with: how many true answers about each, and how many made up of each kind; sixty of both."""
-PACKAGES: Final = ("httpx", "rich", "click", "networkx", "anyio", "jinja2", "diskcache", "typer", "stamina")
 Row = tuple[str, list[str], bool]
-Counts = dict[str, int]
-"""`true`, `true_refused`, `made_up`, `made_up_passed`."""
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -172,80 +157,15 @@ def show_claims(folder: Path, out: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def _root(package: str) -> Path | None:
-    spec = importlib.util.find_spec(package)
-    return Path(next(iter(spec.submodule_search_locations))) if spec is not None and spec.submodule_search_locations else None
-
-
-def _judge(name: str, answers: Iterable[tuple[str, bool]], ground: Ground) -> Counts:
-    engine, begun = VerifierEngine(), time.perf_counter()
-    verdicts = [(made, refused(engine(Subject(answer=text, ground=ground, calls=())))) for text, made in answers]
-    seconds = (time.perf_counter() - begun) / max(1, len(verdicts))
-    true, false = [found for made, found in verdicts if not made], [found for made, found in verdicts if made]
-    print(
-        f"{name:28} true refused {sum(true):2} of {len(true):3}   made up passed {len(false) - sum(false):2} of {len(false):3}   {seconds * 1000:.0f} ms an answer"
-    )
-    return {"true": len(true), "true_refused": sum(true), "made_up": len(false), "made_up_passed": len(false) - sum(false)}
-
-
-def _seeded(package: str, seed: int, *, true: int, made: int) -> Counts | None:
-    """Judge so many true answers about a package, and so many with something made up of each kind; `None` where it is not installed."""
-    if (root := _root(package)) is None:
-        return None
-    facts = Facts(root, seed)
-    answers = [(one.text, False) for one in true_answers(facts, true)]
-    answers += [(one.text, True) for fault in FAULTS for one in made_up(facts, fault, made)]
-    return _judge(f"seeded, {package}", answers, Ground(root))
-
-
-def _sum(counts: Sequence[Counts | None]) -> Counts:
-    known = [one for one in counts if one is not None]
-    return {name: sum(one[name] for one in known) for name in ("true", "true_refused", "made_up", "made_up_passed")}
-
-
-def show_answers(seed: int) -> dict[str, Counts]:
-    """Judge seeded answers, the sixty first, then those about every other package that is installed, then those written by hand."""
-    sixty = [_seeded(package, 0, true=true, made=made) for package, (true, made) in SIXTY.items()]
-    more = [_seeded(package, seed, true=60, made=10) for package in PACKAGES]
-    found = {"sixty": _sum(sixty), "more": _sum(more)}
-    kinds: tuple[tuple[str, Callable[[str], list[tuple[str, bool]]]], ...] = (
-        ("by hand", lambda package: [(t, False) for p, t in TRUE if p == package] + [(t, True) for p, _, t in FALSE if p == package]),
-        (
-            "by hand, later",
-            lambda package: [(t, False) for p, t in LATER_TRUE if p == package] + [(t, True) for p, _, t in LATER_FALSE if p == package],
-        ),
-    )
-    for name, true, false in (("natural", natural.TRUE, natural.FALSE), ("natural, later", natural.LATER_TRUE, natural.LATER_FALSE)):
-        for package in dict.fromkeys(package for package, _, _ in true):
-            if (root := _root(package)) is not None:
-                written = [(text, False) for p, _, text in true if p == package] + [(text, True) for p, _, text in false if p == package]
-                _judge(f"{name}, {package}", ((placed(text, root), made) for text, made in written), Ground(root))
-    for kind, of in kinds:
-        for package in ("pluggy", "h11", "iniconfig", "tenacity", "click"):
-            if of(package) and (root := _root(package)) is not None:
-                _judge(f"{kind}, {package}", ((placed(text, root), made) for text, made in of(package)), Ground(root))
-    return found
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables and write the numbers to `faithfulness.json`. Returns 1 if the gate is not better than the share of words on a set it is fitted for."""
     parser = argparse.ArgumentParser(prog="python -m bench faithfulness", description=__doc__)
-    parser.add_argument("data", type=Path, nargs="?", help="folder with the sets of claims")
+    parser.add_argument("data", type=Path, help="folder with the sets of claims")
     parser.add_argument("--out", type=Path, default=Path("out/faithfulness"), help="folder for the plot (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the seeded answers")
-    parser.add_argument("--answers", type=Path, help="judge the answers of this file of JSON Lines, and nothing else")
-    parser.add_argument("--show", action="store_true", help="with --answers: show the answers that were judged wrongly")
     asked = parser.parse_args(arguments)
-    if asked.answers is not None:
-        try:
-            return int(not report(judged(asked.answers), show=asked.show))
-        except (OSError, LookupError, ValueError) as error:
-            parser.error(
-                f"{asked.answers}: no answers can be read from it: {error}; a line is an object with id, workspace, question, answer and true"
-            )
     asked.out.mkdir(parents=True, exist_ok=True)
-    auc = {} if asked.data is None else show_claims(asked.data, asked.out)
-    kept = {"auroc": auc, "answers": show_answers(asked.seed)}
+    auc = show_claims(asked.data, asked.out)
+    kept = {"auroc": auc}
     (asked.out / "faithfulness.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return int(any(auc[name]["gate"] <= auc[name]["coverage"] for name in FITTED if auc))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import faithfulness, memory, retrieval, tools
+from bench import answers, faithfulness, memory, retrieval, tools
 from bench.numbers import Verdict
 from bench.rounds import Say
 
@@ -75,6 +75,10 @@ def _whole(told: Told) -> Told:
     return list(told["LoCoMo"].values())[-1]
 
 
+def _share(counts: Told) -> float:
+    return float(counts["caught"]) / float(counts["planted"])
+
+
 BENCHES: dict[str, Bench] = {
     "retrieval": Bench(
         main=retrieval.main,
@@ -112,14 +116,26 @@ BENCHES: dict[str, Bench] = {
     ),
     "faithfulness": Bench(
         main=faithfulness.main,
-        arguments=lambda data, _, out: [*((str(data / "faithfulness"),) if data else ()), "--out", str(out)],
+        arguments=lambda data, _, out: [f"{data}/faithfulness", "--out", str(out)],
         told="faithfulness.json",
-        bounds=(
-            Bound(meaning="BEGIN AUROC", value=lambda told: told["auroc"]["BEGIN"]["gate"], at_least=0.93, needs="faithfulness"),
-            Bound(meaning="60 made-up answers, passed", value=lambda told: told["answers"]["sixty"]["made_up_passed"], at_most=0, digits=0),
-            Bound(meaning="60 true answers, refused", value=lambda told: told["answers"]["sixty"]["true_refused"], at_most=2, digits=0),
-        ),
+        folder="faithfulness",
+        bounds=(Bound(meaning="BEGIN AUROC", value=lambda told: told["auroc"]["BEGIN"]["gate"], at_least=0.93, needs="faithfulness"),),
         better="the gate better than the share of common words",
+    ),
+    "answers": Bench(
+        main=answers.main,
+        arguments=lambda data, repositories, out: [f"{data}/answers", str(repositories), "--out", str(out)],
+        told="answers.json",
+        folder="answers",
+        bounds=(
+            Bound(
+                meaning="true answers with a concern", value=lambda told: told["true"]["accused"] / told["true"]["answers"], at_most=0.03
+            ),
+            *(
+                Bound(meaning=f"planted, {kind}: caught", value=lambda told, kind=kind: _share(told["planted"][kind]), at_least=0.95)  # type: ignore[misc]
+                for kind in ("file", "line past the end", "quote")
+            ),
+        ),
     ),
 }
 

@@ -13,7 +13,7 @@ from kestrel_lab.answers.patches import patch_problem
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.verification.abstention import abstains
-from kestrel_lab.verification.prose.names import file_names
+from kestrel_lab.verification.mentions import file_names
 from kestrel_lab.verification.workspace_files import Files
 
 Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]
@@ -142,7 +142,7 @@ def _missing(text: str, workspace: Path) -> Iterator[str]:
         if _NEW.search(line):
             continue
         for name in file_names(line[:_LONGEST]):
-            if not files.exists(name) and files.whole:
+            if not files.exists(name) and files.whole_listing:
                 yield f"there is no file {name!r} in the workspace; say `(new)` in its line if it is to be made"
 
 

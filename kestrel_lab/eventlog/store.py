@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -224,15 +224,18 @@ class SessionStore:
         )
         return _record(run_id, rows[0]) if rows else None
 
-    def records(self, run_id: str, *, after: int = 0, until: int = _LAST) -> list[Record]:
+    def records(self, run_id: str, *, after: int = 0, until: int = _LAST, types: Collection[str] = ()) -> list[Record]:
         """The events of a run in order, those behind number `after` up to `until`; what is still queued is not among them.
+
+        With `types` only events of these types are read.
 
         Those that a forked run shares with its parent come first, as records of this run: with its id, and
         with the `eid` they have in the parent.
         """
-        sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        only = f" AND type IN ({', '.join('?' * len(types))})" if types else ""
+        sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ?{only} ORDER BY seq"
         lineage = self._lineage(run_id)
-        rows = (row for ancestor, last in lineage for row in self._read(sql, (ancestor, after, min(last, until))))
+        rows = (row for ancestor, last in lineage for row in self._read(sql, (ancestor, after, min(last, until), *types)))
         return [
             _record(run_id, row) for row in rows if isinstance(row[0], int) and after < row[0] <= until
         ]  # a damaged file may give rows that were not asked for

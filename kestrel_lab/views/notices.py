@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.events.deeds import Deed, deed_lines
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS
 from kestrel_lab.core.sanitize import one_line, plain
@@ -13,6 +14,8 @@ from kestrel_lab.views.confidence_badge import Badge
 from kestrel_lab.views.formatting import action_line, count, shown
 from kestrel_lab.views.rows import NoticeRow
 
+_MOST_DEEDS: Final = 20
+"""Lines that tell what a run did."""
 _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
 
@@ -73,6 +76,15 @@ def verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished) -> No
         issues: list[Json] = [shown(text, 500) for text in event.issues]
         row.change(text=text, level="good" if event.passed else "bad", state="done", items=issues)
     return row
+
+
+def deeds_done(deeds: Sequence[Deed]) -> NoticeRow:
+    """The row beside an answer that says what the run really did: changes, commands, other acts, what was denied or is unknown."""
+    every = list(deed_lines(deeds))
+    lines = every[:_MOST_DEEDS] + ([f"… and {len(every) - _MOST_DEEDS} more"] if len(every) > _MOST_DEEDS else [])
+    refused = any(deed.outcome in ("denied", "failed", "unknown") for deed in deeds)
+    text = f"what it did: {count(len(every), 'thing')}" if every else "what it did: nothing was changed, run or sent"
+    return _row("warning" if refused else "info", text, lines)
 
 
 def concerns(event: e.RunFinished) -> NoticeRow | None:

@@ -14,6 +14,7 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.citations import Span
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.events.deeds import DeedLog
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
@@ -35,7 +36,7 @@ from kestrel_lab.views.formatting import (
     usage_line,
     visible_json,
 )
-from kestrel_lab.views.notices import concerns, confidence, next_steps, notice_of, prompt, quality_row, verdict
+from kestrel_lab.views.notices import concerns, confidence, deeds_done, next_steps, notice_of, prompt, quality_row, verdict
 from kestrel_lab.views.plan_view import PlanView
 from kestrel_lab.views.row_builders import (
     OPEN,
@@ -84,6 +85,8 @@ class RunView:
     """What the answer cites of it."""
     verdicts: list[e.VerifierFinished] = field(default_factory=list)
     """What verifiers said, for how sure the answer is."""
+    deeds: DeedLog = field(default_factory=DeedLog)
+    """What the run did so far."""
     left: str = ""
     """The state in which work on it was broken off; empty while somebody works on it."""
 
@@ -121,6 +124,7 @@ class RunView:
         """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it changed."""
         event, at = (item.event, item.at) if isinstance(item, e.Record) else (item, at)
         changes = [self.head.change(run=item.run_id)] if isinstance(item, e.Record) and not self.head.run else []
+        self.deeds.take(event)
         changes += _apply(self, event, at)
         if self.budget.take(event, at):
             changes.append(self.head.change(**self.budget.told(self.usage)))
@@ -444,6 +448,7 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
             row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites)
             changes.append(row.whole())
     sure = confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
-    changes += [added_row(view, told) for told in (sure, concerns(event), next_steps(event)) if told is not None]
+    acted = deeds_done(view.deeds.deeds) if answer and any(isinstance(one, e.ToolCalled) for one in view.seen) else None
+    changes += [added_row(view, told) for told in (sure, acted, concerns(event), next_steps(event)) if told is not None]
     reason = shown(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]

@@ -192,7 +192,7 @@ def test_quality_reports_and_makes_nothing(tmp_path: Path, workspace: Path) -> N
     """The report has severity, place, fix and what has no evidence; no step is grown, and no model is asked unless told to."""
     found = report(tmp_path, workspace, answers("The roof is red. See tower.txt. Zebras graze."))
     assert (found["pass"], [(one["severity"], one["place"], one["what"]) for one in found["issues"]]) == (
-        False, [("critical", "See tower.txt.", "the file tower.txt does not exist")],
+        False, [("critical", "See tower.txt.", "tower.txt does not exist")],
     )  # fmt: skip
     assert found["missing_evidence"] == ["See tower.txt.", "Zebras graze."]
     assert found["fixes"] == {"write": ["name a file that exists"]}
@@ -283,7 +283,7 @@ def test_suites_check_what_answers_name_and_claim(tmp_path: Path, workspace: Pat
         (True, 1.0),
         (True, 1.0),
     ]
-    assert (asyncio.run(grounded(bad)).passed, asyncio.run(grounded(bad)).reason) == (False, "the file tower.txt does not exist")
+    assert (asyncio.run(grounded(bad)).passed, asyncio.run(grounded(bad)).reason) == (False, "tower.txt does not exist")
     assert (asyncio.run(faithful(loose)).passed, asyncio.run(faithful(loose)).reason) == (
         False,
         "0 of 1 supported; weak: Zebras graze in the cellar.",

@@ -194,9 +194,9 @@ def test_a_look_at_the_answer_blocks_nothing(session: Session, workspace: Path) 
     model = reads("It is in `tower.txt`.")
     run = asyncio.run(session.run("where?", model=model, workspace=workspace))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "It is in `tower.txt`.")
-    assert [(one["severity"], one["what"]) for one in run.concerns] == [("critical", "the file tower.txt does not exist")]
-    assert "the file tower.txt does not exist" in repr(run)
-    assert "the file tower.txt does not exist" in run._repr_html_()
+    assert [(one["severity"], one["what"]) for one in run.concerns] == [("critical", "tower.txt does not exist")]
+    assert "tower.txt does not exist" in repr(run)
+    assert "tower.txt does not exist" in run._repr_html_()
     off = asyncio.run(session.run("where?", model=reads("It is in `tower.txt`."), workspace=workspace, verify="off"))
     assert (off.answer, off.concerns) == (run.answer, [])
 
@@ -212,5 +212,5 @@ def test_verify_repairs_and_never_passes_what_is_made_up(session: Session, works
     run = asyncio.run(
         session.run("where?", model=reads("It is in `tower.txt`.", "It is in `castle.txt`."), workspace=workspace, verify="repair")
     )
-    assert (run.status, run.outcome, "the file castle.txt does not exist" in run.reason) == (RunStatus.FAILED, "unmet", True)
+    assert (run.status, run.outcome, "castle.txt does not exist" in run.reason) == (RunStatus.FAILED, "unmet", True)
     assert all(event.outcome != "complete" for event in run.events() if isinstance(event, RunFinished))

@@ -94,7 +94,7 @@ async def quality(scope: Scope) -> Done:
     answer = as_text(args["answer"]).strip()
     goal = as_text(args.get("goal")).strip() or (ctx.state.started.goal if ctx.state.started else "")
     root, maker = Path(ctx.workspace.root), _maker(scope)
-    issues = await asyncio.to_thread(checked, ctx.state, root, answer, goal=goal, but=scope.step.id)
+    issues = await checked(ctx, answer, goal=goal, but=scope.step.id)
     found = [_entry(one, maker) for one in issues]
     if not answer:
         found.append(_entry(issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker))

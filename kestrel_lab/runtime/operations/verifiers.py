@@ -7,18 +7,20 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.answers.contracts import Contract
 from kestrel_lab.core.errors import ModelError, RunError, UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Claim, Verification, Verifier
 from kestrel_lab.core.sanitize import head_tail, one_line
-from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
 from kestrel_lab.runtime.execution.artifacts import told
 from kestrel_lab.runtime.review.evidence_table import checked
 from kestrel_lab.verification.engine import UNFINISHED
+
+if TYPE_CHECKING:
+    from kestrel_lab.runtime.context.run_context import RunContext
 
 MAX_EVIDENCE = 24_000
 """Characters of all evidence that a model is shown; the newest is kept, long texts lose their middle."""
@@ -123,17 +125,16 @@ def _shown(claim: Claim) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Grounded:
-    """What an answer names is there: files, lines, quotes, names, numbers, commands; without a model, see `VerifierEngine`."""
+    """Places, quotes and deeds of an answer are right; without a model, see `VerifierEngine`."""
 
-    state: RunState
-    root: Path
+    ctx: RunContext
     but: str = ""
     """The step that verifies: what is said in it is no evidence."""
     name: str = "facts"
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge; what is only questionable is not held against the answer."""
-        found = await asyncio.to_thread(checked, self.state, self.root, claim.answer, goal=claim.goal, but=self.but)
+        found = await checked(self.ctx, claim.answer, goal=claim.goal, but=self.but)
         wrong = tuple(str(one) for one in found if one.refuses)
         unseen = tuple(str(one) for one in found if one.check == UNFINISHED)
         return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=(*wrong, *unseen))

@@ -257,7 +257,7 @@ def _judges(scope: Scope) -> Sequence[Verifier]:
     if not (order.facts or order.judge or order.contract or order.support):
         msg = "the operation 'verify' has nothing to verify by: facts and judge are off, and neither form nor support is asked for"
         raise UsageError(msg)
-    facts = (Grounded(scope.ctx.state, Path(scope.ctx.workspace.root), scope.step.id),) if order.facts else ()
+    facts = (Grounded(scope.ctx, scope.step.id),) if order.facts else ()
     if not order.judge:
         return facts
     judges = tuple(_model_judge(scope, number, model) for number, model in enumerate(order.judges or ("",), 1))

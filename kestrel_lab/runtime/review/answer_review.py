@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
-from kestrel_lab.runtime.review.evidence_table import looked_at, made_in, subject_in
+from kestrel_lab.runtime.review.evidence_table import deeds_in, looked_at, made_in, subject_in
 from kestrel_lab.verification.abstention import abstains
 from kestrel_lab.verification.confidence import Stated, short, stated
 from kestrel_lab.verification.engine import UNFINISHED, unfinished
 from kestrel_lab.verification.evidence import evidence_of, support_of
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.support import ABSTAIN
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
 
@@ -31,8 +31,6 @@ LOOK_S: Final = 2.0
 """How long a workspace is looked into before an answer is given; a huge one is not known to the end, and nothing is said of what is not known."""
 MOST_CONCERNS: Final = 20
 """How many are kept with the answer."""
-_FEWEST: Final = 3
-"""Claims from which on it is said that most of them are weak."""
 _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
@@ -54,7 +52,7 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
         return end
-    found = await asyncio.to_thread(_look, ctx.state, Path(ctx.workspace.root), answer)
+    found = await asyncio.to_thread(_look, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx))
     told = [one.as_json() for one in found.concerns]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
     end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
@@ -92,8 +90,8 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
 
 
-def _look(state: RunState, root: Path, answer: str) -> Look:
-    subject = subject_in(state, root, answer, seconds=LOOK_S)
+def _look(state: RunState, root: Path, answer: str, deeds: Sequence[Deed]) -> Look:
+    subject = subject_in(state, root, answer, seconds=LOOK_S, deeds=deeds)
     found, actions = looked_at(subject), proposed(state, subject.files, answer)
     if abstains(answer) or not any(talk.cycles > 1 for talk in state.conversations.values()):
         return Look(concerns=found, actions=actions)
@@ -101,10 +99,6 @@ def _look(state: RunState, root: Path, answer: str) -> Look:
     support = support_of(backed) if any(one.support.spans for one in backed) else None
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished(subject.unseen))
-    if support is not None and support < ABSTAIN and len(backed) >= _FEWEST:
-        weak = sum(one.support.word == "weak" for one in backed)
-        what = f"little of what it says has support in what the run saw: {weak} of {len(backed)} claims are weak"
-        found = (*found, issue("minor", "", what, "look at `run.evidence`", check="support"))
     return Look(concerns=found, support=support, actions=actions)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.citations import Span, answered
 from kestrel_lab.core.errors import KestrelError, RunError, boundary
+from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
@@ -20,6 +22,8 @@ from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_text
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kestrel_lab.runtime.context.run_context import RunContext
 
 
 class EvidenceTable:
@@ -70,7 +74,16 @@ def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace:
     return claims_html(summary(backed), evidence_rows(backed)) if any(one.support.spans for one in backed) else ""
 
 
-def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "", seconds: float | None = None) -> Subject:
+def subject_in(
+    state: RunState,
+    root: Path,
+    answer: str,
+    *,
+    goal: str = "",
+    but: str = "",
+    seconds: float | None = None,
+    deeds: Sequence[Deed] | None = None,
+) -> Subject:
     """An answer with what the steps of the run saw so far, the step `but` left out."""
     spans: list[Span] = []
     calls: list[Made] = []
@@ -78,7 +91,7 @@ def subject_in(state: RunState, root: Path, answer: str, *, goal: str = "", but:
         spans += answered(call, tool, args, text)
         calls.append(Made(call=call, tool=tool, args=args, ok=True))
     goal = goal or (state.started.goal if state.started else "")
-    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), ground=Ground(root, seconds))
+    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), deeds=deeds, ground=Ground(root, seconds))
 
 
 def made_in(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
@@ -100,9 +113,16 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
                 yield call, steps[name].tool, steps[name].args, text
 
 
-def checked(state: RunState, root: Path, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
+async def deeds_in(ctx: RunContext) -> tuple[Deed, ...]:
+    """What the run did so far, read from its log."""
+    await ctx.on_disk()
+    return deeds_of(record.event for record in await asyncio.to_thread(ctx.store.records, ctx.run_id, types=TYPES))
+
+
+async def checked(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
     """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
-    return _checked(subject_in(state, root, answer, goal=goal, but=but))
+    subject = subject_in(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=await deeds_in(ctx))
+    return await asyncio.to_thread(_checked, subject)
 
 
 def looked_at(subject: Subject) -> tuple[Issue, ...]:

@@ -1,13 +1,11 @@
-"""Whether a text is somewhere word for word, or is there but for one thing that was changed.
+"""Find a quoted text in others: word for word, filled into a template, or there but for a small change.
 
 Prose is compared by its words alone, code by its tokens: how it is broken into lines, marked up or punctuated is the writer's affair.
 """
 
 from __future__ import annotations
 
-import errno
 import keyword
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,18 +13,13 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final
 
+from kestrel_lab.verification.claims import Said
+
 _GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
 _HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
-PYTHONS: Final = re.compile(
-    r"^(?:\w+(?:Error|Exception|Warning): )?(?:"
-    + "|".join(sorted({re.escape(os.strerror(number)) for number in errno.errorcode}))
-    + r")\b|\b(?:no module named|cannot import name|(?:un|got an un)expected keyword argument|required (?:positional|keyword-only) arguments?|positional arguments? but|"
-    r"object (?:has no attribute|is not (?:callable|iterable|subscriptable)|does not support|can't be used in)|is not JSON serializable|not defined$|list index out of range|"
-    r"(?:maximum )?recursion depth exceeded|division by zero|unhashable type|was never awaited|event loop is closed|no (?:current|running) event loop|unsupported operand type|"
-    r"not enough values to unpack|too many values to unpack|invalid literal for int|can't pickle|cannot pickle|name or service not known|command not found|partially initialized module)",
-    re.IGNORECASE,
-)
-"""What Python, its library or the system says, which no workspace has to hold."""
+_QUOTE: Final = re.compile(r"\"([^\"\n]{8,400})\"|“([^“”\n]{8,400})”|„([^„“”\n]{8,400})[“”]|«\s?([^«»\n]{8,400}?)\s?»")
+_FEWEST_WORDS: Final = 4
+"""Words of a quote that is compared: shorter ones are names and turns of phrase."""
 _STRING: Final = re.compile(r"\"([^\"\n]{6,})\"|'([^'\n]{6,})'")
 _BLOCK: Final = re.compile(r"\"{3}(.+?)\"{3}|'{3}(.+?)'{3}", re.DOTALL)
 _TOKEN: Final = re.compile(
@@ -58,6 +51,16 @@ def said_in(text: str) -> str:
     text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
     text = re.sub(r"\\[nrt]", " ", _ON.sub("", text))
     return f" {' '.join(spoken(text))} "
+
+
+def quotes_in(said: Said) -> Iterator[str]:
+    """Yield what a claim has in quotation marks, or is as a block quote, from four words on."""
+    if said.kind == "quote":
+        found = [said.text.strip('"“”*_ ')]
+    else:
+        plain = re.sub(r"`[^`\n]*`", lambda match: "`" * len(match[0]) if '"' in match[0] else match[0], said.text)
+        found = [next(group for group in match.groups() if group).strip() for match in _QUOTE.finditer(plain)]
+    yield from (quote for quote in found if len(quote.split()) >= _FEWEST_WORDS <= len(spoken(quote)))
 
 
 def quoted_in(quote: str, texts: Iterable[str]) -> bool:
@@ -169,8 +172,8 @@ def tokens(code: str) -> tuple[str, ...]:
     while place < len(every):
         part, following = every[place], every[place + 1] if place + 1 < len(every) else " "
         place += 1
-        if following == "." and part.isidentifier():
-            place += 1
+        if following == "." and part.isidentifier() and every[place + 1 : place + 2] and every[place + 1].isidentifier():
+            place += 1  # `self.` and the like
         elif part == "," and following in ")]}":
             pass
         elif part == "-" and following[0].isdigit() and (not found or not re.match(r"[\w)\]}]", found[-1][-1:])):

@@ -1,0 +1,165 @@
+"""What a run really did, folded from its log: files it changed, commands it ran, other calls that act, what was denied or is unknown.
+
+Nothing here reads prose. A call counts by the effect that its tool declares: a pure call does nothing. A file counts as changed where
+the tool says so; what a command changed shows in its command line only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.sanitize import one_line, plain
+
+Outcome = Literal["done", "failed", "denied", "unknown", "open"]
+Kind = Literal["change", "command", "other"]
+TYPES: Final = tuple(kind.type for kind in (ToolCalled, ToolAnswered, ApprovalAsked, ApprovalGiven))
+"""The types of the events that are folded."""
+_EXIT_CODE: Final = re.compile(r"\bexit_code\b[\"']?\s*[:=]\s*(-?\d+)")
+_DIFF_LINE: Final = re.compile(r"^([+-])(?!\+\+ |-- )", re.MULTILINE)
+_DIFF: Final = re.compile(r"^--- [^\n]*\n\+\+\+ [^\n]*\n@@.*", re.MULTILINE | re.DOTALL)
+_SAID_LINES: Final = re.compile(r"\((\d+) lines?\b")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deed:
+    """One call that acts, or that was meant to."""
+
+    call: str
+    tool: str
+    args: Mapping[str, Json]
+    outcome: Outcome
+    kind: Kind = "other"
+    files: tuple[str, ...] = ()
+    """Files that it changed, as its tool says."""
+    added: int | None = None
+    """Lines added to files; `None` where the tool does not say."""
+    removed: int | None = None
+    exit_code: int | None = None
+    """Of a command that ended."""
+    output: str = ""
+    """What the call answered, or its error."""
+
+    def __str__(self) -> str:
+        what = self.what
+        if self.outcome == "denied":
+            return f"denied: {what}"
+        if self.outcome == "unknown":
+            return f"outcome unknown: {what}"
+        if self.outcome == "failed":
+            return f"failed: {what}"
+        if self.outcome == "open":
+            return f"not finished: {what}"
+        if self.kind == "command" and self.exit_code is not None:
+            return f"{what}: exit code {self.exit_code}"
+        return what
+
+    @property
+    def what(self) -> str:
+        """The deed without its outcome, in one line."""
+        if self.kind == "command":
+            return f"ran `{one_line(plain(str(self.args.get('command', ''))), 120)}`"
+        if self.kind == "change":
+            lines = "" if self.added is None else f" (+{self.added} \u2212{self.removed or 0} lines)"
+            return f"changed {', '.join(map(plain, self.files))}{lines}"
+        shown = ", ".join(f"{name}={one_line(dumps(value), 60)}" for name, value in self.args.items())
+        return f"called {plain(self.tool)}({one_line(plain(shown), 160)})"
+
+
+@dataclass(slots=True)
+class DeedLog:
+    """Folds events into deeds: feed it every event of a run, in order."""
+
+    _calls: dict[str, ToolCalled] = field(default_factory=dict)
+    _asked: dict[str, ApprovalAsked] = field(default_factory=dict)
+    _ends: dict[str, ToolAnswered] = field(default_factory=dict)
+    _denied: set[str] = field(default_factory=set)
+    _order: dict[str, None] = field(default_factory=dict)
+
+    def take(self, event: Event) -> None:
+        """Take one event in."""
+        if isinstance(event, ToolCalled | ToolAnswered | ApprovalAsked | ApprovalGiven):
+            self._order.setdefault(event.call)
+        if isinstance(event, ToolCalled):
+            self._calls[event.call] = event
+        elif isinstance(event, ToolAnswered):
+            self._ends[event.call] = event
+            if event.error is not None and event.error.get("kind") == "denied":
+                self._denied.add(event.call)
+        elif isinstance(event, ApprovalAsked):
+            self._asked[event.call] = event
+        elif isinstance(event, ApprovalGiven):
+            if event.granted:
+                self._denied.discard(event.call)
+            else:
+                self._denied.add(event.call)
+
+    @property
+    def deeds(self) -> tuple[Deed, ...]:
+        """What was done so far, in the order in which it was begun or refused."""
+        meant = (call for call in self._order if call in self._calls or call in self._denied)
+        return tuple(deed for call in meant if (deed := self._deed(call)) is not None)
+
+    def _deed(self, call: str) -> Deed | None:
+        begun, end, asked = self._calls.get(call), self._ends.get(call), self._asked.get(call)
+        if begun is not None and begun.effect == "pure":
+            return None
+        tool = begun.tool if begun is not None else asked.tool if asked is not None else end.tool if end is not None else ""
+        args = begun.args if begun is not None else asked.args if asked is not None else {}
+        text = "" if end is None else end.text if end.error is None else str(end.error.get("message", ""))
+        files = tuple(end.changed) if end is not None else ()
+        added, removed = _lines(text) if files else (None, None)
+        kind: Kind = "change" if files else "command" if isinstance(args.get("command"), str) else "other"
+        code = _EXIT_CODE.search(text) if kind == "command" else None
+        return Deed(
+            call=call, tool=tool, args=args, outcome=self._outcome(call, end), kind=kind, files=files, added=added, removed=removed,
+            exit_code=int(code[1]) if code else None, output=text,
+        )  # fmt: skip
+
+    def _outcome(self, call: str, end: ToolAnswered | None) -> Outcome:
+        if call in self._denied:
+            return "denied"
+        if end is None:
+            return "open"
+        if end.error is None:
+            return "done"
+        return "unknown" if end.error.get("kind") == "unknown_outcome" else "failed"
+
+
+def deeds_of(events: Iterable[Event]) -> tuple[Deed, ...]:
+    """Return what a run did, in order."""
+    log = DeedLog()
+    for event in events:
+        log.take(event)
+    return log.deeds
+
+
+def deed_lines(deeds: Iterable[Deed]) -> Iterator[str]:
+    """Yield a line for each deed; changes of one file are added up."""
+    files: dict[str, tuple[int, int, bool]] = {}
+    others: list[str] = []
+    for deed in deeds:
+        if deed.kind == "change" and deed.outcome == "done":
+            for path in deed.files:
+                added, removed, known = files.get(path, (0, 0, True))
+                alone = len(deed.files) == 1 and deed.added is not None
+                files[path] = (added + (deed.added or 0), removed + (deed.removed or 0), known and alone)
+        else:
+            others.append(str(deed))
+    for path, (added, removed, known) in files.items():
+        yield f"changed {plain(path)}" + (f" (+{added} \u2212{removed} lines)" if known else "")
+    yield from others
+
+
+def _lines(text: str) -> tuple[int | None, int | None]:
+    """The lines added and removed, by the diff that a tool shows."""
+    found = _DIFF.search(text)
+    if found is None:
+        said = _SAID_LINES.search(text) if text.startswith("created ") else None
+        return (int(said[1]), 0) if said else (None, None)
+    marks = [match[1] for match in _DIFF_LINE.finditer(found[0])]
+    return marks.count("+"), marks.count("-")

@@ -1,1 +1,0 @@
-"""What code defines: symbols and bindings, without running it."""

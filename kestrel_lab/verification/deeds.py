@@ -1,0 +1,198 @@
+"""Compare the deeds that an answer claims in the first person with what the log says was done.
+
+Only a few verbs of English are read, by kind of call. A claim is refuted where every call that could have done it was denied or
+failed, or where no call could have done it. Where some command or tool may have done it unseen, nothing is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.verification.claims import Said
+from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.mentions import code_in, files_in
+from kestrel_lab.verification.subject import Subject
+
+_VERBS: Final[dict[str, str]] = {
+    "write": "wrote|written|created|added|saved|generated",
+    "edit": "edited|changed|updated|modified|fixed|refactored|renamed|replaced|implemented|patched",
+    "delete": "deleted|removed",
+    "run": "ran|run|executed|tested",
+    "send": "sent|emailed|mailed|posted|published|submitted|transferred|paid|booked|scheduled|deployed|pushed",
+}
+_TOOLS: Final[dict[str, re.Pattern[str]]] = {
+    kind: re.compile(words, re.IGNORECASE)
+    for kind, words in {
+        "write": "write|create|save|add|file",
+        "edit": "edit|write|update|modify|patch|file",
+        "delete": "delete|remove|file",
+        "run": "run|exec|bash|shell|command|test",
+        "send": "send|mail|post|publish|submit|transfer|pay|book|schedule|deploy|push|message|invite|reply",
+    }.items()
+}
+"""Words in the names of tools that do a kind of deed."""
+_ANY: Final = "|".join(_VERBS.values())
+_ADVERBS: Final = r"(?:\s+(?:also|then|just|now|already|first|\w+ly))*"
+_CLAIM: Final = re.compile(
+    rf"(?:\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+|(?<=[,;])\s+(?:and\s+)?(?:then\s+)?|\band{_ADVERBS}\s+)(?P<verb>{_ANY})\b",
+    re.IGNORECASE,
+)
+_SUBJECT: Final = re.compile(
+    rf"\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+(?:\w+ed|\w+t|ran|run|wrote|written|did|made|went)\b", re.IGNORECASE
+)
+_BARE: Final = re.compile(
+    rf"^\W*(?:Successfully\s+)?(?P<verb>(?!run\b)(?:{_ANY}))\s+(?:the\s+|a\s+|an\s+|file\s+|command\s+|new\s+)*(?=`|[\w./-]+\.\w+\b|rm\b)",
+    re.IGNORECASE,
+)
+"""A report without its subject, as in "Wrote `SUMMARY.md`": its object follows at once."""
+_SUPPOSED: Final = re.compile(r"\b(?:if|when|once|after|before|until|unless|had|would|could|should|whenever|as soon as)\b", re.IGNORECASE)
+_SUCCESS: Final = re.compile(r"\b(?:success\w*|pass(?:es|ed)?|without (?:any )?errors?|cleanly|green|works?|worked)\b", re.IGNORECASE)
+_COUNT: Final = re.compile(
+    r"(?<![\w.])(?P<number>\d{1,6}|all|no)\s+(?:\w+\s+)?(?P<word>passed|failed|failures?|errors?|skipped|warnings?)\b|(?P<tests>\d{1,6})\s+(?:\w+\s+)?tests?\s+(?P<how>pass\w*|fail\w*)",
+    re.IGNORECASE,
+)
+_EXIT: Final = re.compile(r"\bexit(?:ed)?(?:\s+with)?(?:\s+(?:code|status))?\s+(?P<code>\d{1,3})\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claimed:
+    """A deed that an answer claims."""
+
+    kind: str
+    words: str
+    """The verb with what follows it, up to the next claim."""
+    files: tuple[str, ...]
+    command: str
+
+
+def deeds_were_done(subject: Subject) -> Iterator[Issue]:
+    """What the answer says that its author did was done."""
+    if subject.deeds is None:
+        return
+    for said in subject.paid():
+        for claimed in claims_in(said):
+            if why := _refuted(claimed, subject.deeds, subject):
+                yield issue("critical", said.text, f"the answer says “{claimed.words}”, but {why}", "do it, or say that it was not done")
+
+
+def claims_in(said: Said) -> Iterator[Claimed]:
+    """Yield the deeds that a sentence claims in the first person, or reports without a subject."""
+    if said.kind == "code":
+        return
+    bare = _BARE.match(said.text)
+    subject = _SUBJECT.search(said.text)
+    if bare is None and subject is None:
+        return
+    found = ([bare] if bare else []) + ([match for match in _CLAIM.finditer(said.text) if match.end() > subject.start()] if subject else [])
+    for place, match in enumerate(found):
+        if _SUPPOSED.search(said.text[: match.start("verb")]):
+            continue
+        end = found[place + 1].start("verb") if place + 1 < len(found) else len(said.text)
+        start = match.start("verb")
+        verb = match["verb"].lower()
+        kind = next(kind for kind, verbs in _VERBS.items() if verb in verbs.split("|"))
+        files = tuple(name.text for name in files_in(said) if start <= name.start < end)
+        codes = [code for code, at in code_in(said) if start <= at < end]
+        plain = re.match(r"\s+([a-z][\w.-]*(?: -?[\w./=-]+)*)", said.text[match.end("verb") : end])
+        command = next((code for code in codes if code not in files), "") or (plain[1] if plain and " -" in plain[1] else "")
+        words = " ".join(said.text[start:end].split()).rstrip(" ,;.")
+        yield Claimed(kind=kind, words=words[:120], files=files, command=command if kind == "run" else "")
+
+
+def _refuted(claimed: Claimed, deeds: Sequence[Deed], subject: Subject) -> str:
+    """Why a claim is not true; empty where it is, or where nobody can know."""
+    done = [deed for deed in deeds if deed.outcome in ("done", "unknown", "open")]
+    for path in claimed.files if claimed.kind != "run" else ():
+        if why := _file_refuted(claimed, path, deeds, done, subject):
+            return why
+    if claimed.command:
+        return _command_refuted(claimed, deeds, done)
+    alike = [deed for deed in deeds if _TOOLS[claimed.kind].search(deed.tool)]
+    if not claimed.files and alike and not any(deed.outcome in ("done", "unknown", "open") for deed in alike):
+        return _how(alike)
+    if not done:
+        return _how(deeds) if deeds else "no call of this run did anything"
+    return ""
+
+
+def _file_refuted(claimed: Claimed, path: str, deeds: Sequence[Deed], done: Sequence[Deed], subject: Subject) -> str:
+    touching = [deed for deed in deeds if _touches(deed, path)]
+    if any(deed in done for deed in touching):
+        return ""
+    if touching:
+        return _how(touching)
+    there = subject.files.whole_listing and subject.files.exists(path)
+    unseen = any(deed.kind != "change" for deed in done)
+    if unseen and (there if claimed.kind != "delete" else not there):
+        return ""  # a command may have done it
+    return f"no call of this run did that with {path}"
+
+
+def _command_refuted(claimed: Claimed, deeds: Sequence[Deed], done: Sequence[Deed]) -> str:
+    words = claimed.command.split()
+    first = words[0].rpartition("/")[2] if words else ""
+    running = [deed for deed in deeds if first and any(first in str(value) for value in (deed.tool, *deed.args.values()))]
+    exact = [deed for deed in running if _squeezed(claimed.command) in _squeezed(str(deed.args.get("command", "")))] or running
+    if not exact:
+        return f"{claimed.command} was not run"
+    if not any(deed in done for deed in exact):
+        return _how(exact)
+    codes = [deed.exit_code for deed in exact if deed in done]
+    if _SUCCESS.search(claimed.words) and codes and all(code not in (0, None) for code in codes):
+        return f"it ended with exit code {codes[-1]}"
+    return ""
+
+
+def _touches(deed: Deed, path: str) -> bool:
+    last = path.removeprefix("./")
+    return any(known == last or known.endswith(f"/{last}") or last.endswith(f"/{known}") for known in deed.files) or any(
+        isinstance(value, str) and last.rpartition("/")[2] in value for value in deed.args.values()
+    )
+
+
+def _how(deeds: Sequence[Deed]) -> str:
+    last = deeds[-1]
+    return f"the call of {last.tool} {'was denied' if last.outcome == 'denied' else 'failed'}"
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
+    """Counts of passed and failed tests, and exit codes, are those that commands of the run gave, where they gave any."""
+    ended = [deed for deed in subject.deeds or () if deed.kind == "command" and deed.outcome == "done"]
+    outputs = "\n".join(deed.output for deed in ended)
+    codes = {deed.exit_code for deed in ended if deed.exit_code is not None}
+    for said in subject.paid() if ended else ():
+        if said.kind == "code" or _SUPPOSED.search(said.text):
+            continue
+        for match in _COUNT.finditer(said.text):
+            number, word = match["number"] or match["tests"], (match["word"] or f"{match['how'][:4]}ed").lower().rstrip("s")
+            word = "failed" if word.startswith("fail") else word
+            given = set(re.findall(rf"(?<![\w.])(\d+) {word}s?\b", outputs))
+            if number.isdigit() and given and number not in given and not _sums(int(number), given):
+                shown = ", ".join(sorted(given, key=int))
+                yield issue(
+                    "critical",
+                    said.text,
+                    f"the answer says {match[0]}; the output of the command says {shown} {word}",
+                    "report what the command printed",
+                )
+        for match in _EXIT.finditer(said.text):
+            if codes and int(match["code"]) not in codes:
+                yield issue(
+                    "critical",
+                    said.text,
+                    f"the answer says “{match[0]}”; the exit code was {', '.join(map(str, sorted(codes)))}",
+                    "report the exit code",
+                )
+
+
+def _sums(number: int, given: set[str]) -> bool:
+    """Whether a number is the sum of all that was given: of several runs of tests."""
+    return number == sum(map(int, given))

@@ -1,0 +1,219 @@
+"""Check the places that an answer names: files are there, lines are in the file, cited calls were made.
+
+A file that is named is judged by the workspace alone: that some text mentions it does not make it exist. Nothing is said of a file that the
+goal names, that the run itself wrote or deleted, that the sentence proposes to create, or that the sentence says does not exist.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kestrel_lab.core.citations import Citation, citations
+from kestrel_lab.language.python_ast import tree_of
+from kestrel_lab.verification.claims import Said
+from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.mentions import Mention, files_in, folders_in, name_before
+from kestrel_lab.verification.subject import Subject
+from kestrel_lab.verification.text_match import quoted_in, quotes_in
+from kestrel_lab.verification.work_limit import ALIKE, PARSED
+from kestrel_lab.verification.workspace_files import whole_word
+
+SLACK: Final = 5
+"""Lines that a citation may be off and still be the ones meant."""
+_ABSENT: Final = re.compile(
+    r"\b(?:missing|absent|removed|deleted|renamed|nonexistent|gone)\b"
+    r"|(?:\b(?:no|not|never|neither|nor|without|cannot)\b|n['’]t\b).*\b(?:exist\w*|there|have|has|had|find|found|contain\w*|includ\w*|ship\w*|present|file|files|module|such)\b"
+    r"|\b(?:exist\w*|there|find|found|present|such)\b.*(?:\b(?:no|not|never)\b|n['’]t\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A sentence that may say that a file does not exist."""
+_PROPOSED: Final = re.compile(
+    r"\b(?:creat(?:e|es|ing)|add(?:ing)?|new|sav(?:e|es|ing)|writ(?:e|es|ing)|put|plac(?:e|ing)|generat(?:e|es|ing)|touch|mkdir|rename|call it|name it|output)\b(?:\W+[\w'’-]+){0,7}\W*$",
+    re.IGNORECASE,
+)
+"""What stands before a file that is to be made."""
+_LOCATES: Final = re.compile(r"\b(?:in|see|from|at|inside|file|module)\s+(?:the\s+)?(?:file\s+)?$", re.IGNORECASE)
+_EXAMPLE: Final = re.compile(
+    r"\b(?:you|your|yours|you're|if|example|e\.g|such as|like|say|suppose\w*|imagine|would|could)\b", re.IGNORECASE
+)
+"""A sentence whose bare file names need not be of the workspace."""
+_PATTERN: Final = frozenset("*<{[")
+
+
+def files_exist(subject: Subject) -> Iterator[Issue]:
+    """Every file that is cited, or that is placed in a folder of the workspace, exists."""
+    for said in subject.paid():
+        cited = {one.path for one in citations(said.text) if one.path}
+        for name in (*files_in(said), *folders_in(said)):
+            if _is_missing(subject, said, name, cited=name.text in cited):
+                fix = f"name a file that exists{_alike(subject, name.text)}"
+                yield issue("critical", said.text, f"{name.text} does not exist", fix)
+
+
+def _is_missing(subject: Subject, said: Said, name: Mention, *, cited: bool) -> bool:
+    files, path = subject.files, name.text
+    around = set(said.text[max(0, name.start - 1) : name.end + 1])
+    if not files.whole_listing or around & _PATTERN or files.exists(path):
+        return False
+    if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
+        return False
+    before = said.text[: name.start] or said.lead
+    if _ABSENT.search(said.text) or _PROPOSED.search(before) or _is_of_run(subject, path):
+        return False
+    return not any(one.spaced and one.path == path and files.exists(one.spaced) for one in citations(said.text))
+
+
+def _is_of_workspace(subject: Subject, path: str) -> bool:
+    """Whether the path begins with a folder that the workspace has, in capitals or not, or is absolute and in a folder that exists."""
+    folder, _, _ = path.removeprefix("./").rpartition("/")
+    if path.startswith(("~", "../")):
+        return False
+    if path.startswith("/"):
+        return folder not in ("", "/") and Path(folder).is_dir()
+    return bool(folder) and subject.files.has_folder(folder.partition("/")[0], any_case=True)
+
+
+def _is_located(subject: Subject, said: Said, name: Mention) -> bool:
+    """Whether a bare file name is what something is said to be in; one of the reader's or of an example is not meant."""
+    if "/" in name.text or _EXAMPLE.search(said.text) or _EXAMPLE.search(said.lead):
+        return False
+    if subject.files.has_folder(name.text.partition(".")[0]):  # a module, such as `flask.json`
+        return False
+    quoted = said.text[name.start - 1 : name.start] == "`" == said.text[name.end : name.end + 1]
+    return _LOCATES.search(said.text[: name.start - quoted]) is not None
+
+
+def _is_of_run(subject: Subject, path: str) -> bool:
+    """Whether the goal names the file, or a call of the run was made with it."""
+    ends = re.compile(rf"(?:^|[\s/'\"`(=]){re.escape(path.removeprefix('./'))}(?:$|[\s'\"`),:;]|\.(?:\s|$))")
+    return ends.search(subject.goal) is not None or any(
+        isinstance(value, str) and ends.search(value) is not None for made in subject.calls or () for value in made.args.values()
+    )
+
+
+def _alike(subject: Subject, path: str) -> str:
+    last = path.rpartition("/")[2]
+    subject.pay(ALIKE * len(subject.files.paths))
+    known = {known.rpartition("/")[2]: known for known in subject.files.paths}
+    near = difflib.get_close_matches(last, known, n=1, cutoff=0.6) or [name for name in known if name.lower() == last.lower()]
+    return f", such as {known[near[0]]}" if near else ""
+
+
+def citations_resolve(subject: Subject) -> Iterator[Issue]:
+    """Every cited line is in the file, and says something of what the sentence names; every cited call was made.
+
+    A bare file name stands for all files of that name: one of them has to hold what is said.
+    """
+    for said in subject.paid():
+        if said.kind == "code":
+            continue
+        found = citations(said.text)
+        right = {cited.path for cited in found if cited.path and not _wrong_lines(subject, said, cited)}
+        for cited in found:
+            if cited.path and (wrong := _wrong_lines(subject, said, cited, others=cited.path in right)):
+                yield issue("critical", said.text, wrong, "read the file and cite the right lines")
+            elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
+                yield issue(
+                    "critical", said.text, f"there was no tool call {cited.call}", "cite a call of this run, or say where it is from"
+                )
+
+
+def _wrong_lines(subject: Subject, said: Said, cited: Citation, *, others: bool = False) -> str:
+    """Say what is wrong with cited lines; empty where nothing is, or where it cannot be known.
+
+    Where `others` of the same file hold what the sentence names, these lines may be about anything.
+    """
+    texts = {path: text for path in subject.files.named(cited.path) if (text := subject.files.read(path)) is not None}
+    if not texts:
+        return ""  # `files_exist` speaks of it
+    where = f"{cited.path}:{cited.first}" + (f"-{cited.last}" if cited.last != cited.first else "")
+    counts = {path: len(text.splitlines()) for path, text in texts.items()}
+    longest = max(counts.values())
+    if cited.first > longest:
+        return f"{where} is not there: the file has {longest} lines"
+    if others:
+        return ""
+    subject.pay(PARSED * sum(map(len, texts.values())))
+    if words := _words_elsewhere(said, cited, texts):
+        return f"{where} does not have “{words}”, which is elsewhere in the file"
+    name = name_before(said.text, cited.at)
+    places = {path: [one for one in _definitions(path, text) if fits_name(one, name)] for path, text in texts.items()} if name else {}
+    if not any(places.values()) or any(_holds(name, cited, places[path], text) for path, text in texts.items()):
+        return ""
+    path, first = next((path, found[0].first) for path, found in places.items() if found)
+    return f"{where} has nothing of {name}, which is defined at {path}:{first}"
+
+
+def _words_elsewhere(said: Said, cited: Citation, texts: Mapping[str, str]) -> str:
+    """A quote of a sentence with one citation that the file has, but not in or around the cited lines; else empty."""
+    if sum(bool(one.path) for one in citations(said.text)) != 1:
+        return ""
+    for quote in quotes_in(said):
+        found = [text for text in texts.values() if quoted_in(quote, [text])]
+        if found and len(found) == len(texts) and not any(quoted_in(quote, [around(cited, text)]) for text in found):
+            return quote
+    return ""
+
+
+def around(cited: Citation, text: str) -> str:
+    """Return the cited lines with those near them."""
+    return "\n".join(text.splitlines()[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
+
+
+def fits_name(one: Definition, name: str) -> bool:
+    """Whether a definition is what a dotted name of a sentence means: `Flask.run` is no other `run`."""
+    return (
+        one.name == name
+        or one.name.endswith(f".{name}")
+        or (one.short == name.rpartition(".")[2] and not name[:1].isupper() and "." in name)
+    )
+
+
+def _holds(name: str, cited: Citation, places: Sequence[Definition], text: str) -> bool:
+    """Whether the name is in or around the cited lines, or is defined there."""
+    if whole_word(name.rpartition(".")[2]).search(around(cited, text)):
+        return True
+    return any(one.first <= cited.last and cited.first <= one.last for one in places)
+
+
+class Definition(NamedTuple):
+    """A class, a function or a constant of a file, with its first and last lines."""
+
+    name: str
+    """With the classes and functions that it is in, such as `Flask.run`."""
+    first: int
+    last: int
+
+    @property
+    def short(self) -> str:
+        """The last part of its name."""
+        return self.name.rpartition(".")[2]
+
+
+@lru_cache(maxsize=64)
+def _definitions(path: str, text: str) -> tuple[Definition, ...]:
+    """The definitions of a Python file; empty for another one, and for what cannot be parsed."""
+    try:
+        tree = tree_of(text) if path.endswith(".py") else ast.Module([], [])
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    return tuple(_defined_in(tree.body, ""))
+
+
+def _defined_in(body: list[ast.stmt], holder: str) -> Iterator[Definition]:
+    for node in body:
+        last = node.end_lineno or node.lineno
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Definition(f"{holder}{node.name}", min([node.lineno, *(mark.lineno for mark in node.decorator_list)]), last)
+            yield from _defined_in(node.body, f"{holder}{node.name}.")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (Definition(f"{holder}{one.id}", node.lineno, last) for one in targets if isinstance(one, ast.Name))
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _defined_in([*node.body, *getattr(node, "orelse", [])], holder)

@@ -1,1 +1,0 @@
-"""What the prose of an answer asserts."""

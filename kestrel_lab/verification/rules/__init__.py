@@ -1,1 +1,0 @@
-"""The rules that hold an answer against the workspace and the log."""
