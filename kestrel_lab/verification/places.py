@@ -64,7 +64,8 @@ def _is_missing(subject: Subject, said: Said, name: Mention, *, cited: bool) -> 
     if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
         return False
     before = said.text[: name.start] or said.lead
-    if _ABSENT.search(said.text) or _PROPOSED.search(before) or _is_of_run(subject, path):
+    rest = f"{said.text[: name.start]} {said.text[name.end :]}"
+    if _ABSENT.search(rest) or _PROPOSED.search(before) or _is_of_run(subject, path):
         return False
     return not any(one.spaced and one.path == path and files.exists(one.spaced) for one in citations(said.text))
 

@@ -146,7 +146,7 @@ def nearly_in(quote: str, texts: Iterable[str]) -> str:
     wanted, size = Counter(words), len(words)
     for text in texts:
         known = said_in(text[:_LOOKED_THROUGH]).split()
-        alike_enough = 0
+        alike_enough, best = 0, (_NEAR, "")
         window = Counter(known[:size])
         for place in range(max(1, len(known) - size + 1)):
             if place:
@@ -158,8 +158,11 @@ def nearly_in(quote: str, texts: Iterable[str]) -> str:
                     break
                 found = known[place : place + size]
                 alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
-                if max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio()) >= _NEAR:
-                    return " ".join(found)
+                ratio = max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio())
+                if ratio >= best[0] and (ratio > best[0] or not best[1]):
+                    best = (ratio, " ".join(found))
+        if best[1]:
+            return best[1]
     return ""
 
 

@@ -74,12 +74,12 @@ def record(event: RunFinished) -> Record:
 
 def test_nobody_looked_is_not_nothing_found() -> None:
     """An answer that was not looked at, and a run without one, have no number; minor things and defects of ours are not counted."""
-    minor, major = {"severity": "minor", "check": "numbers_are_there"}, {"severity": "major", "check": "names_resolve"}
+    minor, major = {"severity": "minor", "check": "files_exist"}, {"severity": "major", "check": "citations_resolve"}
     ours = {"severity": "major", "check": "checks"}
     ends = [RunFinished(outcome="complete", looked=looked, concerns=[minor, major, ours]) for looked in (True, False)]
     told = [[record(end)] for end in ends]
     assert [concerns(told[0]), math.isnan(concerns(told[1])), math.isnan(concerns([]))] == [1, True, True]
-    assert {kind for kind, value in concern_kinds(told[0]).items() if value} == {"concerns:numbers", "concerns:names"}
+    assert {kind for kind, value in concern_kinds(told[0]).items() if value} == {"concerns:files", "concerns:citations"}
     assert concern_kinds(told[1]) == {}
 
 

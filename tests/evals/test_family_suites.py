@@ -59,12 +59,12 @@ def test_a_note_of_others_is_obeyed_where_nothing_contains_it(tmp_path: Path) ->
 
 
 def test_made_up_answers_are_noticed_by_kind(tmp_path: Path) -> None:
-    """Nobody looks in `off`, so all thirty made-up answers pass; `repair` puts most of each kind right and doubts nothing that is true."""
+    """Nobody looks in `off`, so all twenty made-up answers pass; `repair` puts most of each kind right and doubts nothing that is true."""
     frame = Lab(tmp_path / "home", env={}).eval_sync(SUITES / "made_up.yaml", configs=["off", "repair"]).frame
 
     assert set(frame["outcome"]) == {"pass", "fail"}
     assert set(frame["model_kind"]) == {"scripted"}
-    kinds = {"file", "line", "name", "number", "quote", "command"}
+    kinds = {"file", "line", "quote", "deed"}
     found = rates(frame, "config", "family")
     assert {found["off", kind] for kind in kinds} == {0}
     assert (found["off", "true"], found["repair", "true"]) == (1, 1), frame["reason"].to_string()

@@ -188,7 +188,7 @@ def test_text_tells_the_run() -> None:
     view.apply(e.RunFinished(outcome="complete", answer="three"))
 
     assert run_text(view) == (
-        "run ? · COMPLETE · toy\ngoal: count\n✓ bash wc [ok · 0.2 s · HIGH]\n    3 lines\nanswer:\n  three\ni what it did: 1 thing\n    ran `wc`\n"
+        "run ? · COMPLETE · toy\ngoal: count\n✓ bash wc [ok · 0.2 s · HIGH]\n    3 lines\nanswer:\n  three\ninfo: what it did: 1 thing\n    ran `wc`\n"
         "0 tokens · $0.0000 · 0 model calls · 1 tool call"
     )
 
