@@ -111,8 +111,8 @@ def _keep(control: socket.socket, take: int) -> None:
         _sweep()
         if notes := [note for one in repositories for note in one.end()]:
             _tell(talk, {"notes": notes})
-        if private:
-            remove_tree(private)
+        talk.close()  # nobody waits for the rest
+        remove_tree(*(one.rest for one in repositories), *([private] if private else []))
 
 
 def _received(talk: socket.socket) -> Request:
@@ -208,12 +208,14 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
         ready, _, _ = select.select([talk.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None)
         if wake in ready:
             os.read(wake, 4096)
-        with suppress(ChildProcessError):
+        try:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == child:
                     alive = False
                     if not _tell(talk, {"exit": os.waitstatus_to_exitcode(ended[1])}):
                         return
+        except ChildProcessError:  # as their subreaper this process would have whatever is left: nothing is
+            return
         if talk.fileno() in ready:
             return
         if alive and time.monotonic() >= look:  # by the clock: a command can keep this process awake with children that end

@@ -82,7 +82,7 @@ def private_places() -> list[Path]:
 
 def within(place: Path, folder: Path) -> bool:
     """Whether `place` is `folder` or beneath it, as they are named."""
-    return place == folder or folder in place.parents
+    return f"{place}/".startswith(f"{folder}/" if folder.name else "/")
 
 
 def hidden_in(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -71,6 +72,8 @@ class PrivateGit:
     marks: dict[str, tuple[_Mark | None, _Mark | None]] = field(default_factory=dict)
     """Of each file both sides have: the private and the real one when they were last the same."""
     both: set[str] = field(default_factory=set)
+    rest: str = ""
+    """Where the folder is after `end`."""
 
     def make(self) -> None:
         """Make the folder, after what a command left whose keeper was killed is carried over."""
@@ -133,7 +136,10 @@ class PrivateGit:
         return done
 
     def end(self) -> list[str]:
-        """Carry over what is left, take the folder away, and return what is to be told."""
+        """Carry over what is left, move the folder out of the repository, and return what to tell the caller.
+
+        The caller removes `rest` afterwards.
+        """
         told = []
         try:
             until = time.monotonic() + _PATIENCE_S
@@ -152,7 +158,7 @@ class PrivateGit:
         except RecursionError:
             told.append(f"what the command made in {self.real} is nested too deeply and was not kept")
         finally:
-            remove_tree(self.private)
+            self.rest = _moved_away(self.private)
             os.close(self.lock)
         return told
 
@@ -272,6 +278,21 @@ def _recover(real: str, left: str) -> None:
         pass  # another command is at work in it
     finally:
         os.close(fd)
+
+
+def _moved_away(folder: str) -> str:
+    """Move a private folder among the temporary files, if they are on the same disk, and return where it is then.
+
+    Removing a folder takes ext4 some milliseconds each, and this one has as many inside as are mounted. Renaming takes none, and
+    nobody waits for what happens among the temporary files.
+    """
+    away = f"{tempfile.gettempdir()}/{os.path.basename(folder)}"
+    try:
+        os.rename(folder, away)
+    except OSError:  # another disk, or a folder whose modes the command changed
+        remove_tree(folder)
+        return folder
+    return away
 
 
 def remove_tree(*folders: str) -> None:
