@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from fnmatch import fnmatchcase
@@ -68,22 +68,36 @@ class CommandPattern:
 
         A `*` stands for no option, and `...` for those options only that are known to be harmless, if the program is known.
         """
-        return self._allows(command, harmless(self.words))
+        return self._allows(command, self._harmless())
 
     def refused(self, command: Command) -> str:
-        """The word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
-        known = harmless(self.words)
-        if known is None or self._allows(command, known) or not self._allows(command, None):
+        """Return the word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
+        known = self._harmless()
+        if self._allows(command, known) or not self._allows(command, {}):
             return ""
-        return next(("an unknown word" if word is None else word for word in command[1:] if not known.covers(word)), "")
+        for covered in (any, all):
+            for word in command[1:]:
+                if not covered(one.covers(word) for one in known.values()):
+                    return "an unknown word" if word is None else word
+        return ""
 
-    def _allows(self, command: Command, known: Harmless | None) -> bool:
-        def fits(pattern: str, word: str | None, _place: int) -> bool:
+    def _harmless(self) -> dict[int, Harmless]:
+        """Return what each `...` stands for, by its place; one that is not there stands for any word."""
+        known = {at: harmless(self.words, at) for at, word in enumerate(self.words) if word == MORE}
+        return {at: one for at, one in known.items() if one is not None}
+
+    def _allows(self, command: Command, known: Mapping[int, Harmless]) -> bool:
+        def fits(at: int, word: str | None) -> bool:
+            pattern = self.words[at]
             if pattern == MORE:
-                return known is None or known.covers(word)
+                return at not in known or known[at].covers(word)
             return word is not None and fnmatchcase(word, pattern) and (pattern.startswith("-") or not word.startswith("-"))
 
-        return _fits(self.words, command, fits)
+        reached = _skipped(self.words, {0})
+        for word in command:
+            fitting = {at for at in reached if at < len(self.words) and fits(at, word)}
+            reached = _skipped(self.words, {at if self.words[at] == MORE else at + 1 for at in fitting})
+        return len(self.words) in reached
 
     def concerns(self, command: Command) -> Match:
         """Whether the command is, or may be, what the pattern describes, whatever words follow.
@@ -212,17 +226,6 @@ def _same_word(wanted: str, word: str, *, short: bool) -> bool:
 def _same_program(pattern: str, word: str) -> bool:
     pattern = pattern.casefold()
     return any(fnmatchcase(name, pattern) for name in (word.casefold(), word.rpartition("/")[2].casefold()))
-
-
-def _fits(pattern: tuple[str, ...], command: Command, same: Callable[[str, str | None, int], bool]) -> bool:
-    """Match all words of a command against a pattern, a row of reachable places of the pattern per word."""
-    reached = _skipped(pattern, {0})
-    for place, word in enumerate(command):
-        fitting = {at for at in reached if at < len(pattern) and same(pattern[at], word, place)}
-        reached = _skipped(pattern, {at if pattern[at] == MORE else at + 1 for at in fitting})
-        if not reached:
-            return False
-    return len(pattern) in reached
 
 
 def _skipped(pattern: tuple[str, ...], places: set[int]) -> set[int]:

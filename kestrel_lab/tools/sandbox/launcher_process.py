@@ -201,7 +201,7 @@ def _memory(content: bytes) -> int:
 
 
 def _wait(child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], memory: int | None) -> None:
-    """Tell how the command ended, and wait until who asked wants it gone or is gone."""
+    """Tell how the command ended; return when the caller wants it gone or is gone, or when nothing of it is left."""
     bound = None if memory is None else MemoryBound(memory)
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
@@ -209,12 +209,12 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
         if wake in ready:
             os.read(wake, 4096)
         try:
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == child:
-                    alive = False
-                    if not _tell(talk, {"exit": os.waitstatus_to_exitcode(ended[1])}):
-                        return
-        except ChildProcessError:  # as their subreaper this process would have whatever is left: nothing is
+            if alive and (status := _reaped(child)) is not None:
+                alive = False
+                if not _tell(talk, {"exit": os.waitstatus_to_exitcode(status)}):
+                    return
+            _reaped(child)
+        except ChildProcessError:  # as their subreaper this process would have whatever is left
             return
         if talk.fileno() in ready:
             return
@@ -225,6 +225,14 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
                 _tell(talk, {"stopped": stopped})
                 return
             look = time.monotonic() + _CHECK_S
+
+
+def _reaped(child: int) -> int | None:
+    """Reap processes that ended, up to `child`, whose status is returned; raises `ChildProcessError` where none is left."""
+    while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+        if ended[0] == child:
+            return ended[1]
+    return None
 
 
 def _overgrown(memory: MemoryBound | None) -> str:
