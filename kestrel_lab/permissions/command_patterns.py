@@ -1,4 +1,4 @@
-"""Patterns of commands: the words of a command, each with `*` and `?`, and `...` for any further words."""
+"""Command patterns of permission rules: the words of a command, each with `*` and `?`, and `...` for any further words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MORE = "..."
 
 
 class Match(IntEnum):
-    """Whether a pattern fits something of which not all may be known."""
+    """Whether a pattern fits a command that may be known only in part."""
 
     NO = 0
     MAYBE = 1
@@ -64,7 +64,7 @@ class CommandPattern:
         return cls(text, words)
 
     def allows(self, command: Command) -> bool:
-        """Whether the whole command is surely what the pattern describes.
+        """Return whether the whole command is surely what the pattern describes.
 
         A `*` stands for no option, and `...` for those options only that are known to be harmless, if the program is known.
         """
@@ -100,7 +100,7 @@ class CommandPattern:
         return len(self.words) in reached
 
     def concerns(self, command: Command) -> Match:
-        """Whether the command is, or may be, what the pattern describes, whatever words follow.
+        """Return whether the command is, or may be, what the pattern describes, whatever words follow.
 
         The program's folder, version and the case of its name make no difference, nor do options before and between the
         words of the pattern. Options of the pattern may stand anywhere, joined with others or abbreviated.
@@ -110,7 +110,7 @@ class CommandPattern:
 
 @lru_cache(maxsize=256)
 def _patterns(words: tuple[str, ...]) -> list[_Forbidden]:
-    """The pattern in each of its spellings, and with each reading of a word behind an option: its value, or a word of its own."""
+    """Return the pattern in each of its spellings, and with each reading of a word behind an option: its value, or a word of its own."""
     found: list[_Forbidden] = []
     for one in spellings(words):
         known = tuple(word for word in one if word is not None)
@@ -153,7 +153,7 @@ def _concerns(pattern: _Forbidden, command: Command) -> Match:
 
 
 def _has_option(command: Command, name: str, value: str | None) -> Match:
-    """Whether an option stands anywhere in the command: as it is, abbreviated, or among joined letters."""
+    """Return whether an option stands anywhere in the command: as it is, abbreviated, or among joined letters."""
     known = [word for word in command[1:] if word is not None]
     letters = {letter for word in known if word[:1] == "-" and word[:2] != "--" for letter in word[1:].partition("=")[0]}
     letters |= {
@@ -175,7 +175,7 @@ def _has_option(command: Command, name: str, value: str | None) -> Match:
 
 
 def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
-    """Whether `name` is the option, or short for it; behind one dash or two where a program takes either."""
+    """Return whether `name` is the option, or short for it; behind one dash or two where a program takes either."""
     if not joined and pattern != "--":
         pattern, name = pattern.lstrip("-"), name.lstrip("-") if name.startswith("-") else "/"
     if fnmatchcase(name, pattern):
@@ -192,7 +192,7 @@ def _words_fit(pattern: tuple[str, ...], command: Command) -> Match:
 
 
 def _reaches(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:
-    """Whether the words of a command lead to the end of the pattern.
+    """Return whether the words of a command lead to the end of the pattern.
 
     Behind an option, `may` and `must` are the places of the pattern where the next word may or must be its value.
     """
@@ -229,7 +229,7 @@ def _same_program(pattern: str, word: str) -> bool:
 
 
 def _skipped(pattern: tuple[str, ...], places: set[int]) -> set[int]:
-    """The places, and those behind a `...` that takes no word."""
+    """Return the places, and those behind a `...` that takes no word."""
     found = set(places)
     for place in range(len(pattern)):
         if place in found and pattern[place] == MORE:

@@ -29,7 +29,7 @@ class Harmless:
     """A regular expression of words that are not covered, options or not; empty for none."""
 
     def covers(self, word: str | None) -> bool:
-        """Whether a word of a command is no option, or a harmless one; an unknown word is neither."""
+        """Return whether a word of a command is no option, or a harmless one; an unknown word is neither."""
         if word is None or (self.never and re.fullmatch(self.never, word, re.DOTALL)):
             return False
         if not word.startswith("-") or word in ("-", "--"):

@@ -46,7 +46,7 @@ class Question:
         return "coming" if self.prefer == "future" else "last"
 
     def fits(self, day: date) -> bool:
-        """Whether `day` is on the preferred side; today is on both."""
+        """Return whether `day` is on the preferred side; today is on both."""
         return day >= self.today if self.prefer == "future" else day <= self.today
 
     def within(self, zone: Zone) -> Question:
