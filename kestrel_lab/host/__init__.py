@@ -1,1 +1,1 @@
-"""The machine this runs on: git, programs, the user, and imports that nobody in a workspace can plant."""
+"""Access to the machine: git, programs, the user and imports, safe from files in a workspace."""

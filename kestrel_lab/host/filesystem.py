@@ -1,4 +1,4 @@
-"""Where the log lies: on which kind of file system, since some do not keep its promises, and who may look into its folder."""
+"""File system checks for the log: network file systems are refused, and its folder is private to its owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DOUBTFUL = frozenset({"9p", "virtiofs", "vboxsf", "prl_fs"}) | _LOCAL_FUSE
 
 
 def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
-    """The type that the kernel names, `ext4` for example; empty where it cannot be told."""
+    """Return the type of the file system, such as `ext4`; empty where the kernel does not name it."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -42,12 +42,12 @@ def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Whether files of it are kept elsewhere: locks and shared memory, which a log relies on, are not what they are on a disk."""
+    """Return whether it is a network file system, where locks and shared memory, which the log needs, do not work as on a disk."""
     return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
 
 
 def is_shared(kind: str) -> bool:
-    """Whether files of it may be kept elsewhere, where locks and syncing may not mean what they say."""
+    """Return whether it is or may be shared with another machine, so that locks and syncing cannot be relied on."""
     return is_network(kind) or kind in _DOUBTFUL
 
 
@@ -65,7 +65,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 
 def private_folder(path: Path) -> bool:
-    """Make a folder of ours for its owner only, whatever the umask; a folder that was there is tightened, with what lies in it.
+    """Make a folder that only its owner can read, whatever the umask; an existing folder and its contents lose the rights of others.
 
     Returns whether others could look into it before. A folder that is not ours alone is left as it is: one of another
     user, one that everybody may write to, and one that holds the person's home or the folder they work in.
@@ -87,7 +87,7 @@ def private_folder(path: Path) -> bool:
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file for its owner only if there is none, whatever the umask; one that was there is tightened."""
+    """Make an empty file that only its owner can read if there is none, whatever the umask; an existing one loses the rights of others."""
     with suppress(FileExistsError):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(fd, PRIVATE_FILE)
@@ -106,7 +106,7 @@ def _holds_more(path: Path) -> bool:
 
 
 def _within(path: Path) -> Iterator[os.DirEntry[str]]:
-    """What lies in a folder of ours and in its folders; below those nobody else gets to anything."""
+    """Yield the entries of a folder and of its folders; nobody else can reach anything below those."""
     with suppress(OSError), os.scandir(path) as entries:
         for one in entries:
             if not one.is_symlink():

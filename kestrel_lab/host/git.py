@@ -1,4 +1,4 @@
-"""Every git call of ours, made so that nothing in a repository can start a program.
+"""Safe git calls: nothing in a repository can start a program.
 
 Git starts programs that a repository's settings name: file system monitors, hooks, filters, pagers, diff and merge
 drivers, helpers for keys, addresses and signatures. Whoever wrote the repository chose them. Git is therefore never shown
@@ -58,7 +58,7 @@ class Repository:
 
     @classmethod
     def around(cls, folder: Path) -> Repository | None:
-        """The repository that `folder` is in, as git finds it."""
+        """Return the repository that `folder` is in, as git finds it."""
         start = folder.resolve()
         for place in (start, *start.parents):
             mark = place / ".git"
@@ -77,7 +77,7 @@ class Repository:
 
 
 def git_program(*around: Path) -> str:
-    """The path of git: the first on PATH that lies neither in the current folder nor in one of `around`.
+    """Return the path of git: the first on PATH that lies neither in the current folder nor in one of `around`.
 
     Raises `UsageError` where there is none.
     """
@@ -97,7 +97,7 @@ def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def run_git_outside(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """The same for a command that needs no repository and sees none."""
+    """Run a git command that needs no repository and sees none."""
     try:
         with tempfile.TemporaryDirectory(prefix="kestrel-git-") as place:
             env = {**_environment(Path(place), folder), "GIT_DIR": os.devnull, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
@@ -107,7 +107,7 @@ def run_git_outside(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.
 
 
 async def git(folder: Path, *args: str) -> str:
-    """The output of git in the repository around `folder`; raises `UsageError` with git's own words when it fails."""
+    """Return the output of git in the repository around `folder`; raises `UsageError` with git's own words when it fails."""
     with _call(folder, args) as (argv, env):
         return await _output(argv, args, folder, env)
 
@@ -178,7 +178,7 @@ def _call(folder: Path, args: tuple[str, ...]) -> Iterator[tuple[list[str], dict
 
 @contextmanager
 def _view(repository: Repository, program: str) -> Iterator[Path]:
-    """A private git folder that shows a repository's data under settings of ours."""
+    """Make a private git folder that shows the data of a repository under safe settings."""
     with tempfile.TemporaryDirectory(prefix="kestrel-git-") as name:
         place = Path(name)
         for word in _LINKED:
@@ -200,7 +200,7 @@ def _view(repository: Repository, program: str) -> Iterator[Path]:
 
 
 def _config(repository: Repository, program: str) -> str:
-    """The settings of a view."""
+    """Return the configuration file of a view."""
     data = {**_users_data(program), **_data_of(program, repository.common / "config", _stamp(repository.common / "config"))}
     lines = ["[core]", f"repositoryformatversion = {int(any(key.startswith('extensions.') for key in data))}"]
     lines += [f"bare = {'true' if repository.top is None else 'false'}", "logallrefupdates = false"]
@@ -216,18 +216,18 @@ def _config(repository: Repository, program: str) -> str:
 
 @cache
 def _users_data(program: str) -> dict[str, str]:
-    """What the user's own settings say of files; read once."""
+    """Return what the user's own settings say of files; read once."""
     return _read_data(program, "--global")
 
 
 @lru_cache(maxsize=256)
 def _data_of(program: str, path: Path, stamp: object) -> dict[str, str]:
-    """What a file of settings says of files; `stamp` changes with the file."""
+    """Return what a file of settings says of files; `stamp` changes with the file."""
     return {} if stamp is None else _read_data(program, "--file", str(path))
 
 
 def _read_data(program: str, *where: str) -> dict[str, str]:
-    """The settings that are plain data; `git config` reads files and starts nothing."""
+    """Return the settings that are plain data; `git config` reads files and starts nothing."""
     with tempfile.TemporaryDirectory(prefix="kestrel-git-") as place:
         env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         env |= {"GIT_DIR": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C.UTF-8"}
@@ -247,7 +247,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def _environment(private: Path, *around: Path) -> dict[str, str]:
-    """The environment of a call that sees neither the user's settings nor the system's; `private` is its home."""
+    """Return the environment of a call that sees neither the user's settings nor the system's; `private` is its home."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return kept | {
         "PATH": _search_path(*around),
@@ -278,7 +278,7 @@ def _search_path(*around: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _outside(path: str, folders: frozenset[str]) -> str:
-    """The places of `path` that are whole and lie in none of `folders`; a folder that holds the system's own is not meant."""
+    """Return the places of `path` that are whole and lie in none of `folders`; a folder that holds the system's own is not meant."""
     unsafe = [Path(folder) for folder in folders if not Path("/usr/bin").is_relative_to(folder)]
     places = [place for place in path.split(os.pathsep) if Path(place).is_absolute()]
     return os.pathsep.join(place for place in places if not any(Path(os.path.realpath(place)).is_relative_to(one) for one in unsafe))
@@ -308,7 +308,7 @@ async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Map
 
 
 def _line(file: Path) -> str:
-    """The one line of a small regular file; empty where there is none."""
+    """Return the one line of a small regular file; empty where there is none."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, encoding="utf-8", errors="surrogateescape") as opened:

@@ -1,4 +1,4 @@
-"""Programs that this package starts for its own ends, found where nobody who works in a workspace can put one.
+"""Lookup of programs that this package starts, outside of the workspaces that agents can write to.
 
 `PATH` often holds folders of the workspace: `.venv/bin`, `bin`, `node_modules/.bin`, `.`. What an agent writes there as `git` or
 `bash` must not run outside of the sandbox because a check or a search looks for a program of that name.
@@ -17,7 +17,7 @@ _found: Final[dict[tuple[str, str, frozenset[str]], str]] = {}
 
 
 def keep_out(workspace: str | os.PathLike[str]) -> None:
-    """From now on neither programs nor modules for our own use come from this folder."""
+    """Stop using programs and modules from this folder."""
     real = os.path.realpath(workspace)
     if real not in _workspaces:
         _workspaces.add(real)
@@ -25,7 +25,7 @@ def keep_out(workspace: str | os.PathLike[str]) -> None:
 
 
 def in_workspace(place: str, but: Collection[str] = ()) -> bool:
-    """Whether the real path `place` is in a folder that agents of this process work in, or in one of `but`."""
+    """Return whether the real path `place` is in a folder that agents of this process work in, or in one of `but`."""
     while place not in _workspaces and place not in but:
         above = os.path.dirname(place)
         if above == place:
@@ -35,7 +35,7 @@ def in_workspace(place: str, but: Collection[str] = ()) -> bool:
 
 
 def resolve(name: str, *, outside: Iterable[str | os.PathLike[str]] = (), path: str | None = None) -> str | None:
-    """The absolute path of the program `name`, or `None` where none may be used.
+    """Return the absolute path of the program `name`, or `None` where none may be used.
 
     `path`, by default the variable `PATH`, is searched without relative folders, folders inside of a workspace or of
     `outside`, and folders that everybody may write. A link that leads into one of these is not followed either. What was
@@ -68,7 +68,7 @@ def _is_open_to_agents(folder: str, closed: frozenset[str]) -> bool:
 
 
 def beside_python(name: str, *, outside: Iterable[str | os.PathLike[str]] = ()) -> str | None:
-    """The program that was installed with this Python's packages, or else the one on the `PATH`.
+    """Return the program that was installed with this Python's packages, or else the one on the `PATH`.
 
     An environment inside of the workspace comes last: whoever can change it can change this package too.
     """

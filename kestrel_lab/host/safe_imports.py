@@ -1,4 +1,4 @@
-"""Modules that this package and its libraries import for our own ends never come from the folder an agent works in.
+"""Import guard: modules that this package and its libraries import never come from the folder an agent works in.
 
 Kernels and `python -m` put the current folder first on `sys.path`, so a `pandas.py` that an agent writes there would be
 imported, and run, when something here needs pandas for the first time. Imports that the user's own code makes are left alone.
@@ -23,14 +23,14 @@ _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{o
 
 
 class Guard:
-    """A finder around the usual one, which it is in all but what it finds for top-level modules that are imported on our behalf."""
+    """A finder that wraps the usual one and differs only in top-level modules that this package or its libraries import."""
 
     def __init__(self, usual: Any) -> None:
         """`usual` is the finder that goes through `sys.path`."""
         self._usual = usual
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module, for us only from outside; `ModuleNotFoundError` tells why one that an import finds elsewhere is not taken."""
+        """Return the module, for us only from outside; `ModuleNotFoundError` tells why one that an import finds elsewhere is not taken."""
         caller = sys._getframe(1)
         kept, refused = _divided() if path is None and _is_ours(caller) else (path, [])
         spec: ModuleSpec | None = self._usual.find_spec(name, kept, target)
@@ -67,7 +67,7 @@ def _divided() -> tuple[list[str], list[str]]:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether code of this package asked for the import, directly or through libraries; the user's own code did not."""
+    """Return whether code of this package asked for the import, directly or through libraries; the user's own code did not."""
     while frame is not None:
         names = frame.f_globals
         name = names.get("__name__") or ""

@@ -1,4 +1,4 @@
-"""Who runs this process, for the record and for the folders that are theirs; a container's user may have neither name nor home."""
+"""Name and home folder of the user; the user of a container may have neither."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def user_name() -> str:
-    """The login name; where the user has none, `user` and their number."""
+    """Return the login name; where the user has none, `user` and their number."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -16,7 +16,7 @@ def user_name() -> str:
 
 
 def home_folder() -> Path:
-    """The home folder; for a user who has none one that is not there, as in `passwd`."""
+    """Return the home folder, or one that does not exist for a user who has none, as in `passwd`."""
     try:
         return Path.home()
     except (RuntimeError, KeyError):

@@ -1,4 +1,4 @@
-"""Rules about calls: which tool with which arguments is allowed, asked about or refused, whatever its danger.
+"""Permission rules: which calls with which arguments are allowed, asked about or denied, whatever their danger.
 
 A rule is a table `[[rules]]` of `kestrel.toml`, `[[tool.kestrel.rules]]` of `pyproject.toml`, or `[[rules]]` of a file of
 its own (`run --rules FILE`, `Lab(rules=…)`, `lab.run(…, rules=…)`). Its keys:

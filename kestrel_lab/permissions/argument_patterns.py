@@ -1,4 +1,4 @@
-"""Patterns of single arguments: paths by their real place, addresses by host and path, texts and numbers."""
+"""Argument patterns of permission rules: paths by their real place, addresses by host and path, texts and numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AMBIGUOUS = re.compile(r"%2[ef]|%5c|;|/\.\.?(?:/|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ValuePattern:
-    """A pattern of one argument, with two questions: may it be allowed, is it meant by a rule that forbids."""
+    """A pattern of one argument: `allows` is for rules that allow, `concerns` for rules that ask or deny."""
 
     text: str
     allows: Callable[[Json, str], bool]
@@ -58,12 +58,12 @@ def _path_expression(text: str) -> re.Pattern[str]:
 
 
 def _fits_path(expression: re.Pattern[str], name: str) -> bool:
-    """A folder is meant too by a pattern of everything in it."""
+    """Return whether a path fits; a pattern of everything in a folder fits the folder too."""
     return bool(name) and (expression.fullmatch(name) is not None or expression.fullmatch(f"{name}/") is not None)
 
 
 def _names(path: str, root: str, *, absolute: bool) -> list[str]:
-    """The path as it is written and where it leads; empty texts where that is not in `root`."""
+    """Return the path as it is written and where it leads; empty texts where that is not in `root`."""
     if "\0" in path:
         return [""]
     base = os.path.realpath(root)
@@ -88,7 +88,7 @@ class _Address:
     query: str | None
 
     def concerns(self, url: Url) -> bool:
-        """Whether scheme, host, port and path fit, whatever the query."""
+        """Return whether scheme, host, port and path fit, whatever the query."""
         if self.scheme not in (None, url.scheme) or self.port not in (None, str(url.port)):
             return False
         path = url.target.partition("?")[0]
@@ -97,7 +97,7 @@ class _Address:
         return fits and fnmatchcase(url.host, self.host.lower().strip("[]"))
 
     def allows(self, url: Url) -> bool:
-        """Whether all of it fits: without a port only the usual one does, and a path must mean the same to every server."""
+        """Return whether all of it fits: without a port only the usual one does, and a path must mean the same to every server."""
         if not self.concerns(url) or (self.port is None and not url.usual_port):
             return False
         path, asks, query = url.target.partition("?")
@@ -153,7 +153,7 @@ def plain_pattern(wanted: str | float | bool) -> ValuePattern:
 
 
 def _of_each(text: str, allows: Callable[[Json, str], bool], concerns: Callable[[Json, str], Match]) -> ValuePattern:
-    """A pattern of single values, for lists too: to be allowed all must fit, to be forbidden one is enough."""
+    """Return a pattern of single values, for lists too: to be allowed all must fit, to be forbidden one is enough."""
 
     def all_allowed(value: Json, root: str) -> bool:
         single = list(_singles(value))

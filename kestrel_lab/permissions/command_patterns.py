@@ -1,10 +1,10 @@
-"""Patterns of commands: the words of a command, each with `*` and `?`, and `...` for any further words."""
+"""Command patterns of permission rules: the words of a command, each with `*` and `?`, and `...` for any further words."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from fnmatch import fnmatchcase
@@ -29,7 +29,7 @@ MORE = "..."
 
 
 class Match(IntEnum):
-    """Whether a pattern fits something of which not all may be known."""
+    """Whether a pattern fits a command that may be known only in part."""
 
     NO = 0
     MAYBE = 1
@@ -64,29 +64,43 @@ class CommandPattern:
         return cls(text, words)
 
     def allows(self, command: Command) -> bool:
-        """Whether the whole command is surely what the pattern describes.
+        """Return whether the whole command is surely what the pattern describes.
 
         A `*` stands for no option, and `...` for those options only that are known to be harmless, if the program is known.
         """
-        return self._allows(command, harmless(self.words))
+        return self._allows(command, self._harmless())
 
     def refused(self, command: Command) -> str:
-        """The word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
-        known = harmless(self.words)
-        if known is None or self._allows(command, known) or not self._allows(command, None):
+        """Return the word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
+        known = self._harmless()
+        if self._allows(command, known) or not self._allows(command, {}):
             return ""
-        return next(("an unknown word" if word is None else word for word in command[1:] if not known.covers(word)), "")
+        for covered in (any, all):
+            for word in command[1:]:
+                if not covered(one.covers(word) for one in known.values()):
+                    return "an unknown word" if word is None else word
+        return ""
 
-    def _allows(self, command: Command, known: Harmless | None) -> bool:
-        def fits(pattern: str, word: str | None, _place: int) -> bool:
+    def _harmless(self) -> dict[int, Harmless]:
+        """Return what each `...` stands for, by its place; one that is not there stands for any word."""
+        known = {at: harmless(self.words, at) for at, word in enumerate(self.words) if word == MORE}
+        return {at: one for at, one in known.items() if one is not None}
+
+    def _allows(self, command: Command, known: Mapping[int, Harmless]) -> bool:
+        def fits(at: int, word: str | None) -> bool:
+            pattern = self.words[at]
             if pattern == MORE:
-                return known is None or known.covers(word)
+                return at not in known or known[at].covers(word)
             return word is not None and fnmatchcase(word, pattern) and (pattern.startswith("-") or not word.startswith("-"))
 
-        return _fits(self.words, command, fits)
+        reached = _skipped(self.words, {0})
+        for word in command:
+            fitting = {at for at in reached if at < len(self.words) and fits(at, word)}
+            reached = _skipped(self.words, {at if self.words[at] == MORE else at + 1 for at in fitting})
+        return len(self.words) in reached
 
     def concerns(self, command: Command) -> Match:
-        """Whether the command is, or may be, what the pattern describes, whatever words follow.
+        """Return whether the command is, or may be, what the pattern describes, whatever words follow.
 
         The program's folder, version and the case of its name make no difference, nor do options before and between the
         words of the pattern. Options of the pattern may stand anywhere, joined with others or abbreviated.
@@ -96,7 +110,7 @@ class CommandPattern:
 
 @lru_cache(maxsize=256)
 def _patterns(words: tuple[str, ...]) -> list[_Forbidden]:
-    """The pattern in each of its spellings, and with each reading of a word behind an option: its value, or a word of its own."""
+    """Return the pattern in each of its spellings, and with each reading of a word behind an option: its value, or a word of its own."""
     found: list[_Forbidden] = []
     for one in spellings(words):
         known = tuple(word for word in one if word is not None)
@@ -139,7 +153,7 @@ def _concerns(pattern: _Forbidden, command: Command) -> Match:
 
 
 def _has_option(command: Command, name: str, value: str | None) -> Match:
-    """Whether an option stands anywhere in the command: as it is, abbreviated, or among joined letters."""
+    """Return whether an option stands anywhere in the command: as it is, abbreviated, or among joined letters."""
     known = [word for word in command[1:] if word is not None]
     letters = {letter for word in known if word[:1] == "-" and word[:2] != "--" for letter in word[1:].partition("=")[0]}
     letters |= {
@@ -161,7 +175,7 @@ def _has_option(command: Command, name: str, value: str | None) -> Match:
 
 
 def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
-    """Whether `name` is the option, or short for it; behind one dash or two where a program takes either."""
+    """Return whether `name` is the option, or short for it; behind one dash or two where a program takes either."""
     if not joined and pattern != "--":
         pattern, name = pattern.lstrip("-"), name.lstrip("-") if name.startswith("-") else "/"
     if fnmatchcase(name, pattern):
@@ -178,7 +192,7 @@ def _words_fit(pattern: tuple[str, ...], command: Command) -> Match:
 
 
 def _reaches(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:
-    """Whether the words of a command lead to the end of the pattern.
+    """Return whether the words of a command lead to the end of the pattern.
 
     Behind an option, `may` and `must` are the places of the pattern where the next word may or must be its value.
     """
@@ -214,19 +228,8 @@ def _same_program(pattern: str, word: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (word.casefold(), word.rpartition("/")[2].casefold()))
 
 
-def _fits(pattern: tuple[str, ...], command: Command, same: Callable[[str, str | None, int], bool]) -> bool:
-    """Match all words of a command against a pattern, a row of reachable places of the pattern per word."""
-    reached = _skipped(pattern, {0})
-    for place, word in enumerate(command):
-        fitting = {at for at in reached if at < len(pattern) and same(pattern[at], word, place)}
-        reached = _skipped(pattern, {at if pattern[at] == MORE else at + 1 for at in fitting})
-        if not reached:
-            return False
-    return len(pattern) in reached
-
-
 def _skipped(pattern: tuple[str, ...], places: set[int]) -> set[int]:
-    """The places, and those behind a `...` that takes no word."""
+    """Return the places, and those behind a `...` that takes no word."""
     found = set(places)
     for place in range(len(pattern)):
         if place in found and pattern[place] == MORE:

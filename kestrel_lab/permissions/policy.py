@@ -1,4 +1,4 @@
-"""Which calls may go on by themselves, which are asked about, which are refused."""
+"""Approval policy: which calls are allowed, which are asked about and which are denied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A verdict on a call, and who gives it: one or more rules, or the policy by the call's danger."""
+    """A verdict on a call and its source: one or more rules, or the danger of the call."""
 
     verdict: Verdict
     by: str
@@ -29,7 +29,7 @@ Rules = Callable[[Call], Ruling | None]
 
 
 def no_rules(_: Call) -> Ruling | None:
-    """The danger of a call decides."""
+    """Return no ruling: the danger of the call decides."""
     return None
 
 
@@ -38,7 +38,7 @@ _MODES = ("ask", "auto", "deny")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Rules, and a level of danger for calls that no rule is about: up to `allow` they go on; the others get `otherwise`."""
+    """Rules, and a danger level for calls without a rule: up to `allow` they are allowed, the others get the verdict `otherwise`."""
 
     allow: Danger
     otherwise: Literal["ask", "deny"]
@@ -67,15 +67,15 @@ class Policy:
 
     @property
     def unattended(self) -> bool:
-        """Whether it is meant for runs that nobody looks after: what only a person knows must not hold them up."""
+        """Whether it is meant for unattended runs, which must not wait for a person."""
         return self.text.strip().lower().startswith("auto") or self.otherwise == "deny"
 
     def verdict(self, call: Call) -> Verdict:
-        """What to do with `call`."""
+        """Return the verdict on `call`."""
         return self.ruling(call).verdict
 
     def ruling(self, call: Call) -> Ruling:
-        """What to do with `call`, and who says so: a rule if one is about it, otherwise its danger.
+        """Return the verdict on `call` and its source: a rule if one concerns the call, otherwise its danger.
 
         Where nobody is to be asked (`deny`), what a rule wants to be asked about is refused.
         """
@@ -89,7 +89,7 @@ class Policy:
 
 
 def danger_named(name: str) -> Danger:
-    """The danger level of that name, in any case; raises `UsageError` with the nearest one."""
+    """Return the danger level of that name, in any case; raises `UsageError` with the nearest one."""
     try:
         return Danger[name.strip().upper()]
     except KeyError:

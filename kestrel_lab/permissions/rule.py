@@ -1,4 +1,4 @@
-"""One rule, as it is written in a file, and whether it holds for a call."""
+"""A permission rule as a file states it, and whether it applies to a call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rule:
     """As it was written."""
 
     def __str__(self) -> str:
-        """What it says, in one line."""
+        """Return the rule in one line."""
         patterns = [(name, pattern.text) for name, commands in self.commands.items() for pattern in commands]
         patterns += [(name, value.text) for name, values in self.values.items() for value in values]
         told = ", ".join(f"`{text}`" if name in _KINDS else f"{name} `{text}`" for name, text in patterns)
@@ -49,15 +49,15 @@ class Rule:
 
     @property
     def why(self) -> str:
-        """What it says, and the reason that its writer gave."""
+        """The rule in one line, with the reason that its author gave."""
         return f"{self}{f': {self.reason}' if self.reason else ''}"
 
     def names(self, tool: str) -> bool:
-        """Whether it is about that tool."""
+        """Return whether it applies to that tool."""
         return fnmatchcase(tool, self.tool)
 
     def concerns(self, call: Call, root: str) -> Match:
-        """Whether it holds for a call as a rule that asks or forbids: anything in the call that fits is enough.
+        """Return whether it applies to a call as a rule that asks or denies: anything in the call that fits is enough.
 
         `MAYBE` where something in the call cannot be told until it runs.
         """
@@ -73,20 +73,20 @@ class Rule:
         return found
 
     def allows_values(self, call: Call, root: str) -> bool:
-        """Whether the arguments that are no command lines are all as an allowing rule wants them."""
+        """Return whether all arguments that are no command lines fit the patterns of an allowing rule."""
         return all(
             (value := _argument(call, name)) is not None and _all_fit(value, patterns, root) for name, patterns in self.values.items()
         )
 
 
 def _argument(call: Call, name: str) -> Json:
-    """An argument; for `path` and `url` also of the plural name."""
+    """Return an argument; for `path` and `url` also of the plural name."""
     value = call.args.get(name)
     return value if value is not None else call.args.get(_PLURAL.get(name, name))
 
 
 def _all_fit(value: Json, patterns: Sequence[ValuePattern], root: str) -> bool:
-    """Whether each of several values fits one of the patterns."""
+    """Return whether each of several values fits one of the patterns."""
     if isinstance(value, list):
         return bool(value) and all(_all_fit(one, patterns, root) for one in value)
     return any(pattern.allows(value, root) for pattern in patterns)
@@ -101,7 +101,7 @@ def read_rules(tables: object, source: str) -> tuple[Rule, ...]:
 
 
 def read_rules_file(path: Path) -> tuple[Rule, ...]:
-    """The rules of a TOML file that holds nothing but `[[rules]]`; raises `UsageError`."""
+    """Return the rules of a TOML file that holds nothing but `[[rules]]`; raises `UsageError`."""
     where = shown_path(path)
     try:
         content = loads_toml(path.read_text(encoding="utf-8"))

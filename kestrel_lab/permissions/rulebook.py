@@ -1,4 +1,4 @@
-"""All rules that hold for a run, and the one verdict that they give on a call."""
+"""Rulebook: all permission rules of a run, and their one verdict on a call."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Rulebook:
         return len(self.rules)
 
     def within(self, root: Path) -> Callable[[Call], Ruling | None]:
-        """The rulings on calls of a run that works in `root`."""
+        """Return the rulings on calls of a run that works in `root`."""
         return lambda call: self.ruling(call, str(root))
 
     def ruling(self, call: Call, root: str) -> Ruling | None:
-        """The verdict on a call and who gives it; `None` where no rule does, so that its danger decides.
+        """Return the verdict on a call and its rules; `None` where no rule applies, so that its danger decides.
 
         A call that may be what a rule forbids, which only running it would tell, is asked about. A command that no
         sandbox would hold in is allowed by no rule.
@@ -62,7 +62,7 @@ class Rulebook:
         )
 
     def unclear(self, call: Call) -> str:
-        """Why no rule of its tool can allow a command line, for whoever asks; empty where that is not the cause."""
+        """Return why no rule of the tool can allow a command line; empty where that is not the cause."""
         allowing = [rule for rule in self.rules if rule.names(call.target) and rule.verdict == "allow"]
         for name in sorted({name for rule in allowing for name in rule.commands}):
             if not isinstance(text := call.args.get(name), str):
@@ -96,7 +96,7 @@ def _not_covered(pattern: CommandPattern, word: str) -> str:
 
 
 def _allowed(rules: list[Rule], call: Call) -> Ruling | None:
-    """By one rule alone, or a command line by several, each of which allows some of its commands."""
+    """Find the rule that allows a call, or several that each allow some commands of its command line."""
     for rule in rules:
         if not rule.commands:
             return Ruling("allow", rule.source, rule.why)

@@ -1,4 +1,4 @@
-"""Which commands a person may allow for the rest of a run together with the one that is asked about."""
+"""Suggested patterns: the commands that a person can allow for the rest of a run together with the one in question."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SUBCOMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 
 def offer(call: Call) -> str:
-    """A pattern such as `git diff ...` for a line that is one plain command with a word of what to do; empty for any other line.
+    """Return a pattern such as `git diff ...` for a line that is one plain command with a word of what to do; empty for any other line.
 
     Never for a line with operators, substitutions, redirections or anything else that is not clear, and only for programs
     whose first word says what they do: other commands may be allowed again as they are.
@@ -34,7 +34,7 @@ def offer(call: Call) -> str:
 
 
 def covers(pattern: CommandPattern, call: Call) -> bool:
-    """Whether the command line of `call` is clear, and each command in it is one that `pattern` describes."""
+    """Return whether the command line of `call` is clear, and each command in it is one that `pattern` describes."""
     text = call.args.get(COMMAND)
     line = read_line(text) if isinstance(text, str) else None
     return line is not None and not line.unclear and bool(line.commands) and all(pattern.allows(command) for command in line.commands)

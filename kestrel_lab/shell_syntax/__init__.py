@@ -1,1 +1,1 @@
-"""Command lines of a shell as programs with options: parsed, compared, and filled with values that stay data."""
+"""Shell command lines: parsing, comparing, and filling in values that stay data."""

@@ -1,4 +1,4 @@
-"""The options of well-known programs that do nothing but shape what is read and shown.
+"""Harmless options: those options of well-known programs that only shape what is read and shown.
 
 In a rule that allows, `...` stands for these and for words that are no options. So `git diff ...` does not allow
 `git diff --output=FILE` or `--ext-diff`, which write and run. Whoever wants another option allowed writes it into the
@@ -18,7 +18,7 @@ from kestrel_lab.shell_syntax.wrappers import RUNNERS
 
 @dataclass(frozen=True, slots=True)
 class Harmless:
-    """Options by their names; a word is judged by itself, so that no mistake about what takes a value hides another."""
+    """The harmless options of a command; each word is judged by itself, so that no mistake about what takes a value hides another."""
 
     words: frozenset[str]
     """Long ones, and those that are words behind one dash."""
@@ -26,11 +26,11 @@ class Harmless:
     """Those that may be joined; behind a letter of `valued` its value may follow in the same word."""
     valued: str
     never: str
-    """With what no word begins, option or not; empty for nothing."""
+    """A regular expression of words that are not covered, options or not; empty for none."""
 
     def covers(self, word: str | None) -> bool:
-        """Whether a word of a command is no option, or a harmless one; a word that cannot be told is neither."""
-        if word is None or (self.never and word.startswith(self.never)):
+        """Return whether a word of a command is no option, or a harmless one; an unknown word is neither."""
+        if word is None or (self.never and re.fullmatch(self.never, word, re.DOTALL)):
             return False
         if not word.startswith("-") or word in ("-", "--"):
             return True
@@ -128,17 +128,17 @@ _SHOWN = {
     "cargo tree": _CARGO + "--invert --depth --prefix --edges --duplicates -d -i: -e:",
     "go test": "-v -run -short -race -count -timeout -failfast -bench -benchtime -cover -parallel -list -json -cpu -shuffle -tags",
     "go vet": "-v -json -tags",
-    "go list": "-m -json -f -deps -test -e -u -versions",
+    "go list": "-m -json -f -deps -test -e",
     "npm test": "--silent --workspaces --if-present -s",
     "npm ls": "--all --depth --json --long --parseable --global --omit --workspaces -alpg",
     "npm view": "--json",
     "npm outdated": "--json --long --all -al",
-    "pip list": "--outdated --uptodate --editable --local --user --format --not-required --exclude --verbose --quiet -oulevq",
+    "pip list": "--editable --local --user --format --not-required --exclude --verbose --quiet -levq",
     "pip show": "--files --verbose --quiet -fvq",
     "pip freeze": "--local --user --all --exclude -l",
     "pip check": "--quiet --verbose -qv",
-    "uv pip list": "--outdated --editable --exclude --format -e",
-    "uv tree": "--depth --prune --package --invert --outdated --frozen --locked -d:",
+    "uv pip list": "--editable --exclude --format -e",
+    "uv tree": "--depth --prune --package --invert --frozen --locked -d:",
     "docker ps": "--all --filter --format --last --latest --no-trunc --quiet --size -alqs -f: -n:",
     "docker images": "--all --digests --filter --format --no-trunc --quiet --tree -aq -f:",
     "docker logs": "--details --follow --since --tail --timestamps --until -ft -n:",
@@ -181,25 +181,33 @@ _SHOWN = {
 }
 
 
-_READS_FILES_OF_OPTIONS = frozenset(("pytest", "python", "mypy", "ruff"))
-"""Programs that take the words of a file for `@FILE`."""
+_NEVER = {
+    **dict.fromkeys(("pytest", "python", "mypy", "ruff"), r"@.*"),  # the words of a file
+    "git": r".*%(?:G|\(signature).*",  # a format that has a program check signatures
+    "make": r"[^-=][^=]*=.*",  # a variable, which may be SHELL
+}
+"""Words, options or not, that are not harmless for a program."""
 
 
 @lru_cache(maxsize=256)
-def harmless(pattern: tuple[str, ...]) -> Harmless | None:
-    """What `...` stands for in a pattern that allows; `None` where the program is not known: for any word."""
+def harmless(pattern: tuple[str, ...], at: int) -> Harmless | None:
+    """Return what the `...` at a place of an allowing pattern stands for; `None` where the program is not known: for any word.
+
+    Before a sub-command these are the options of the program itself: `-c` is one thing in `git log -c` and another in `git -c X log`.
+    """
     program = name_of(pattern[0])
     for runner in RUNNERS:
         if (program, *pattern[1 : len(runner)]) == runner and len(pattern) > len(runner):
-            return harmless(pattern[len(runner) :])
+            return harmless(pattern[len(runner) :], at - len(runner))
     words = [program, *(word for word in pattern[1:] if word != "..." and (word == "-m" or not word.startswith("-")))]
     has_subcommands = program in PROGRAMS and program not in SEVERAL
+    if has_subcommands and all(word == "..." or word.startswith("-") for word in pattern[1:at]):
+        words = words[:1]
     keys = (" ".join(words[:count]) for count in range(len(words), 1 if has_subcommands and len(words) > 1 else 0, -1))
     known = next((key for key in keys if key in _SHOWN), None)
     if known is None and not has_subcommands:
         return None
-    before = _SHOWN.get(program, "") if has_subcommands and pattern[1:2] == ("...",) else ""
-    return _read(f"{_SHOWN.get(known or '', '')} {before}", "@" if program in _READS_FILES_OF_OPTIONS else "")
+    return _read(_SHOWN.get(known or "", ""), _NEVER.get(program, ""))
 
 
 def _read(told: str, never: str) -> Harmless:

@@ -1,4 +1,4 @@
-"""A command line as bash reads it: the simple commands in it, wherever they stand, and whether a rule may judge it.
+"""Parser of bash command lines: the simple commands in a line, wherever they stand, and whether a rule can judge it.
 
 Read twice by different parsers; a line that they do not agree on, or that holds anything beyond plain commands joined
 by `;`, `&`, `&&`, `||`, `|` and ends of lines, is not clear: no rule allows it. What it runs is found as far as it can
@@ -80,12 +80,12 @@ class _Reading:
         self.unclear = self.unclear or why
 
     def lose(self, why: str) -> None:
-        """Something runs here that cannot be told."""
+        """Record that an unknown command runs here."""
         self.doubt(why)
         self.commands.append(UNKNOWN)
 
     def read(self, text: str, depth: int) -> None:
-        """Take in what `text` runs, a whole program."""
+        """Read what `text`, a whole program, runs."""
         if len(text) > MAX_CHARS or depth > _DEPTH or len(self.commands) > _MOST_COMMANDS:
             self.lose("it is too long or too deeply nested")
             return
@@ -130,7 +130,7 @@ class _Reading:
             self.lose("it is too deeply nested")
 
     def set_variable(self, name: str) -> None:
-        """A variable is set: of most, nobody knows which program looks at them."""
+        """Record that a variable is set; any program may read it."""
         if name.startswith("GIT_CONFIG"):  # it may define an alias
             self.commands.append(("git", None))
         if not _HARMLESS_VARIABLE.fullmatch(name):
@@ -242,7 +242,7 @@ _WHY = {
 
 
 def _commands_by_shlex(text: str) -> list[list[str]] | None:
-    """The same commands by the standard library's simpler reading; `None` where it finds no sense in the text."""
+    """Return the commands as `shlex` reads them; `None` where it cannot."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";()<>|&\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
     found: list[list[str]] = [[]]
@@ -259,7 +259,7 @@ def _commands_by_shlex(text: str) -> list[list[str]] | None:
 
 @cache
 def bash_parser() -> Parser:
-    """Made at first use: programs without rules need none."""
+    """Return the parser, which is made at its first use."""
     import tree_sitter_bash  # loaded on use
     from tree_sitter import Language, Parser
 

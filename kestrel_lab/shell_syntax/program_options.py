@@ -1,4 +1,4 @@
-"""Programs with sub-commands: the options that stand before a sub-command, and other ways to write the same command.
+"""Program options: what may stand before the sub-command of a program, and other spellings of the same command.
 
 Deny rules need this: `git -C x push`, `git-push`, and `git -c alias.p=push p` are all `git push`. A program that is not
 listed is read cautiously: any option may take the next word as its value.
@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 Command = tuple[str | None, ...]
-"""A program and its arguments; `None` stands for any number of words that cannot be told."""
+"""A program and its arguments; `None` stands for any number of unknown words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Options:
     """Whether `NAME=value` may come before the command."""
 
     def takes_next(self, option: str) -> bool | None:
-        """Whether an option takes the word behind it; `None` where it is not known."""
+        """Return whether an option takes the word behind it; `None` where it is not known."""
         name, joined, _ = option.lstrip("-").partition("=")
         if option.startswith("--"):
             if joined or name in self.words.split():
@@ -158,7 +158,7 @@ _SAME_SUBCOMMAND |= {("podman", sub): same for (name, sub), same in _SAME_SUBCOM
 
 @lru_cache(maxsize=256)
 def spellings(command: Command) -> tuple[Command, ...]:
-    """The command as it is written, and as other words would say the same."""
+    """Return the command as it is written, and as other words would say the same."""
     found = [command]
     if not command or command[0] is None:
         return (command,)
@@ -175,20 +175,20 @@ MEANS = {"f": "force", "r": "recursive", "R": "recursive", "y": "yes", "a": "all
 
 
 def readings(command: Command) -> tuple[Command, ...]:
-    """The spellings of a command, and those of the `pip` that `uv pip` takes the place of."""
+    """Return the spellings of a command, and those of the `pip` that `uv pip` takes the place of."""
     found = spellings(command)
     place = subcommand_at(command) if command and name_of(command[0] or "") == "uv" else None
     return (*found, *spellings(command[place:])) if place is not None and command[place] == "pip" else found
 
 
 def name_of(word: str) -> str:
-    """A program's usual name, without its folder and its version."""
+    """Return a program's usual name, without its folder and its version."""
     name = word.replace("\\", "/").rpartition("/")[2].casefold().removesuffix(".exe")
     return next((usual for pattern, usual in _SAME_NAME if pattern.fullmatch(name)), name)
 
 
 def subcommand_at(command: Command) -> int | None:
-    """The place of the word behind the options that come first; `None` where that cannot be told, or there is none."""
+    """Return the place of the word behind the options that come first; `None` where it is unknown, or there is none."""
     options = PROGRAMS.get(name_of(command[0] or ""), Options())
     place = 1
     while place < len(command) and (word := command[place]) is not None:
@@ -236,7 +236,7 @@ _ALIAS = re.compile(r"alias\.([^=.]+)(?:\.command)?(?:=(.*))?", re.IGNORECASE | 
 
 
 def _by_alias(command: Command) -> list[Command]:
-    """What `git -c alias.p=push p` runs, and what `git config alias.p push` lets `git p` run.
+    """Return what `git -c alias.p=push p` runs, and what `git config alias.p push` lets `git p` run.
 
     An alias that is read from elsewhere may be any sub-command.
     """
@@ -267,7 +267,7 @@ def _named(word: str | None) -> bool:
 
 
 def _expanded(name: str, before: Command, meaning: str, rest: Command) -> Command:
-    """An alias with its meaning in its place; one that begins with `!` is a shell program, which is looked for elsewhere."""
+    """Return the command with an alias replaced by its meaning; one that begins with `!` is a shell program and handled elsewhere."""
     try:
         words = shlex.split(meaning)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Commands with references: values that are put into a shell command are data, never a part of the program.
+"""Command templates: values that are filled into a shell command are data, never a part of the program.
 
 Each reference is quoted for the place where it stands. Where no quoting can keep a value from being read as a program (the
 name of a command, a here-document, arithmetic, the text behind `sh -c` or `python -c`), the template is refused. A
@@ -65,7 +65,7 @@ def check_command(args: Mapping[str, Json]) -> None:
 
 
 def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str, Json]:
-    """The arguments of a call with their references filled in, those of its command quoted; raises `UsageError`."""
+    """Return the arguments of a call with their references filled in, those of its command quoted; raises `UsageError`."""
     parts = _command(args)
     if not parts:
         return cast("dict[str, Json]", render(dict(args), scope))
@@ -79,7 +79,7 @@ def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str
 
 
 def _command(args: Mapping[str, Json]) -> list[str | JsonPath]:
-    """The pieces of a command that has references among other text; none for any other."""
+    """Return the pieces of a command that has references among other text; none for any other."""
     text = args.get(COMMAND)
     parts = list(pieces(text)) if isinstance(text, str) else []
     if len(parts) < 2 or not any(isinstance(part, JsonPath) for part in parts):
@@ -102,7 +102,7 @@ def _quoted(value: Json, place: _Place, name: str) -> str:
 
 @lru_cache(maxsize=256)
 def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
-    """How each reference, `None`, is to be quoted; raises `UsageError` for one in a place where nothing helps."""
+    """Return how each reference, `None`, is to be quoted; raises `UsageError` for one in a place where nothing helps."""
     mark = "kestrelvalue"
     while any(mark in part for part in parts if part):
         mark += "x"
@@ -118,7 +118,7 @@ def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
 
 
 def _by_tree(text: str, marks: list[str]) -> list[_Place]:
-    """The places of all marks in a program; raises `UsageError`."""
+    """Return the places of all marks in a program; raises `UsageError`."""
     source = text.encode("utf-8", "replace")
     root = bash_parser().parse(source).root_node
     if root.has_error:
@@ -136,7 +136,7 @@ def _by_tree(text: str, marks: list[str]) -> list[_Place]:
 
 
 def _begins_option(node: Node, before: bytes, source: bytes, marks: list[str]) -> bool:
-    """Whether a value may be the beginning of a word that a command could read as an option."""
+    """Return whether a value may be the beginning of a word that a command could read as an option."""
     word = node
     while word.parent is not None and word.parent.type in ("concatenation", "string"):
         word = word.parent
@@ -179,7 +179,7 @@ def _check_around(node: Node, source: bytes) -> None:
 
 
 def _evaluated(command: Command, mark: str) -> str:
-    """Which part of a command makes it read a value as a program; empty if none does."""
+    """Return which part of a command makes it read a value as a program; empty if none does."""
     told = [word is not None and mark in word for word in command]
     if not any(told):
         return ""
@@ -215,7 +215,7 @@ def _script_at(command: Command, options: Options) -> int:
 
 
 def _prove(text: str, marks: list[str], places: list[_Place]) -> None:
-    """See whether a value of signs that mean something to a shell changes which commands are read; raises `UsageError`."""
+    """Check that a value full of shell characters does not change which commands are read; raises `UsageError`."""
     probe = "'\";$(x)`x`\\|&<>*?~{a,b}#!\n\\"
     tried = text
     for mark, place in zip(marks, places, strict=True):

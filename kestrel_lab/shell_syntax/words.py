@@ -1,4 +1,4 @@
-"""A word of a shell program as bash reads it, or the news that only bash itself could tell what it becomes."""
+"""Words of a shell program: their text without quotes, or that only bash can expand them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Word:
 
     @property
     def value(self) -> str | None:
-        """The text that a program is given; `None` where that cannot be told."""
+        """The text that a program is given; `None` where it is unknown."""
         return self.text if self.known else None
 
     def _piece(self, source: str, place: int) -> int:

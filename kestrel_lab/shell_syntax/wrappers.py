@@ -10,7 +10,7 @@ from itertools import pairwise
 from kestrel_lab.shell_syntax.program_options import Command, Options, name_of, subcommand_at
 
 UNKNOWN: Command = (None,)
-"""Some command, nobody can tell which."""
+"""An unknown command."""
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "rbash"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
@@ -61,16 +61,16 @@ RUNNERS = (
     ("git", "bisect", "run"),
     ("git", "submodule", "foreach"),
 )
-"""Programs of which a word of their own runs a command; with options behind it, which one cannot be told."""
+"""Programs with a word of their own that runs a command; with options behind it, the command is unknown."""
 
 
 def program_of(word: str) -> str:
-    """The name of the program without its folder."""
+    """Return the name of the program without its folder."""
     return posixpath.basename(word)
 
 
 def commands_in(command: Command) -> tuple[list[Command], list[str]]:
-    """The commands that `command` runs, and the shell programs that it runs."""
+    """Return the commands that `command` runs, and the shell programs that it runs."""
     name = command[0]
     if name is None or len(command) > _MOST_WORDS:
         return [], []
@@ -92,7 +92,7 @@ _MOST_WORDS = 10_000
 
 
 def _of_runner(command: Command) -> tuple[list[Command], list[str]]:
-    """What a sub-command runs; options may stand before the sub-command, and those behind it leave open what it is."""
+    """Return what a sub-command runs; options may stand before the sub-command, and those behind it leave open what it is."""
     name, place = name_of(command[0] or ""), subcommand_at(command)
     runners = [words for program, *words in RUNNERS if program == name]
     if place is None and any(words[0] in command for words in runners):
@@ -115,7 +115,7 @@ GIT_RUNS = re.compile(
 
 
 def _of_git_settings(command: Command) -> list[str]:
-    """The shell programs that git is told to run by `-c NAME=VALUE` and `git config NAME VALUE`."""
+    """Return the shell programs that git runs because of `-c NAME=VALUE` and `git config NAME VALUE`."""
     found: list[str] = []
     for word, after in pairwise((*command[1:], None)):
         setting = GIT_RUNS.fullmatch(word or "")
@@ -126,7 +126,7 @@ def _of_git_settings(command: Command) -> list[str]:
 
 
 def _behind(options: Options, words: Command) -> int | None:
-    """The place of the command among `words`; `None` where an option that is not known leaves it open."""
+    """Return the place of the command among `words`; `None` where an option that is not known leaves it open."""
     place = 0
     long, valued = options.words.split(), options.valued.split()
     while place < len(words) and (word := words[place]) != "--":
@@ -151,7 +151,7 @@ def _behind(options: Options, words: Command) -> int | None:
 
 
 def _takes_next(options: Options, letters: str) -> bool | None:
-    """Whether the last of these letters takes the next word; `None` where one of them is not known."""
+    """Return whether the last of these letters takes the next word; `None` where one of them is not known."""
     for number, letter in enumerate(letters, 1):
         if letter in options.values:
             return number == len(letters)
@@ -168,7 +168,7 @@ def _wrapped(options: Options, rest: Command) -> list[Command]:
 
 
 def _of_shell(rest: Command) -> tuple[list[Command], list[str]]:
-    """What a shell runs: the text behind `-c`; a script file is a program like any other; from its input it is unknown."""
+    """Return what a shell runs: the text behind `-c`; a script file is a program like any other; from its input it is unknown."""
     place, text = 0, False
     while place < len(rest) and (word := rest[place]) is not None and word[:1] in ("-", "+") and word != "-":
         if word in ("--version", "--help"):
@@ -250,7 +250,7 @@ _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
 
 
 def assigned_by(command: Command) -> Sequence[str]:
-    """The variables that `env` or `sudo` set for what they run."""
+    """Return the variables that `env` or `sudo` set for what they run."""
     if command[0] is None or program_of(command[0]) not in ("env", "sudo"):
         return ()
     return [word.partition("=")[0].rstrip("+") for word in command[1:] if word is not None and _ASSIGNMENT.match(word)]

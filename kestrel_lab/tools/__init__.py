@@ -1,1 +1,1 @@
-"""What an agent can do: typed functions as tools, and native tools confined to a workspace."""
+"""Tools of agents: typed functions as tools, and native tools confined to a workspace."""

@@ -1,4 +1,4 @@
-"""What a tool accepts: a JSON schema for the model, and a validator that explains itself to the model."""
+"""Tool arguments: a JSON schema for the model, and a validator whose errors a model can act on."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Arguments(Protocol):
         ...
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """The same arguments as JSON, converted and completed with defaults; raises `ToolArgumentsError`."""
+        """Return the arguments as JSON, converted and completed with defaults; raises `ToolArgumentsError`."""
         ...
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
-        """A new dict of the Python values to call the function with, from arguments that `validate` returned."""
+        """Return a new dict of the Python values to call the function with, from arguments that `validate` returned."""
         ...
 
 
@@ -130,7 +130,7 @@ class TypedArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaArguments:
-    """Arguments described only by a JSON Schema that somebody else enforces, such as a tool server.
+    """Arguments described only by a JSON Schema that another program enforces, such as a tool server.
 
     Only the presence and the spelling of top-level keys are checked here.
     """
@@ -150,7 +150,7 @@ class SchemaArguments:
         return args
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
-        """A copy."""
+        """Return a copy."""
         return dict(args)
 
 

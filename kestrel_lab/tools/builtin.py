@@ -14,7 +14,7 @@ from kestrel_lab.tools.web.search_engines import evidence_tools, search_tools
 from kestrel_lab.tools.web.tools import http_tools, page_tools
 
 NEEDS = {"github": "GITHUB_TOKEN", "jira": "JIRA_URL and JIRA_API_TOKEN", "brave": "BRAVE_API_KEY"}
-"""What the environment must hold for tools whose names begin so."""
+"""Variables that tools need, by the beginning of their names."""
 
 
 def native_tools() -> Toolbox:
@@ -25,7 +25,7 @@ def native_tools() -> Toolbox:
 
 
 def web_tools(reach: Reach | None = None) -> Toolbox:
-    """What asks the web; each is offered only to runs that name it.
+    """Return what asks the web; each is offered only to runs that name it.
 
     Tools for Brave, GitHub and Jira are among them where the environment of `reach` has their keys.
     """

@@ -1,4 +1,4 @@
-"""Tools that look things up in an index of the workspace: by meaning of words, by name, by use."""
+"""Code search tools: look things up in an index of the workspace by meaning, by name and by use."""
 
 from __future__ import annotations
 

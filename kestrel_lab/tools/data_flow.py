@@ -1,4 +1,4 @@
-"""What a tool's answers bring into a conversation and how far its calls reach: what containment goes by."""
+"""Data flow of tools: what their answers bring into a conversation and how far their calls reach, for containment."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Flow:
     """`reads` and `reaches` where neither the author nor a person has said them: what is there is supposed; `files` where it may open any."""
 
     def at(self, sandbox: str) -> Flow:
-        """The same for a call whose commands run at `sandbox`: without one, or with a network, they read and reach anything."""
+        """Return the flow of a call whose commands run at `sandbox`: without one, or with a network, they read and reach anything."""
         return self if not sandbox or sandbox in HELD else Flow(self.reads | {"private", "untrusted"}, "anything")
 
     def as_json(self) -> dict[str, Json]:
-        """The two as the log keeps them with the name of a tool."""
+        """Return the two as the log keeps them with the name of a tool."""
         unsaid: dict[str, Json] = {"unsaid": cast("list[Json]", sorted(self.unsaid))} if self.unsaid else {}
         return {"reads": cast("list[Json]", sorted(self.reads)), "reaches": self.reaches, **unsaid}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Json]) -> Flow | None:
-        """What `as_json` gave; `None` where a log of an earlier version says nothing."""
+        """Return what `as_json` gave; `None` where a log of an earlier version says nothing."""
         reads, reaches, unsaid = body.get("reads"), body.get("reaches"), body.get("unsaid")
         doubted = frozenset(map(str, unsaid)) if isinstance(unsaid, list) else frozenset[str]()
         return cls(frozenset(map(str, reads)), reaches, doubted) if isinstance(reads, list) and isinstance(reaches, str) else None
@@ -54,7 +54,7 @@ _ADDRESSES = frozenset({"url", "urls", "uri", "link", "href"})
 _FETCHES = re.compile(r"(?i)(?:^|_)(?:fetch|web|http|url|crawl|scrape|download|browse|mails?|emails?|inbox|feed|rss)(?:_|$)")
 
 UNKNOWN = Flow(frozenset({"private", "untrusted"}), "anything")
-"""Of a tool of which nothing is known."""
+"""The flow of a tool about which nothing is known."""
 
 
 def read_reads(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -78,20 +78,20 @@ def read_reach(given: str | None) -> str | None:
 
 
 def suggested_reads(name: str, parameters: Iterable[str], effect: Effect) -> tuple[str, ...]:
-    """What the answers of somebody's own function may hold when nobody says: untrusted text where it seems to fetch some."""
+    """Return what the answers of an undeclared function may hold: untrusted text where it seems to fetch some."""
     fetches = effect != "pure" and (_FETCHES.search(name) or _ADDRESSES & {*parameters})
     return ("private", "untrusted") if fetches else ("private",)
 
 
 def suggested_reach(parameters: Iterable[str], danger: Danger, effect: Effect) -> Reach:
-    """How far a call of somebody's own function reaches when nobody says: its danger is the author's word on that."""
+    """Return how far a call of an undeclared function reaches, judged by its danger."""
     if danger >= Danger.MEDIUM:
         return "anything"
     return "address" if effect != "pure" and _ADDRESSES & {*parameters} else "nothing"
 
 
 def unsaid(*, reads: Iterable[str] | None, reaches: str | None, danger: Danger, effect: Effect) -> frozenset[str]:
-    """What is only supposed of somebody's own function that declares neither: whether it opens `files`, and what its effect and danger do not say."""
+    """Return what is only assumed of a function that declares neither: whether it opens `files`, and what its effect and danger leave open."""
     if reads is not None or reaches is not None:
         return frozenset()
     if effect == "pure" or danger is Danger.SAFE:

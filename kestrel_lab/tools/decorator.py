@@ -27,7 +27,7 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The text before the first section, and the entry of each parameter; `text` is dedented, as `inspect.getdoc` gives it.
+    """Return the text before the first section, and the entry of each parameter; `text` is dedented, as `inspect.getdoc` gives it.
 
     An entry is the part after `name:` with its continuation lines, on one line.
     """
@@ -254,7 +254,7 @@ def _refuse_undescribable(tool_name: str, parameter: inspect.Parameter) -> None:
 
 
 def _source_hash(function: Callable[..., Any]) -> str:
-    """Tells one definition of a function from another; the functions it calls are not looked at."""
+    """Return a hash of the source of a function; the functions it calls are not part of it."""
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):  # typed in a plain interpreter, or built in

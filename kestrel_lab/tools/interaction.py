@@ -1,4 +1,4 @@
-"""The task list of a run: what an agent means to do, what it is at, and what is done, for it and for who watches."""
+"""Tools `create_tasks`, `update_task`, `list_tasks` and `ask_user`: the task list of a run, and questions to the user."""
 
 from __future__ import annotations
 
@@ -116,4 +116,4 @@ def _nobody(question: str, options: list[str] | None = None) -> str:
 
 
 ask_user = replace(_nobody, asks_person=True)
-"""The question is put to a person like an approval; the function speaks where nobody can be asked."""
+"""The question goes to a person like an approval; the function answers where there is nobody to ask."""

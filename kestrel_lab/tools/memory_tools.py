@@ -1,4 +1,4 @@
-"""Tools with which an agent uses the memory of its workspace; what it wants kept or forgotten is asked about like any risky call."""
+"""Tools `recall`, `remember` and `forget`: the memory of a workspace; changes need approval like any risky call."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def remember(
 
 
 def preview_forget(args: dict[str, Json], ctx: ToolContext) -> str:
-    """Which notes `forget` would take away."""
+    """Return which notes `forget` would take away."""
     return _notes(ctx).chosen(str(args.get("selector")))
 
 

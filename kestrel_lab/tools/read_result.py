@@ -1,4 +1,4 @@
-"""Reading on in an answer that was too long to show: piece by piece, or the places where something is found."""
+"""Tool `read_result`: read on in an answer that was too long to show, or search it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def read_result(id: str, ctx: ToolContext, offset: int = 0, limit: int = 1
 
 
 async def _matches(path: Path, pattern: str, offset: int) -> tuple[str, str]:
-    """The lines from `offset` on that match, and what is to be said of them."""
+    """Return the lines from `offset` on that match, and what is to be said of them."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = await search_file(fd, pattern, [], _MOST_FOUND)

@@ -1,4 +1,4 @@
-"""What a tool returned, as JSON for the log and as text for the model."""
+"""Tool results: as JSON for the log and as text for the model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _convert(value: object) -> Json:
 
 
 def render(value: Json) -> str:
-    """What a model is shown: text as it is, an object with long text as labelled blocks, the rest as JSON."""
+    """Return what a model is shown: text as it is, an object with long text as labelled blocks, the rest as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and any(isinstance(item, str) and "\n" in item for item in value.values()):

@@ -1,4 +1,4 @@
-"""Tools that reckon with time: expressions read, moments moved, zones changed; the same answer for the same reference."""
+"""Time tools `parse_relative`, `time_arithmetic` and `normalize_timezone`; the same reference gives the same answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding tools by what is needed: full-text search over split names, descriptions and parameters, and meanings where they are known."""
+"""Tool search: full text over split names, descriptions and parameters, and embeddings where they are available."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SILENT = COMMON - {"time", "day"}
 """Words that say nothing of what a tool does."""
 _MOST_TERMS = 120
 _MOST_CHARS = 4_000
-"""Of a need, a description, and of everything said about parameters; more would be somebody's whole manual."""
+"""Words taken of a need, of a description and of all parameters at most."""
 _DEEPEST = 4
 """Levels of nested parameters that are looked at."""
 _POOL = 100
@@ -137,14 +137,14 @@ class ToolIndex:
 
 
 def described(name: str, description: str, schema: Mapping[str, Json], server: str = "") -> Described:
-    """A tool by its definition."""
+    """Return a tool by its definition."""
     return Described(
         name=name, description=description, parameters=" ".join(_parameters(dict(schema), _DEEPEST))[:_MOST_CHARS], server=server
     )
 
 
 def tool_index(tools: Iterable[Described]) -> ToolIndex:
-    """An index that knows meanings where the extra `semantic` is installed."""
+    """Return an index that knows meanings where the extra `semantic` is installed."""
     return ToolIndex(tools, embedder=default_embedder())
 
 
@@ -168,7 +168,7 @@ def _split(text: str) -> str:
 
 
 def _terms(need: str) -> list[str]:
-    """What is looked for: the telling words of a need, the parts of names among them, and pairs of words as one."""
+    """Return what is looked for: the telling words of a need, the parts of names among them, and pairs of words as one."""
     return list(dict.fromkeys([*_words(need), *_pairs(parts(need))]))[:_MOST_TERMS]
 
 
@@ -184,12 +184,12 @@ def _spread(scores: dict[int, float]) -> dict[int, float]:
 
 
 def telling(text: str) -> frozenset[str]:
-    """What the words of a need or of a description are forms of, those left out that say nothing of what a tool does."""
+    """Return what the words of a need or of a description are forms of, those left out that say nothing of what a tool does."""
     return frozenset(map(stem, _words(text)))
 
 
 def covered(need: str, said: str) -> tuple[int, int]:
-    """How many of the telling words of `need` are in `said`, be it as a part of two words written as one; and how many there are."""
+    """Return how many of the telling words of `need` are in `said`, be it as a part of two words written as one; and how many there are."""
     wanted, known = telling(need), telling(said) | frozenset(map(stem, _pairs(parts(said))))
     words = parts(need)
     joined = {stem(one + other): (stem(one), stem(other)) for one, other in pairwise(words)}
@@ -198,7 +198,7 @@ def covered(need: str, said: str) -> tuple[int, int]:
 
 
 def _words(text: str) -> list[str]:
-    """The words of `text`, names in it taken apart, common ones left out unless there is nothing else."""
+    """Return the words of `text`, names in it taken apart, common ones left out unless there is nothing else."""
     found = parts(text)
     return [word for word in found if word not in _SILENT and (len(word) > 1 or word.isdigit())] or found
 

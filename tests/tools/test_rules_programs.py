@@ -162,6 +162,7 @@ COVERED = [
     ("git push --tags ...", "git push --tags o"),
     ("git ... push ... -f", "git -C x push a -f"),
     ("make ...", "make -j4 test"),
+    ("git ... log ...", "git -C x --no-pager log -c -p"),
     ("not-known ...", "not-known --x"),
 ]
 WIDER = [
@@ -193,6 +194,13 @@ WIDER = [
     ("make ...", "make -f x"),
     ("npm run ...", "npm run build --script-shell=x"),
     ("cargo test ...", "cargo test --config x"),
+    *((f"git ... {sub} ...", f"git -c core.fsmonitor=x {sub}") for sub in ("log", "blame", "shortlog", "ls-files", "grep")),
+    ("git ... log", "git -c core.pager=x log"),
+    ("git log ...", "git log --format=%G?"),
+    ("git log ...", "git log --pretty %H%GK"),
+    ("make ...", "make SHELL=x test"),
+    ("pip list ...", "pip list --outdated"),
+    ("go list ...", "go list -m -u all"),
 ]
 
 
@@ -217,11 +225,12 @@ def test_a_rule_in_which_dots_stand_for_every_option_is_caught() -> None:
 def rulebook_of_any(pattern: str, line: str) -> bool:
     """Whether a rule whose `...` covers every word would allow a line."""
     (one,) = book("allow", pattern).rules[0].commands["command"]
-    return not read_line(line).unclear and all(one._allows(command, None) for command in read_line(line).commands)
+    return not read_line(line).unclear and all(one._allows(command, {}) for command in read_line(line).commands)
 
 
 def test_why_an_option_is_not_covered_is_said() -> None:
     """Whoever tries a line is told which word no rule covers."""
     told = book("allow", "git diff ...").unclear(call("git diff --stat --output=x"))
     assert "`git diff ...` does not cover --output=x" in told
+    assert "does not cover -c" in book("allow", "git ... log ...").unclear(call("git -c a=b log --oneline"))
     assert book("allow", "git diff ...").unclear(call("git status")) == ""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.command_lines import launch_for
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.private_gitdir import PREFIX, PrivateGit, shown_names
+from kestrel_lab.tools.sandbox.private_gitdir import PREFIX, PrivateGit, remove_tree, shown_names
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.process import Ended, run_launched
 
@@ -169,6 +170,24 @@ def test_a_file_that_both_changed_stays_as_the_person_left_it(repository: Path) 
     assert told.startswith("ORIG_HEAD of ")
     assert "at once" in told
     assert (repository / ".git/ORIG_HEAD").read_text() == "person\n"
+    assert [name for name in os.listdir(repository / ".git") if name.startswith(PREFIX)] == []
+    remove_tree(one.rest)
+
+
+def test_removing_the_private_folder_keeps_nobody_waiting(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`end` only renames it, out of the repository; on another disk it removes it. A mutant that leaves it there is caught."""
+    monkeypatch.setattr(tempfile, "tempdir", str(repository.parent))
+    gitdir = repository / ".git"
+    for other_disk in (False, True):
+        one = PrivateGit(str(gitdir), str(gitdir / f"{PREFIX}x"), frozenset())
+        one.make()
+        if other_disk:
+            monkeypatch.setattr(tempfile, "tempdir", "/proc/self")
+        assert one.end() == []
+        assert [name for name in os.listdir(gitdir) if name.startswith(PREFIX)] == []
+        assert os.path.exists(one.rest) is not other_disk
+        remove_tree(one.rest)
+        assert not os.path.exists(one.rest)
 
 
 def test_what_a_killed_keeper_left_is_carried_over(repository: Path) -> None:
@@ -184,6 +203,7 @@ def test_what_a_killed_keeper_left_is_carried_over(repository: Path) -> None:
     two = PrivateGit(str(gitdir), str(gitdir / f"{PREFIX}next"), frozenset())
     two.make()
     assert two.end() == []
+    remove_tree(two.rest)
     assert (gitdir / "packed-refs").read_text() == "packed\n"
     assert [name for name in os.listdir(gitdir) if name.startswith(PREFIX)] == []
 

@@ -1,4 +1,4 @@
-"""Files that are run without anybody naming them: who approves a change to one should know."""
+"""Files that programs run or obey unasked, such as `conftest.py`; the approval of a change to one says so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BY_FOLDER = {
 
 
 def who_runs(path: str) -> str:
-    """What runs or obeys a file without being told to, as a clause; empty for a file that nobody knows of."""
+    """Return what runs or obeys a file without being told to, as a clause; empty for a file that nobody knows of."""
     normal = posixpath.normpath(path).casefold()
     name = posixpath.basename(normal)
     if said := _BY_NAME.get(name) or _BY_END.get(posixpath.splitext(name)[1]):
@@ -48,6 +48,6 @@ def who_runs(path: str) -> str:
 
 
 def with_word(path: str, preview: str) -> str:
-    """A preview of a change to `path`, with a last line that says who will run it."""
+    """Return a preview of a change to `path`, with a last line that says who will run it."""
     said = who_runs(path) if preview else ""
     return f"{preview.rstrip(chr(10))}\nNote: {said}." if said else preview

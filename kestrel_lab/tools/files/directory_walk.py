@@ -1,4 +1,4 @@
-"""What a directory holds, read through its handle so that no symlink is ever entered."""
+"""Directory listings through an open handle, so that no symlink is ever entered."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Entry:
 
 
 def entries(directory: int, prefix: str = "") -> list[Entry]:
-    """What an open directory holds, sorted by name."""
+    """Return what an open directory holds, sorted by name."""
     with os.scandir(directory) as found:
         return sorted((_entry(item, prefix) for item in found), key=lambda entry: entry.path)
 
 
 def descend(directory: int, skip: Collection[str], depth: int | None = None, prefix: str = "") -> Iterator[Entry]:
-    """Everything under an open directory, parents before children and sorted; symlinks are named, not entered.
+    """Yield everything under an open directory, parents before children and sorted; symlinks are named, not entered.
 
     Directories called as in `skip` are left out. `depth=1` is the directory alone.
     """
@@ -64,7 +64,7 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when the file does, even if its size and its time of modification are put back: see `Entry.stamp`."""
+    """Return what changes when the file does, even if its size and its time of modification are put back: see `Entry.stamp`."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

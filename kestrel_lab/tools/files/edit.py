@@ -1,4 +1,4 @@
-"""Replacing exact text, and saying what happened as a diff or why it could not be done."""
+"""Exact text replacement, with a diff of the change or the reason why it failed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
-    """What changed, in unified format; equal beginnings and ends are not compared, so a large file costs little."""
+    """Return what changed, in unified format; equal beginnings and ends are not compared, so a large file costs little."""
     a, b = split_lines(before), split_lines(after)
     start = _common(a, b, 0)
     end = _common(a[::-1], b[::-1], start)
@@ -100,7 +100,7 @@ def _range(begin: int, end: int, skipped: int) -> str:
 
 
 def _common(a: list[str], b: list[str], taken: int) -> int:
-    """How many lines are equal from the beginning, where `taken` of each are spoken for at the other end."""
+    """Return how many lines are equal from the beginning, where `taken` of each are spoken for at the other end."""
     most = min(len(a), len(b)) - taken
     for number in range(most):
         if a[number] != b[number]:
@@ -118,7 +118,7 @@ def _line_numbers(text: str, old: str, most: int) -> list[int]:
 
 
 def _closest(text: str, old: str) -> str:
-    """A clause about the line of `text` that is most like the first line of `old`."""
+    """Return a clause about the line of `text` that is most like the first line of `old`."""
     lines = text.splitlines()[:_MOST_COMPARED]
     wanted = next((line for line in old.splitlines() if line.strip()), "")
     stripped = wanted.strip()

@@ -1,4 +1,4 @@
-"""The state of what file tools read: equal states, equal answers.
+"""Fingerprints of what file tools read: with equal fingerprints an answer can be reused.
 
 Of a file it is what no writer can put back: its number and the time of its last change of any kind. Names and kinds in
 folders are compared themselves. What is so new that a second change might leave the same time has no state yet.
@@ -37,7 +37,7 @@ class PathFingerprint:
     state: Fingerprint
 
     def __call__(self, args: dict[str, Json], ctx: ToolContext) -> str | Awaitable[str | None] | None:
-        """The state."""
+        """Return the state."""
         return self.state(args, ctx)
 
     def spelled(self, args: dict[str, Json], workspace: Workspace) -> dict[str, Json]:
@@ -104,7 +104,7 @@ def _state(workspace: Workspace, path: str) -> str | None:
 
 
 def fresh(stamp: tuple[int, ...]) -> bool:
-    """Whether a second change might leave this stamp of a file as it is, see `Entry.stamp`."""
+    """Return whether a second change might leave this stamp of a file as it is, see `Entry.stamp`."""
     changed_ns = stamp[-1]
     coarse = changed_ns % 1_000_000_000 == 0  # a file system that keeps whole seconds
     return time.time() - changed_ns / 1e9 < (_COARSE_FRESH_S if coarse else _FRESH_S)

@@ -1,4 +1,4 @@
-"""File name patterns such as `src/**/*.py`, as regular expressions."""
+"""Glob patterns such as `src/**/*.py`, as regular expressions."""
 
 import functools
 import re
@@ -10,7 +10,7 @@ _TOKENS = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
 
 @functools.lru_cache(maxsize=256)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A regular expression for whole relative paths.
+    """Return a regular expression for whole relative paths.
 
     `*` and `?` stay within a name, `**/` is any number of directories, `[abc]` one character, `{a,b}` either.
     A pattern without a slash is for names at any depth. Raises `ValueError` for one that cannot be read.
@@ -47,7 +47,7 @@ def _translate(pattern: str) -> str:
 
 
 def _translate_name(pattern: str) -> str:
-    """Each `*` takes as little as it can and never gives it back: a pattern of many stars stays fast."""
+    """Translate a name; each `*` matches as little as it can and never backtracks, so that a pattern of many stars stays fast."""
     pieces = [""]
     for token in _TOKENS.findall(pattern):
         if token.startswith("*"):

@@ -38,7 +38,7 @@ class OpenWatch:
                 self._seen = True
 
     def opened(self) -> bool:
-        """Whether one was."""
+        """Return whether one of the files was opened."""
         if not self._seen and self._fd >= 0:
             try:
                 self._seen = bool(os.read(self._fd, 4096))

@@ -1,4 +1,4 @@
-"""A file that one writer at a time may change, whichever thread or process it is in.
+"""File locks: one writer at a time changes a file, across threads and processes.
 
 The lock is `flock` on the directory that holds the file: a directory is one thing under all its names, through
 symlinks and from workspaces within each other, nothing is left in it, and the system lets go when a process is killed.
@@ -39,7 +39,7 @@ _HERE = threading.Lock()
 
 @dataclass(slots=True)
 class LockedFile:
-    """A regular file, or a name where one may be put; nobody else who asks for the lock changes it meanwhile."""
+    """A locked regular file, or a name for a new one; no other holder of the lock changes it meanwhile."""
 
     workspace: Workspace
     path: str
@@ -56,7 +56,7 @@ class LockedFile:
         return posixpath.basename(self.relative)
 
     def status(self) -> os.stat_result | None:
-        """What is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is no regular file."""
+        """Return what is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is no regular file."""
         found = lstat(self.name, self.directory)
         if found is not None and not stat.S_ISREG(found.st_mode):
             raise not_replaceable(self.path, found)
@@ -74,7 +74,7 @@ class LockedFile:
         return content
 
     def read_text(self) -> Text | None:
-        """The same as text; `ValueError` for a binary file."""
+        """Read the file as text; `ValueError` for a binary file."""
         content = self.read_bytes()
         return None if content is None else decode(content, self.path)
 
@@ -147,7 +147,7 @@ def alone_in(directory: int, what: str) -> Iterator[None]:
 
 
 def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
-    """The content of an open file; `ValueError` for one larger than `limit` bytes."""
+    """Return the content of an open file; `ValueError` for one larger than `limit` bytes."""
     size = os.fstat(fd).st_size
     file = os.fdopen(fd, "rb", closefd=False)
     content = file.read(min(size, limit) + 1)  # the size first: a read reserves what it asks for
@@ -165,7 +165,7 @@ def version_of(content: bytes | None) -> str:
 
 
 def lstat(name: str, directory: int) -> os.stat_result | None:
-    """What a name in an open directory is, a symlink not followed; `None` if there is nothing."""
+    """Return what a name in an open directory is, a symlink not followed; `None` if there is nothing."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def lstat(name: str, directory: int) -> os.stat_result | None:
 
 
 def not_replaceable(path: str, status: os.stat_result) -> OSError:
-    """Why what is there is not to be replaced by a file."""
+    """Return why what is there is not to be replaced by a file."""
     if stat.S_ISDIR(status.st_mode):
         return IsADirectoryError(f"{path} is a directory, not a file")
     if stat.S_ISLNK(status.st_mode):

@@ -1,4 +1,4 @@
-"""Searching text with the `rg` program, which is given an open file or directory and never a path that could leave it."""
+"""Text search with ripgrep, which is given an open file or directory and never a path that could leave it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _text(field: Mapping[str, str]) -> str:
 
 
 def _directory_path(directory: int) -> str:
-    """A path that names an open directory whatever happens to its name; the name itself where the system has none."""
+    """Return a path that names an open directory whatever happens to its name; the name itself where the system has none."""
     if sys.platform.startswith("linux"):
         return f"/proc/self/fd/{directory}"
     import fcntl  # not on every system
@@ -133,7 +133,7 @@ def _directory_path(directory: int) -> str:
 
 
 def rg_path() -> str:
-    """The program beside this Python or on the PATH; `FileNotFoundError` that says how to install it."""
+    """Return the program beside this Python or on the PATH; `FileNotFoundError` that says how to install it."""
     if found := beside_python("rg"):
         return found
     msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"

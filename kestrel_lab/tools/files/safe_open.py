@@ -1,4 +1,4 @@
-"""Opening a path beneath a directory so that no symlink, however timed, leads out of it."""
+"""Open a path beneath a directory so that no symlink, however timed, leads out of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _OpenHow(ctypes.Structure):
 
 
 def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool) -> int:
-    """A file descriptor for the relative `path` under the directory `root_fd`.
+    """Return a file descriptor for the relative `path` under the directory `root_fd`.
 
     With `follow`, symlinks that stay beneath the directory are followed where the kernel can promise it
     (Linux 5.6 and later); elsewhere, and without it, every symlink is refused. Raises `OSError`, with
@@ -38,7 +38,7 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
 
 
 def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
-    """The same for kernels without `openat2`: one component at a time, refusing every symlink and every `..`."""
+    """Open a path on kernels without `openat2`: one component at a time, refusing every symlink and every `..`."""
     parts = [part for part in path.split("/") if part not in {"", "."}]
     if ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
@@ -61,7 +61,7 @@ def walk_beneath(root_fd: int, path: str, flags: int, mode: int) -> int:
 
 @functools.cache
 def has_openat2() -> bool:
-    """Whether the kernel, and whatever filters its calls, offers `openat2`."""
+    """Return whether the kernel, and whatever filters its calls, offers `openat2`."""
     if not sys.platform.startswith("linux"):
         return False
     try:

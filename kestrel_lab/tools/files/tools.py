@@ -64,7 +64,7 @@ def batch_read(paths: list[str], ctx: ToolContext) -> str:
 
 
 def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
-    """What `write_file` would change, as a diff."""
+    """Return what `write_file` would change, as a diff."""
     path, content = str(args.get("path")), str(args.get("content"))
     try:
         before = ctx.workspace.read_text(path).text
@@ -76,7 +76,7 @@ def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
 
 
 def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
-    """What `edit_file` would change, as a diff, or why it would not."""
+    """Return what `edit_file` would change, as a diff, or why it would not."""
     path = str(args.get("path"))
     try:
         before = ctx.workspace.read_text(path).text
@@ -128,7 +128,7 @@ def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool
 
 
 def preview_edits(args: dict[str, Json], ctx: ToolContext) -> str:
-    """What `multi_edit` would change, as a diff, or why it would not."""
+    """Return what `multi_edit` would change, as a diff, or why it would not."""
     path, given = str(args.get("path")), args.get("edits")
     edits = [Edit(**edit) for edit in given] if isinstance(given, list) else []  # type: ignore[arg-type]  # validated before
     try:
@@ -205,7 +205,7 @@ def file_exists(path: str, ctx: ToolContext) -> str:
 
 
 def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
-    """Make a change in whatever the file holds by now, nobody else being at it, and return the diff."""
+    """Change the present content of a file under its lock, and return the diff."""
     with ctx.workspace.locked(path) as file:
         content = file.read_bytes()
         if content is None:
@@ -227,13 +227,13 @@ def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
 
 
 def _holds(file: LockedFile, content: bytes) -> bool:
-    """Whether the file holds just that already, so that nothing is lost by writing it again."""
+    """Return whether the file holds just that already, so that nothing is lost by writing it again."""
     status = file.status()
     return status is not None and status.st_size == len(content) and file.read_bytes() == content
 
 
 def _text(content: bytes | None, path: str) -> str | None:
-    """The text of a file; `None` where there is none, or no text."""
+    """Return the text of a file; `None` where there is none, or no text."""
     try:
         return None if content is None else decode(content, path).text
     except ValueError:
@@ -241,7 +241,7 @@ def _text(content: bytes | None, path: str) -> str | None:
 
 
 def _change(before: str | None, after: str, path: str) -> str:
-    """What changed, as a diff; empty where nothing did, or nobody can say."""
+    """Return what changed, as a diff; empty where nothing did, or where it is unknown."""
     return "" if before is None or before == after else unified_diff(before, after, path)
 
 

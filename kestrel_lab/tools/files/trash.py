@@ -1,4 +1,4 @@
-"""Deleting a file so that it can be had back: it is moved into a trash of the run, in the workspace."""
+"""Trash: a deleted file is moved into a folder of the run in the workspace, from where it can be restored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def preview_delete(args: dict[str, Json], ctx: ToolContext) -> str:
-    """What `delete_file` would take away, as a diff where it is text."""
+    """Return what `delete_file` would take away, as a diff where it is text."""
     path = str(args.get("path"))
     try:
         return unified_diff(ctx.workspace.read_text(path).text, "", path)
@@ -120,7 +120,7 @@ def _run_folder(ctx: ToolContext) -> str:
 
 
 def _deletions(ctx: ToolContext) -> list[str]:
-    """What the trash of the run holds, in the order of deletion: `.kestrel/trash/RUN/NUMBER-CALL/old/path`."""
+    """Return what the trash of the run holds, in the order of deletion: `.kestrel/trash/RUN/NUMBER-CALL/old/path`."""
     folder = _run_folder(ctx)
     try:
         found = list(ctx.workspace.walk(folder, skip=()))
@@ -134,7 +134,7 @@ def _old_path(kept: str) -> str:
 
 
 def _kept_by(ctx: ToolContext, relative: str) -> str:
-    """Where this very call has put the file already; empty if it has not, or if there is a new one in its place."""
+    """Return where this very call has put the file already; empty if it has not, or if there is a new one in its place."""
     mark = f"-{_UNSAFE.sub('_', ctx.call_id)}"
     if not ctx.call_id or ctx.workspace.exists(relative):
         return ""
@@ -142,7 +142,7 @@ def _kept_by(ctx: ToolContext, relative: str) -> str:
 
 
 def _new_folder(ctx: ToolContext) -> str:
-    """A folder of the trash for one deletion, made by nobody else."""
+    """Make a new folder of the trash for one deletion."""
     workspace, folder = ctx.workspace, _run_folder(ctx)
     call = _UNSAFE.sub("_", ctx.call_id)
     with workspace.directory(posixpath.dirname(TRASH)) as ours:

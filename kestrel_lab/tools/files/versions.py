@@ -1,4 +1,4 @@
-"""Which version of a file whoever changes it knows: what nobody has seen is not replaced in silence.
+"""File versions: a change that a step has not seen is not overwritten in silence.
 
 A call that replaces or removes a whole file (`write_file`, `delete_file`) is refused when
 
@@ -34,12 +34,12 @@ def _unasked() -> None:
 
 @dataclass(kw_only=True, slots=True)
 class Versions:
-    """What one call goes by, and what it leaves for the next; outside of a run it goes by nothing."""
+    """The versions that one call knows, and those it leaves for the next; none outside of a run."""
 
     known: Mapping[str, str] = field(default_factory=dict)
     """By path as seen from the workspace, the version that the step knows."""
     since: float = 0.0
-    """When the step began; 0 where nobody knows."""
+    """When the step began; 0 where unknown."""
     other: Callable[[str], str] = _nobody
     """The step that changed a path and that this one does not come after; empty for none."""
     as_shown: Callable[[], None] = _unasked
@@ -50,7 +50,7 @@ class Versions:
     """The paths that the call changed."""
 
     def check(self, file: LockedFile) -> bytes | None:
-        """What the file holds, `None` for what is missing or cannot be read; `ConflictError` if it may not be replaced unseen."""
+        """Return what the file holds, `None` for what is missing or cannot be read; `ConflictError` if it may not be replaced unseen."""
         status = file.status()
         try:
             before = file.read_bytes()
@@ -65,7 +65,7 @@ class Versions:
         return before
 
     def _unseen(self, path: str, version: str, changed_at: float) -> str:
-        """Why the step does not know this version of a file, if that matters; else empty."""
+        """Return why the step does not know this version of a file, if that matters; else empty."""
         if (known := self.known.get(path)) is not None:
             return "" if known == version else "somebody else changed it since you read or wrote it last"
         if other := self.other(path):

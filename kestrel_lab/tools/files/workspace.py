@@ -1,4 +1,4 @@
-"""The directory an agent works in: files are reached through it, and nothing outside can be."""
+"""Workspace: the directory an agent works in; files are reached through it, and nothing outside can be."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Workspace:
         return normal
 
     def open(self, path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-        """A file descriptor of a regular file or a directory; the caller closes it."""
+        """Return a file descriptor of a regular file or a directory; the caller closes it."""
         relative = self.relative(path)
         writes = bool(flags & _WRITING)
         if writes:
@@ -93,7 +93,7 @@ class Workspace:
         return fd
 
     def stat(self, path: str | Path) -> os.stat_result:
-        """What the path names, a symlink that stays inside followed; opens nothing that could block."""
+        """Return what the path names, a symlink that stays inside followed; opens nothing that could block."""
         relative = self.relative(path)
         with explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             if not hasattr(os, "O_PATH"):
@@ -104,7 +104,7 @@ class Workspace:
                 return os.fstat(fd)
 
     def exists(self, path: str | Path) -> bool:
-        """Whether the path names something inside; `PermissionError` if it leads out."""
+        """Return whether the path names something inside; `PermissionError` if it leads out."""
         try:
             self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -112,7 +112,7 @@ class Workspace:
         return True
 
     def read_bytes(self, path: str | Path, limit: int = MAX_READ_BYTES) -> bytes:
-        """A file's content; `ValueError` for one larger than `limit` bytes."""
+        """Return a file's content; `ValueError` for one larger than `limit` bytes."""
         try:
             with closing(self.open(path)) as fd:
                 if stat.S_ISDIR(os.fstat(fd).st_mode):
@@ -127,7 +127,7 @@ class Workspace:
         return content
 
     def read_text(self, path: str | Path) -> Text:
-        """A file's text with its encoding, line ends kept; `ValueError` for a binary file."""
+        """Return a file's text with its encoding, line ends kept; `ValueError` for a binary file."""
         return decode(self.read_bytes(path), str(path))
 
     def write_bytes(self, path: str | Path, content: bytes) -> bool:
@@ -141,7 +141,7 @@ class Workspace:
             return file.write_bytes(content)
 
     def write_text(self, path: str | Path, text: str, encoding: str = "utf-8") -> bool:
-        """The same for text, line ends as given; `ValueError` for a character the encoding does not have."""
+        """Write text, line ends as given; `ValueError` for a character the encoding does not have."""
         return self.write_bytes(path, encoded(text, encoding, str(path)))
 
     @contextmanager
@@ -166,16 +166,16 @@ class Workspace:
             self._noted[relative] = version
 
     def noted(self, relative: str) -> str | None:
-        """Which version of a file the call has read or written last; `None` for none."""
+        """Return which version of a file the call has read or written last; `None` for none."""
         return None if self._noted is None else self._noted.get(relative)
 
     def listdir(self, path: str | Path = ".") -> list[Entry]:
-        """What a directory holds, sorted by name."""
+        """Return what a directory holds, sorted by name."""
         with closing(self.open(path, _DIRECTORY)) as fd:
             return entries(fd)
 
     def walk(self, path: str | Path = ".", skip: Collection[str] = SKIPPED, depth: int | None = None) -> Iterator[Entry]:
-        """Everything under a directory, parents first and sorted; symlinks are named, not entered."""
+        """Yield everything under a directory, parents first and sorted; symlinks are named, not entered."""
         with closing(self.open(path, _DIRECTORY)) as fd:
             yield from descend(fd, skip, depth)
 
@@ -217,7 +217,7 @@ class Workspace:
 
 
 def settings_in(content: bytes) -> object:
-    """The settings of this package in a `pyproject.toml`; `None` where it has none, also because it is no TOML."""
+    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is no TOML."""
     try:
         tool = loads_toml(content.decode("utf-8")).get("tool")
     except ValueError:
@@ -248,7 +248,7 @@ def explained(path: str | Path, workspace: Workspace) -> Iterator[None]:
 
 
 def _suggestion(path: str | Path, workspace: Workspace) -> str:
-    """A clause naming what there is in the directory of a path that does not exist; empty where that helps nobody."""
+    """Return a clause naming what is in the directory of a path that does not exist; empty where that does not help."""
     parent = posixpath.dirname(workspace.relative(path))
     with suppress(OSError), closing(os.open(workspace.root, _DIRECTORY | os.O_CLOEXEC)) as root:
         with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:

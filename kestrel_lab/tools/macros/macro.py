@@ -74,7 +74,7 @@ class Macro:
 
     @classmethod
     def from_json(cls, name: str, description: str, schema: dict[str, Json], steps: Iterable[Json], **more: Any) -> Macro:
-        """A macro whose steps are written as JSON: `{"type": "tool", "name": …, "args": {…}}`. Contract: the class."""
+        """Return a macro whose steps are written as JSON: `{"type": "tool", "name": …, "args": {…}}`. Contract: the class."""
         return cls(name=name, description=description, schema=schema, steps=tuple(_step(name, item) for item in steps), **more)
 
     @property
@@ -145,7 +145,7 @@ class Macro:
                 raise UsageError(msg)
 
     def _problem(self, path: JsonPath, place: int) -> str:
-        """What is wrong with a reference in step number `place`, counted from 0; empty when nothing is."""
+        """Return what is wrong with a reference in step number `place`, counted from 0; empty when nothing is."""
         match path.root, path.parts:
             case "previous", ("content", *_):
                 return "" if place else "there is no step before it"
@@ -173,11 +173,11 @@ class MacroRegistry:
         self.workspace = workspace
 
     def list(self) -> list[Macro]:
-        """The newest version of each macro, by name."""
+        """Return the newest version of each macro, by name."""
         return list({row.name: _macro(row) for row in macro_rows(self._store, self.workspace)}.values())
 
     def get(self, name: str, version: int | None = None) -> Macro:
-        """A macro by its name; raises `UsageError` with the nearest name when there is none."""
+        """Return a macro by its name; raises `UsageError` with the nearest name when there is none."""
         rows = macro_rows(self._store, self.workspace)
         fitting = [row for row in rows if row.name == name and version in {None, row.version}]
         if not fitting:

@@ -1,4 +1,4 @@
-"""`macro_run`: the tool by which an agent runs a macro in one call."""
+"""Tool `macro_run`: run a macro in one call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_macros(toolbox: Toolbox, macros: Iterable[Macro]) -> Toolbox:
 
 
 def macro_tool(macros: Mapping[str, Macro]) -> Tool:
-    """The tool for these macros. Its own danger is none: each call it makes is asked about as if the agent had made it."""
+    """Return the tool for these macros. Its own danger is none: each call it makes is asked about as if the agent had made it."""
 
     async def macro_run(name: str, args: dict[str, Json], ctx: ToolContext) -> Json:
         if ctx.parts is None:
@@ -84,7 +84,7 @@ class MacroArguments:
         return {"type": "object", "properties": {"name": name, "args": args}, "required": ["name", "args"], "additionalProperties": False}
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """The same, the macro's defaults filled in; raises `ToolArgumentsError` with the nearest name or each wrong parameter."""
+        """Return the arguments with the macro's defaults; raises `ToolArgumentsError` with the nearest name or each wrong parameter."""
         name, given = args.get("name"), args.get("args", {})
         if not isinstance(name, str) or name not in self.macros:
             msg = f"there is no macro {one_line(str(name))!r}; {nearest(str(name), self.macros)}"
@@ -95,7 +95,7 @@ class MacroArguments:
         return {"name": name, "args": self.macros[name].arguments(given)}
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
-        """A copy."""
+        """Return a copy."""
         return dict(args)
 
 
@@ -109,7 +109,7 @@ def _stopped(macro: Macro, place: int, reason: str, parts: Parts) -> ToolError:
 
 
 def _told(macros: Iterable[Macro]) -> str:
-    """What the model is told: every macro with its parameters and the tools it saves calling."""
+    """Return the description for the model: every macro with its parameters and the tools it calls."""
     lines = ["Do several tool calls in one: prefer a macro that fits to its tools. Macros:"]
     for macro in macros:
         lines.append(f"- {macro.signature}: {one_line(macro.description, 300)} Calls {', '.join(step.tool for step in macro.steps)}.")

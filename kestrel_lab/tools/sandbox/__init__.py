@@ -1,1 +1,1 @@
-"""Commands held in: how far a program that an agent starts can reach, tested before it is relied on."""
+"""Sandbox: levels that bound what a program started by an agent can reach, each tested before it is relied on."""

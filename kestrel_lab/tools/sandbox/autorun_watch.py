@@ -1,4 +1,4 @@
-"""Files beneath a workspace that run by themselves, looked at before and after each command, so that a person hears of new ones.
+"""Watch on files beneath a workspace that run by themselves: a command that adds or changes one is reported.
 
 No mount can keep them out: a command may write a `conftest.py` or make a repository anywhere in the workspace.
 """
@@ -17,7 +17,7 @@ from functools import lru_cache
 from kestrel_lab.tools.files.autorun_files import who_runs
 
 MOST_FOLDERS = 20_000
-"""Folders that are looked at beneath a workspace; what lies in more is not told of."""
+"""Folders that are watched beneath a workspace at most."""
 _OBEYED = {
     "config": "git obeys it, and may run what it names",
     "config.worktree": "git obeys it, and may run what it names",
@@ -57,10 +57,10 @@ class AutorunWatch:
 
     root: str
     full: bool = False
-    """Whether there are more folders than are looked at."""
+    """Whether there are more folders than are watched."""
     _known: dict[str, _Folder] = field(default_factory=dict)
     _who: dict[str, str] = field(default_factory=dict)
-    """What runs or obeys each file of the last look, as a clause."""
+    """What runs or obeys each file, as a clause."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -94,7 +94,7 @@ class AutorunWatch:
             return found
 
     def told(self, before: Marks, after: Marks) -> list[str]:
-        """What there is to tell of a command, between two looks."""
+        """Return notes on what changed between two looks."""
         changed = sorted(path for path, mark in after.items() if before.get(path) != mark)
         names = [f"{os.path.relpath(path, self.root)} ({self._who.get(path, 'git obeys it')})" for path in changed[:_MOST_TOLD]]
         more = f" and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
@@ -133,7 +133,7 @@ class AutorunWatch:
 
 @lru_cache(maxsize=16)
 def autorun_watch(root: str) -> AutorunWatch:
-    """The one for a workspace; what it knows of folders is kept from command to command."""
+    """Return the watch of a workspace; what it knows of folders is kept from command to command."""
     return AutorunWatch(root)
 
 
@@ -154,7 +154,7 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
 
 
 def _obeyed(place: str, root: str) -> Iterator[tuple[str, str]]:
-    """What git runs or obeys because of what is at `place`, a repository's folder or a file or link that leads to one, and why."""
+    """Yield what git runs or obeys because of what is at `place`, a repository's folder or a file or link that leads to one, and why."""
     if not os.path.isdir(place) or os.path.islink(place):
         yield place, "it says where git finds settings and hooks"
     if not os.path.isdir(place):
@@ -180,7 +180,7 @@ def _hooks(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _pointed(settings: str, gitdir: str) -> Iterator[tuple[bool, str]]:
-    """The places that a repository's settings name, and whether each is a folder of hooks."""
+    """Yield the places that a repository's settings name, and whether each is a folder of hooks."""
     try:
         fd = os.open(settings, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Whether a level holds, tried on this machine: a command that does its best to get out, and must not."""
+"""Canary: tests whether a sandbox level holds on this machine by a command that tries to get out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ print(json.dumps(leaks))
 
 
 def leaks(level: Level, sandbox: Sandbox, start: Start = launch_among) -> list[str]:
-    """Which of `PROBES` got through at `level`; raises `OSError` with the reason where no command can be run at it at all.
+    """Return which of `PROBES` got through at `level`; raises `OSError` with the reason where no command can be run at it at all.
 
     Takes about a tenth of a second. What a probe wrote outside counts by what is there, not by what the command said.
     With the network allowed TCP is not tried. `start` says how a command is started, for trying the canary itself.
@@ -125,7 +125,7 @@ def _worktree(tree: Path, root: Path) -> Path:
 
 
 def _reason(output: str) -> str:
-    """Why no command could be run, in the words of the program that was to start it."""
+    """Return why no command could be run, in the words of the program that was to start it."""
     last = output.strip().splitlines()[-1][:300] if output.strip() else ""
     return (
         f"bubblewrap is too old ({last}): it needs --bind-fd, which 0.10 and security updates of earlier ones have"
@@ -135,7 +135,7 @@ def _reason(output: str) -> str:
 
 
 def why_not(level: Level, sandbox: Sandbox) -> str:
-    """Why the level cannot be relied on here; empty where it can. Whatever goes wrong in asking is a reason."""
+    """Return why the level cannot be relied on here; empty where it can. Whatever goes wrong in asking is a reason."""
     if level is Level.S0:
         return ""
     if not can_launch() and not (level is Level.S1 and can_seatbelt()):

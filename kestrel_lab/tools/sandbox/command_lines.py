@@ -1,4 +1,4 @@
-"""How a command is started at each level: for bubblewrap a list of mounts, for Landlock a list of paths."""
+"""Command lines of the sandbox levels: mounts for bubblewrap, paths for Landlock."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def launch_for(
     folder: Path | None = None,
     private: Path | None = None,
 ) -> Launch:
-    """How `argv` is started in `workspace`, or in a `folder` of it, held in at `level`.
+    """Return how `argv` is started in `workspace`, or in a `folder` of it, at a sandbox level.
 
     Raises `OSError` where the processor's system calls are not known, and `PermissionError` for a workspace that
     the level cannot hold a command in.
@@ -73,7 +73,7 @@ def launch_among(
     sandbox: Sandbox,
     private: Path | None = None,
 ) -> Launch:
-    """The same for a program that sees any number of places, beside what all see: some to read, and some to write.
+    """Return how a program is started that sees any number of places: some to read, and some to write.
 
     A `folder` that is none of them is empty to it. Where there is no launcher, `private` is a folder for its temporary
     files, which the caller makes and takes away.
@@ -106,7 +106,7 @@ def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) 
 
 @cache
 def bwrap_path() -> str | None:
-    """Where bubblewrap is; `None` where it is not installed."""
+    """Return where bubblewrap is; `None` where it is not installed."""
     return resolve("bwrap")
 
 
@@ -149,7 +149,7 @@ class _Mounts:
         self.found[name] = (len(Path(name).parts) * 10 + rank, [*options, name])
 
     def readable(self, place: str | Path) -> None:
-        """The same path within, read-only; a link stays one."""
+        """Mount a path read-only in the same place; a link stays one."""
         name = str(place)
         if Path(name).is_symlink() and Path(name).parent == Path("/"):
             self.add(name, "--symlink", str(Path(name).readlink()))
@@ -157,21 +157,21 @@ class _Mounts:
             self.add(name, "--ro-bind", name)
 
     def opened(self, place: str | Path, source: str | Path, *, written: bool = False) -> None:
-        """What is at `source`, which must have no link in it, at `place`.
+        """Mount `source`, a path without links, at `place`.
 
         Bubblewrap is given a descriptor and looks after mounting whether it mounted that: `source` may be swapped meanwhile.
         """
         self.add(place, "--bind-fd" if written else "--ro-bind-fd", _Source(source))
 
     def nothing(self, place: Path) -> None:
-        """An empty folder or file in its place, which cannot be written."""
+        """Mount an empty folder or file in its place, which cannot be written."""
         if place.is_dir():
             self.add(place, "--perms", "0555", "--tmpfs")
         else:
             self.add(place, "--ro-bind", os.devnull)
 
     def options(self) -> tuple[list[str], list[str]]:
-        """The words for bubblewrap, and the places that are to be opened for it, in the order of their numbers."""
+        """Return the words for bubblewrap, and the places that are to be opened for it, in the order of their numbers."""
         sources: list[str] = []
         words = []
         for word in (word for _, words in sorted(self.found.values(), key=lambda one: one[0]) for word in words):
@@ -208,7 +208,7 @@ def _wrapped(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[st
 
 
 def _user() -> tuple[str, ...]:
-    """Who a command is: whoever runs this, and `nobody` where that is root.
+    """Return the user of a command: the present one, and `nobody` where that is root.
 
     The number within stands for root's own outside, so that the files it writes belong to root, whose workspace it is, and
     programs do not take themselves for root. The kernel still sees root's number where it asks for that and not for
@@ -237,7 +237,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
 
 
 def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
-    """What git runs or obeys is not written; of a worktree's repository only what a commit writes is."""
+    """Protect what git runs or obeys; of a worktree's repository a command writes only what a commit writes."""
     if (pointer := workspace / ".git").is_file() and not pointer.is_symlink():
         mounts.opened(pointer, os.path.realpath(pointer))  # it says where the repository is
     if (own := own_repository(workspace)) is not None:
@@ -250,7 +250,7 @@ def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
 
 
 def _as_named(found: Path, places: Iterable[Path]) -> Path:
-    """What lies in one of `places`, as it is called where the place is mounted: under the place's name, which may lead through links."""
+    """Return the name of `found` inside the sandbox: under the name of the place it lies in, which may lead through links."""
     for place in places:
         if within(found, real := Path(os.path.realpath(place))):
             return place / found.relative_to(real)
@@ -258,7 +258,7 @@ def _as_named(found: Path, places: Iterable[Path]) -> Path:
 
 
 def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
-    """A private folder in the place of the repository's, with what of it is shown; all of it read-only where we cannot write it."""
+    """Mount a private folder in the place of the repository's; read-only where this user cannot write the repository."""
     if not os.access(gitdir, os.W_OK):
         mounts.opened(at, gitdir)
         return
@@ -271,7 +271,7 @@ def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
 
 
 def _settings(workspace: Path) -> Iterable[Path]:
-    """The files of settings in the workspace, a `pyproject.toml` only if it holds some."""
+    """Return the files of settings in the workspace, a `pyproject.toml` only if it holds some."""
     found = [workspace / name for name in _SETTINGS]
     project = workspace / "pyproject.toml"
     if project.is_file() and settings_in(project.read_bytes()) is not None:
@@ -280,7 +280,7 @@ def _settings(workspace: Path) -> Iterable[Path]:
 
 
 def _machine_mounts(sandbox: Sandbox) -> _Mounts:
-    """Everything, read-only, but what belongs to others."""
+    """Mount the machine read-only, without what belongs to others."""
     mounts = _Mounts()
     mounts.add("/", "--ro-bind", "/")
     for place in private_places():
@@ -292,7 +292,7 @@ def _machine_mounts(sandbox: Sandbox) -> _Mounts:
 
 
 def _minimal_mounts(sandbox: Sandbox) -> _Mounts:
-    """Programs and what they need to run."""
+    """Mount programs and what they need to run."""
     mounts = _Mounts(dict(_program_mounts().found))
     settings = copied_settings()
     if settings is not None:
@@ -315,7 +315,7 @@ def _program_mounts() -> _Mounts:
 
 
 def _hide(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
-    """Empty places where keys lie in something that is mounted."""
+    """Hide keys that lie in something that is mounted."""
     keys = [*secret_places(), *sandbox.hidden, *(place / _ENGINE for place in places)]
     shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *pythons(), *map(Path, PROGRAMS)]
     covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []

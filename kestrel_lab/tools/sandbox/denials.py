@@ -1,4 +1,4 @@
-"""What fails because of a sandbox is told as that, so that nobody looks for an error in the program."""
+"""Sandbox denials: recognise output of a command that failed because of the sandbox, and say so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRITING = re.compile(r"(?i)read-only file system")
 
 
 def denial(level: Level, sandbox: Sandbox, said: str) -> str:
-    """What of `said`, the words of a command that failed, is the sandbox's doing; empty where nothing sounds like it."""
+    """Return which part of `said`, the output of a command that failed, the sandbox caused; empty where nothing sounds like it."""
     if level is Level.S0:
         return ""
     if not sandbox.network and NETWORK.search(said):

@@ -1,4 +1,4 @@
-"""Landlock and its company: what a process gives up, for itself and all it starts, without any privilege."""
+"""Landlock, capabilities and seccomp: a process restricts itself and all its children, without any privilege."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _prctl(*values: int) -> None:
 
 
 def version() -> int:
-    """Which version of Landlock the kernel has; 0 for none."""
+    """Return which version of Landlock the kernel has; 0 for none."""
     try:
         return _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     except OSError:
@@ -77,7 +77,7 @@ def drop_privileges() -> None:
 
 
 def restrict(system: Iterable[str], read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
-    """Leave this process and its children reading (and executing) beneath `system` and `read`, and everything beneath `write`.
+    """Restrict this process and its children to reading and executing beneath `system` and `read`, and to anything beneath `write`.
 
     Paths that do not exist are left out; a link in one is followed in `system`, which no command can write, and an error elsewhere.
     Without `network` no TCP is bound or connected. Where the kernel can, signals and abstract sockets reach no process

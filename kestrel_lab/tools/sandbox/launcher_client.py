@@ -1,4 +1,4 @@
-"""Starting a command through the launcher, and what is left to do with it: wait, or kill all that came of it."""
+"""Client of the launcher: start a command, wait for it, or kill all its processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Overgrown = Literal["", "processes", "memory"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A command and how it is held in; what is not named is as the launcher has it."""
+    """A command and its sandbox; what is not named is as the launcher has it."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -55,12 +55,12 @@ class Launch:
     memory: int | None = None
     """Bytes that it and all that comes of it may have; it is killed when they have more."""
     watched: str = ""
-    """The workspace that is looked through for what git runs or obeys, before and after."""
+    """The workspace that is searched for files that run by themselves, before and after."""
     shifted: bool = False
     """Its program tells a signal that ended the command as shells do: 128 and the number."""
 
     def message(self) -> bytes:
-        """The same for the launcher."""
+        """Return the request to the launcher."""
         rules = {"system": self.system, "read": self.read, "write": self.write, "network": self.network} if self.system else None
         body = json.dumps(
             {
@@ -79,7 +79,7 @@ class Launch:
 
 
 def can_launch() -> bool:
-    """Whether this system has what the launcher needs: Linux."""
+    """Return whether this system has what the launcher needs: Linux."""
     return sys.platform.startswith("linux")
 
 
@@ -122,7 +122,7 @@ _LAUNCHER = _Launcher()
 
 
 class Launched:
-    """A command that runs, as who asked sees it: on a running event loop."""
+    """A running command, on a running event loop."""
 
     def __init__(self, talk: socket.socket, *, shifted: bool) -> None:
         self._talk = talk
@@ -190,7 +190,7 @@ _FATAL = frozenset(
 
 
 def unshifted(code: int) -> int:
-    """The exit code with a signal told as Python does. Some programs mean 129 and 130 as codes of their own: these stay."""
+    """Return the exit code with a signal as a negative number. Some programs use 129 and 130 as codes of their own: these stay."""
     return 128 - code if code - 128 in _FATAL else code
 
 
@@ -216,7 +216,7 @@ def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: i
 
 
 async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Launched:
-    """The same on a running event loop."""
+    """Start a command on a running event loop."""
     talk = begin(launch, stdin, stdout, stderr, report)
     talk.setblocking(False)
     return Launched(talk, shifted=launch.shifted)
@@ -252,7 +252,7 @@ def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
 
 
 def _run_child(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
-    """The same as a child of this process, where there is no launcher."""
+    """Run a command as a child of this process, where there is no launcher."""
     try:
         done = subprocess.run(
             launch.argv,

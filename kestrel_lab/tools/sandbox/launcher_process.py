@@ -1,4 +1,4 @@
-"""A small process that starts commands and leaves nothing of them behind, whatever becomes of who asked.
+"""Launcher: a small process that starts commands and kills everything they started, whatever happens to the caller.
 
 It runs beside the process that asks, without threads, so that forking is safe. A keeper is forked for each command, ahead of it:
 the keeper holds the command in, waits for it, and kills everything that came of it when the one who asked says so,
@@ -82,7 +82,7 @@ def serve() -> None:
 
 
 def _keep(control: socket.socket, take: int) -> None:
-    """One command, from its request to the end of everything that came of it."""
+    """Serve one command, from its request to the end of its last process."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -111,8 +111,8 @@ def _keep(control: socket.socket, take: int) -> None:
         _sweep()
         if notes := [note for one in repositories for note in one.end()]:
             _tell(talk, {"notes": notes})
-        if private:
-            remove_tree(private)
+        talk.close()  # nobody waits for the rest
+        remove_tree(*(one.rest for one in repositories), *([private] if private else []))
 
 
 def _received(talk: socket.socket) -> Request:
@@ -123,7 +123,7 @@ def _received(talk: socket.socket) -> Request:
 
 
 def _started(request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]) -> int:
-    """The number of the command's process; 0 when it could not be started, which is then told.
+    """Start the command and return its process id; 0 when it could not be started, which the caller is sent.
 
     `repositories` are those that were made for it, and have to be ended.
     """
@@ -152,7 +152,7 @@ def _started(request: Request, private: str, streams: list[int], talk: socket.so
 
 
 def _spawned(request: Request, streams: list[int]) -> int:
-    """A process that holds itself in, or is not held in: all it is given are its streams and its filter. No copy of this one is made."""
+    """Start a process that restricts itself or is not restricted; it gets only its streams and its filter, and this one is not forked."""
     kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in zip(_PLACES, streams, strict=False)]
     if program := base64.b64decode(request["filter"]):
         kept.append((fcntl.fcntl(_memory(program), fcntl.F_DUPFD_CLOEXEC, _HIGH), FILTER_FD))
@@ -169,7 +169,7 @@ def _spawned(request: Request, streams: list[int]) -> int:
 
 
 def _become(request: Request, private: str, streams: list[int], tell: int) -> NoReturn:
-    """Turn this forked process into the command, held in by Landlock; an error goes to `tell`."""
+    """Turn this forked process into the command, restricted by Landlock; an error goes to `tell`."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -201,19 +201,21 @@ def _memory(content: bytes) -> int:
 
 
 def _wait(child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], memory: int | None) -> None:
-    """Tell how the command ended, and wait until who asked wants it gone or is gone."""
+    """Tell how the command ended; return when the caller wants it gone or is gone, or when nothing of it is left."""
     bound = None if memory is None else MemoryBound(memory)
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
         ready, _, _ = select.select([talk.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None)
         if wake in ready:
             os.read(wake, 4096)
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == child:
-                    alive = False
-                    if not _tell(talk, {"exit": os.waitstatus_to_exitcode(ended[1])}):
-                        return
+        try:
+            if alive and (status := _reaped(child)) is not None:
+                alive = False
+                if not _tell(talk, {"exit": os.waitstatus_to_exitcode(status)}):
+                    return
+            _reaped(child)
+        except ChildProcessError:  # as their subreaper this process would have whatever is left
+            return
         if talk.fileno() in ready:
             return
         if alive and time.monotonic() >= look:  # by the clock: a command can keep this process awake with children that end
@@ -225,8 +227,16 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
             look = time.monotonic() + _CHECK_S
 
 
+def _reaped(child: int) -> int | None:
+    """Reap processes that ended, up to `child`, whose status is returned; raises `ChildProcessError` where none is left."""
+    while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+        if ended[0] == child:
+            return ended[1]
+    return None
+
+
 def _overgrown(memory: MemoryBound | None) -> str:
-    """What the command has too much of: processes, or memory; empty for nothing."""
+    """Return what the command has too many or too much of, `processes` or `memory`; empty for nothing."""
     processes = list(_descendants(os.getpid()))
     if len(processes) > MAX_PROCESSES:
         return "processes"
@@ -242,7 +252,7 @@ def _tell(talk: socket.socket, message: Request) -> bool:
 
 
 def _sweep() -> None:
-    """Kill every process that came of the command, also those that moved to sessions of their own: they are this one's by now."""
+    """Kill every process that the command started, also those in sessions of their own, which are children of this one by now."""
     deadline = time.monotonic() + _SWEEP_S
     while time.monotonic() < deadline:
         try:
@@ -259,7 +269,7 @@ def _sweep() -> None:
 
 
 def _descendants(of: int) -> Iterator[int]:
-    """The children of a process, their children, and so on, as far as they can be seen at this moment."""
+    """Yield the children of a process, their children, and so on, as far as they can be seen at this moment."""
     todo = [of]
     while todo:
         for child in _children(todo.pop()):

@@ -1,4 +1,4 @@
-"""How strongly a command is held in: four levels, and what somebody asked for."""
+"""Sandbox levels S0 to S3, and the level that was asked for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NAMES = (AUTO, *(level.name for level in Level))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sandbox:
-    """What is asked for: a level or the best there is, and whether commands may use the network."""
+    """Sandbox settings: a level or the best there is, and whether commands may use the network."""
 
     level: Level | None = None
     """`None`: the highest that works here."""
@@ -73,7 +73,7 @@ class Sandbox:
 
 
 def parse_level(text: str) -> Level | None:
-    """The level of that name, `None` for `auto`; raises `UsageError` with the nearest for anything else."""
+    """Return the level of that name, `None` for `auto`; raises `UsageError` with the nearest for anything else."""
     word = text.strip()
     if word.lower() == AUTO:
         return None

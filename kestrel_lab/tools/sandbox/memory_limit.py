@@ -1,4 +1,4 @@
-"""How much memory the processes of a command have, asked the kernel again and again: a bound that needs no cgroup of our own.
+"""Memory limit of a command, enforced by asking the kernel repeatedly, without a cgroup.
 
 `RLIMIT_AS` and `RLIMIT_DATA` bound what one process asks for, not what all have: runtimes reserve far more than they use, and
 ten processes have ten times as much. A cgroup would be exact, but containers and sessions rarely let one be made.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 _PAGE = resource.getpagesize()
 _PATIENCE = 10
-"""Looking closely takes the kernel time: the next look waits so many times as long."""
+"""An exact count takes the kernel time: the next one waits so many times as long."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class MemoryBound:
         self._free = _shared_memory()
 
     def exceeded(self, processes: Iterable[int]) -> bool:
-        """Whether they have more by now. Files that are mapped count for nothing: the kernel can drop them."""
+        """Return whether they have more by now. Files that are mapped count for nothing: the kernel can drop them."""
         there = list(processes)
         files = max(0, _shared_memory() - self._free)
         if sum(map(_resident, there)) + files <= self.most or time.monotonic() < self._next:

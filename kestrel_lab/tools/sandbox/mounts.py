@@ -1,4 +1,4 @@
-"""Which places a command needs to read, and which it must never see."""
+"""Mounts of the sandbox: which places a command needs to read, and which it must never see."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _PASSWORDS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/
 
 
 def home() -> Path:
-    """The home folder of whoever runs this."""
+    """Return the home folder of whoever runs this."""
     return home_folder()
 
 
 @cache
 def pythons() -> tuple[Path, ...]:
-    """The folders of the Python that runs this and of the one it was made from, where they are not the system's."""
+    """Return the folders of the Python that runs this and of the one it was made from, where they are not the system's."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
     kept = [place for place in found | named if not any(within(place, Path(root)) for root in PROGRAMS)]
@@ -81,12 +81,12 @@ def private_places() -> list[Path]:
 
 
 def within(place: Path, folder: Path) -> bool:
-    """Whether `place` is `folder` or beneath it, as they are named."""
-    return place == folder or folder in place.parents
+    """Return whether `place` is `folder` or beneath it, as they are named."""
+    return f"{place}/".startswith(f"{folder}/" if folder.name else "/")
 
 
 def hidden_in(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
-    """Those of `places` that exist and lie in one of `folders`, as they really are."""
+    """Yield those of `places` that exist and lie in one of `folders`, as they really are."""
     there = [place for place in places if os.path.lexists(place)]  # most do not exist, and following links takes time
     roots = [os.path.realpath(folder).rstrip("/") for folder in folders] if there else []
     for place in there:
@@ -102,7 +102,7 @@ _MOST_ENTRIES = 5_000
 
 
 def copied_settings() -> tuple[Path, tuple[str, ...]] | None:
-    """A folder with what there is of `CONFIGURATION`, and what had to be left out of it; `None` where none can be made.
+    """Return a folder with a copy of `CONFIGURATION`, and the names left out of it; `None` where none can be made.
 
     It is made anew when one of them was changed, and taken away when this process ends. Links stay links.
     """
@@ -174,7 +174,7 @@ def own_repository(workspace: Path) -> Path | None:
 
 
 def linked_repository(workspace: Path) -> Linked | None:
-    """The repository that `workspace` is a worktree of; `None` if it is none, or if only the workspace says so.
+    """Return the repository that `workspace` is a worktree of; `None` if it is none, or if only the workspace says so.
 
     What a workspace says of itself may have been written by anybody. The repository has to name the workspace
     as one of its worktrees, and to lie outside of it, where no command in the workspace could have made it.
@@ -199,7 +199,7 @@ def linked_repository(workspace: Path) -> Linked | None:
 
 
 def _line(file: Path) -> str:
-    """The one line of a small regular file."""
+    """Return the one line of a small regular file."""
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, encoding="utf-8") as opened:
         return opened.read(_MOST).rstrip("\n")

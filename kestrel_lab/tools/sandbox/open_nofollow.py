@@ -1,4 +1,4 @@
-"""Opening a path exactly as it is written: a link anywhere on the way is an error, whoever put it there and whenever."""
+"""Open a path without following links: a link anywhere on the way is an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 
 
 def open_nofollow(path: str) -> int:
-    """A descriptor (`O_PATH`) of an absolute path in which nothing is a link; raises `OSError` otherwise.
+    """Return a descriptor (`O_PATH`) of an absolute path in which nothing is a link; raises `OSError` otherwise.
 
     What is checked by name and used by name can be swapped in between. What is bound or allowed by this descriptor is
     what was checked, because a folder that cannot be reached without a link cannot be put into its place.

@@ -1,4 +1,4 @@
-"""The folder of a git repository as a command sees it: it can commit, and cannot change what git runs or obeys.
+"""Private git folder: a command in the sandbox can commit, but cannot change what git runs or obeys.
 
 Git replaces its files by renaming, so the folder itself has to be writable, and in a writable folder anything can be
 made: a `commondir` that leads to other settings, hooks where there were none. A command therefore gets a private folder in
@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,7 +44,7 @@ _Mark = tuple[int, int, int]
 
 
 def shown_names(gitdir: str) -> Iterator[str]:
-    """What of a repository's folder is mounted in the private one: `LIVE` as it is, all else to be read.
+    """Yield what of a repository's folder is mounted in the private one: `LIVE` as it is, all else to be read.
 
     What a mount would show nothing of is left out: each takes time.
     """
@@ -56,7 +57,7 @@ def shown_names(gitdir: str) -> Iterator[str]:
 
 
 def carried(name: str) -> bool:
-    """Whether what has that name in a repository's folder is carried over, and not mounted."""
+    """Return whether what has that name in a repository's folder is carried over, and not mounted."""
     return name in _STATE or _KEPT.fullmatch(name) is not None
 
 
@@ -71,9 +72,11 @@ class PrivateGit:
     marks: dict[str, tuple[_Mark | None, _Mark | None]] = field(default_factory=dict)
     """Of each file both sides have: the private and the real one when they were last the same."""
     both: set[str] = field(default_factory=set)
+    rest: str = ""
+    """Where the folder is after `end`."""
 
     def make(self) -> None:
-        """Make the folder, after what a command left whose keeper was killed is carried over."""
+        """Make the folder; what a command left whose keeper was killed is carried over first."""
         real = os.open(self.real, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(real, fcntl.LOCK_EX)  # no other finds this one before it is locked
@@ -106,7 +109,7 @@ class PrivateGit:
             self.marks[entry.name] = (_mark(inside), outside)
 
     def carry(self, *, force: bool = False) -> bool:
-        """Bring files to the other side that were changed on one; returns whether all could be, which git's own locks may prevent.
+        """Copy files that changed on one side to the other; returns whether all could be, which git's own locks may prevent.
 
         What was changed on both sides is noted in `both`. The real one stands then, but for the index: beside a commit of the
         command, which is in the real objects already, an index that was merely refreshed outside would undo it.
@@ -133,7 +136,10 @@ class PrivateGit:
         return done
 
     def end(self) -> list[str]:
-        """Carry over what is left, take the folder away, and return what is to be told."""
+        """Carry over what is left, move the folder out of the repository, and return what to tell the caller.
+
+        The caller removes `rest` afterwards.
+        """
         told = []
         try:
             until = time.monotonic() + _PATIENCE_S
@@ -152,7 +158,7 @@ class PrivateGit:
         except RecursionError:
             told.append(f"what the command made in {self.real} is nested too deeply and was not kept")
         finally:
-            remove_tree(self.private)
+            self.rest = _moved_away(self.private)
             os.close(self.lock)
         return told
 
@@ -167,7 +173,7 @@ class PrivateGit:
 
 
 def _mark(path: str) -> _Mark | None:
-    """What tells a regular file from another; `None` for none, and for anything else."""
+    """Return what tells a regular file from another; `None` for none, and for anything else."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -220,7 +226,7 @@ def _transfer(source: str, target: str) -> None:
 
 
 def _link_tree(source: str, target: str) -> None:
-    """The same for all regular files of a folder; links and the like are left out."""
+    """Link or copy all regular files of a folder; links and the like are left out."""
     made = 0
     for folder, _, files in os.walk(source):
         inside = target + folder[len(source) :]
@@ -274,8 +280,23 @@ def _recover(real: str, left: str) -> None:
         os.close(fd)
 
 
+def _moved_away(folder: str) -> str:
+    """Move a private folder among the temporary files, if they are on the same disk, and return where it is then.
+
+    Removing a folder takes ext4 some milliseconds each, and this one has as many inside as are mounted. Renaming takes none, and
+    nobody waits for what happens among the temporary files.
+    """
+    away = f"{tempfile.gettempdir()}/{os.path.basename(folder)}"
+    try:
+        os.rename(folder, away)
+    except OSError:  # another disk, or a folder whose modes the command changed
+        remove_tree(folder)
+        return folder
+    return away
+
+
 def remove_tree(*folders: str) -> None:
-    """Take folders away that a command wrote to, however deeply it nested them and whatever it took from their modes."""
+    """Remove folders that a command wrote to, however deep they are nested and whatever their modes."""
     for folder in folders:
         with suppress(OSError, RecursionError):
             shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The sandbox of macOS as a profile for `sandbox-exec`: what a command may do there, everything else being refused.
+"""Sandbox of macOS: a profile for `sandbox-exec` that refuses all but what it lists.
 
 Written after Apple's own profiles and never run on macOS by those who wrote it: whether it holds is for the canary
 to find out on the machine, and where it does not, the level is not used.
@@ -38,12 +38,12 @@ _HEAD = """(version 1)
 
 
 def can_seatbelt() -> bool:
-    """Whether this system has the program that such a profile is for."""
+    """Return whether this system has the program that such a profile is for."""
     return sys.platform == "darwin" and resolve("sandbox-exec") is not None
 
 
 def profile(*, read: Sequence[Path], write: Sequence[Path], private: Path, sandbox: Sandbox) -> str:
-    """The profile for a command that reads and writes these places, and has `private` for its temporary files.
+    """Return the profile for a command that reads and writes these places, and has `private` for its temporary files.
 
     Of several rules that fit, the last one holds: what is hidden or guarded comes behind what is allowed.
     """
@@ -74,7 +74,7 @@ def seatbelt_launch(
     env: Mapping[str, str],
     sandbox: Sandbox,
 ) -> Launch:
-    """How a command is started with such a profile; whoever starts it makes `private` and takes it away."""
+    """Return how a command is started with such a profile; whoever starts it makes `private` and takes it away."""
     text = profile(read=read, write=write, private=private, sandbox=sandbox)
     kept = {**env, "HOME": str(private), "TMPDIR": str(private)}
     return Launch(argv=("/usr/bin/sandbox-exec", "-p", text, *argv), cwd=str(folder), env=kept)
@@ -85,12 +85,12 @@ def _real(place: Path) -> str:
 
 
 def _rule(what: str, places: Sequence[str]) -> str:
-    """A rule for places and all beneath them."""
+    """Return a rule for places and all beneath them."""
     return f"({what}\n" + "\n".join(f"  (subpath {_quoted(place)})" for place in places) + ")"
 
 
 def _quoted(text: str) -> str:
-    r"""A string of the profile's language; raises `PermissionError` for a path that it cannot name with certainty."""
+    r"""Return a string of the profile's language; raises `PermissionError` for a path that it cannot name with certainty."""
     if any(ord(sign) < 0x20 or 0xD800 <= ord(sign) <= 0xDFFF or ord(sign) == 0x7F for sign in text):
         msg = f"the path {text!r} has characters that a sandbox profile cannot name"
         raise PermissionError(msg)

@@ -1,4 +1,4 @@
-"""A filter of system calls as the kernel reads it: what no command in a sandbox has a use for is refused."""
+"""Seccomp filter: refuse system calls that no command in a sandbox needs."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ _Instruction = tuple[int, int, int, int]
 
 
 def machine() -> int | None:
-    """Which column of numbers holds here; `None` for a processor that is not known."""
+    """Return which column of numbers holds here; `None` for a processor that is not known."""
     return _MACHINES.get(platform.machine().lower())
 
 
 @cache
 def filter_program(families: Sequence[int], *, truncate: bool = True) -> bytes:
-    """The filter as an array of `sock_filter`, for this machine's processor.
+    """Return the filter as an array of `sock_filter`, for this machine's processor.
 
     `families` are the address families sockets may have; Unix sockets exist as connected pairs alone. Without
     `truncate`, files cannot be shortened by name. What is refused fails with `EPERM`, what a program can do

@@ -1,4 +1,4 @@
-"""Which level a command runs at: the one asked for, or the highest that passes its canary here."""
+"""Choice of the sandbox level: the one asked for, or the highest that passes its canary test on this machine."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Choice:
     """Whether it is what was asked for, or at least a sandbox."""
 
     def __str__(self) -> str:
-        """The level in a few words, with the reason where it is none that holds."""
+        """Return the level in a few words, with the reason where it is none that holds."""
         if self.wanted:
             return self.level.name
         return f"{self.level.name}: no sandbox; {_told(self.reasons)}"
 
 
 def verdict(level: Level, sandbox: Sandbox) -> str:
-    """Why the level cannot be relied on here, empty where it can; tried once in this process for equal settings."""
+    """Return why the level cannot be relied on here, empty where it can; tried once in this process for equal settings."""
     key = (level, sandbox.network, bwrap_path())
     with _ONE_AT_A_TIME:
         if key not in _VERDICTS:
@@ -44,7 +44,7 @@ def verdict(level: Level, sandbox: Sandbox) -> str:
 
 
 def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
-    """The level for commands in `workspace`, at least `minimum`.
+    """Return the level for commands in `workspace`, at least `minimum`.
 
     Takes a tenth of a second per level the first time and blocks. A level that was named is that level or nothing: raises
     `UsageError` that says why it cannot be had and what to install, and likewise when even the best is below
@@ -75,14 +75,14 @@ def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choi
 
 
 async def chosen(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
-    """The same without blocking the event loop."""
+    """Choose the level without blocking the event loop."""
     if tried(sandbox):
         return choose(sandbox, workspace, minimum)
     return await asyncio.to_thread(choose, sandbox, workspace, minimum)
 
 
 def tried(sandbox: Sandbox) -> bool:
-    """Whether all that has to be tried for `sandbox` was: nothing is left that takes long."""
+    """Return whether all that has to be tried for `sandbox` was: nothing is left that takes long."""
     for level in _BEST_FIRST if sandbox.level is None else (sandbox.level,):
         found = _VERDICTS.get((level, sandbox.network, bwrap_path()))
         if not found:
@@ -100,7 +100,7 @@ def _problem(level: Level, sandbox: Sandbox, workspace: Path) -> str:
 
 
 def _told(reasons: tuple[tuple[Level, str], ...] | list[tuple[Level, str]]) -> str:
-    """The reasons as a clause, equal ones once."""
+    """Return the reasons as a clause, equal ones once."""
     grouped: dict[str, list[str]] = {}
     for level, reason in reasons:
         grouped.setdefault(reason, []).append(level.name)

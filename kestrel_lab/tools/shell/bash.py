@@ -1,4 +1,4 @@
-"""`bash`: any command, in the workspace and in a sandbox, bounded in time and output."""
+"""Tool `bash`: run any command in the workspace and in a sandbox, bounded in time and output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reporting(command: str, report: int) -> str:
 
 
 def without_reporting(text: str) -> str:
-    """What bash says of a command that it cannot read, quoted as it was given."""
+    """Return what bash says of a command that it cannot read, quoted as it was given."""
     return _REPORTING.sub("", text)
 
 
@@ -57,7 +57,7 @@ def starting_folder(workspace: Workspace, folder: str) -> tuple[str, str]:
 
 
 def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, str]:
-    """The folder that a command told of as seen from the workspace, and a note where the next one begins elsewhere."""
+    """Return the folder that a command reported, relative to the workspace, and a note where the next command begins elsewhere."""
     lines = [line for line in told.split(b"\n") if line]
     if not lines:
         return before, ""
@@ -73,7 +73,7 @@ def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, 
 
 
 def told(reading: int) -> bytes:
-    """What was written to a pipe by now; the pipe is not waited for."""
+    """Return what was written to a pipe by now; the pipe is not waited for."""
     os.set_blocking(reading, False)
     with suppress(BlockingIOError):
         return os.read(reading, _LONGEST)
@@ -149,7 +149,7 @@ def _answer(ended: Ended, out: Capture, err: Capture, timeout_s: float, memory: 
 
 
 async def _run(command: str, ctx: ToolContext, level: Level, folder: str, out: Sink, err: Sink, timeout_s: float) -> tuple[Ended, bytes]:
-    """How the command ended, and what it told of the folder it ended in."""
+    """Run the command; returns how it ended, and what it reported of the folder it ended in."""
     root = ctx.workspace.root
     reading, report = os.pipe()
     try:

@@ -1,4 +1,4 @@
-"""Which environment variables a command of an agent may see: a short list, and nothing that looks like a secret."""
+"""Environment of commands: a short list of variables, and nothing that looks like a secret."""
 
 import os
 import re
@@ -14,12 +14,12 @@ _SET = {"TERM": "dumb", "NO_COLOR": "1", "PAGER": "cat", "GIT_PAGER": "cat", "GI
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable of that name is likely to hold a secret."""
+    """Return whether a variable of that name is likely to hold a secret."""
     return _SECRET.search(name) is not None
 
 
 def clean_environment(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What commands are given; `python` in them is the Python that runs this, when it is in a virtual environment.
+    """Return what commands are given; `python` in them is the Python that runs this, when it is in a virtual environment.
 
     This keeps secrets out of a command's way, not out of its reach: it can still read the files of its user.
     """

@@ -1,4 +1,4 @@
-"""What a command writes, told while it runs: ten times a second at most, no more than a screen takes, and no secret in it."""
+"""Live output of commands: shown ten times a second at most, bounded in size and without secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel_lab.core.redaction import Redactor
 
 INTERVAL_S = 0.1
 KEPT = 16_384
-"""Bytes of one stream that may wait to be told; of a flood the newest are."""
+"""Bytes of one stream that may wait to be shown; more drop the oldest."""
 MOST = 4_000
 """Characters of one piece."""
 _OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
@@ -34,7 +34,7 @@ class LiveOutput:
         self._told_at = 0.0
 
     def stream(self) -> Callable[[bytes], None]:
-        """A sink for one more stream."""
+        """Return a sink for one more stream."""
         one = _Stream(self._redactor)
         self._streams.append(one)
 
@@ -47,7 +47,7 @@ class LiveOutput:
         return take
 
     def close(self) -> None:
-        """Tell the rest."""
+        """Show the rest."""
         if self._timer is not None:
             self._timer.cancel()
         self._flush(last=True)
@@ -60,7 +60,7 @@ class LiveOutput:
 
 
 class _Stream:
-    """The bytes of one stream that are not told yet."""
+    """The bytes of one stream that are not shown yet."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -76,7 +76,7 @@ class _Stream:
             del self._new[:-KEPT]
 
     def ready(self, *, last: bool) -> str:
-        """What can be told by now, all of it if it is the `last`."""
+        """Return what can be shown by now, all of it if it is the `last`."""
         note = ""
         if self._skipped:
             note, self._skipped, self._held = f"… {self._skipped:,} bytes not shown …\n", 0, ""
@@ -96,7 +96,7 @@ class _Stream:
         return note + _LINES.sub("\n", self._redactor.text(text[:cut]))
 
     def _after_margin(self, text: str) -> int:
-        """Where it is safe to begin: behind the margin, and not within a secret."""
+        """Return where it is safe to begin: behind the margin, and not within a secret."""
         place = min(self._redactor.margin, len(text))
         return max([place, *(found.end() for found in self._redactor.found(text) if found.start() < place < found.end())])
 
@@ -138,7 +138,7 @@ class Capture:
         return self.total > self._keep_head + self._keep_tail
 
     def text(self) -> str:
-        """What is kept as text, with a line that says how much is left out between beginning and end."""
+        """Return what is kept as text, with a line that says how much is left out between beginning and end."""
         redacted = str if self._redactor is None else self._redactor.text
         if not self.truncated:
             return redacted((self._head + self._tail).decode("utf-8", "replace"))
@@ -154,7 +154,7 @@ class Capture:
         return f"{redacted(head)}\n… {left_out:,} bytes left out …\n{redacted(tail)}"
 
     def _borders(self, content: bytes, redactor: Redactor) -> tuple[int, int]:
-        """Where the beginning ends and the end begins, moved so that neither is within a secret."""
+        """Return where the beginning ends and the end begins, moved so that neither is within a secret."""
         before, after = self._keep_head, len(content) - self._keep_tail
         # Positions in bytes: a text of one character per byte has the same ones.
         for found in redactor.found(content.decode("latin-1")):

@@ -1,4 +1,4 @@
-"""Running a program that does not outlive the call: in its own process group, or held in by a sandbox."""
+"""Processes that do not outlive their call: in a process group of their own, or in a sandbox."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def run_process(
 async def run_launched(
     launch: Launch, *, stdout: Sink, stderr: Sink, timeout_s: float, stdin: int | None = None, report: int | None = None
 ) -> Ended:
-    """The same for a program that the launcher starts: none of the processes that came of it is left, wherever they went.
+    """Run a program through the launcher: none of the processes that it started is left, wherever they moved.
 
     It has `report` as `REPORT_FD`. Not even if this process is killed. Raises `OSError` for a program that cannot be started.
     What it made in the workspace that runs by itself is in the notes.
@@ -93,7 +93,7 @@ async def run_launched(
 
 
 async def _looked(watch: AutorunWatch) -> Marks:
-    """A look that does not hold up the event loop: one that takes less than a thread would is done at once."""
+    """Look without holding up the event loop: at once where that takes less time than starting a thread."""
     return watch.look() if watch.quick else await asyncio.to_thread(watch.look)
 
 
@@ -103,7 +103,7 @@ class Running(Protocol):
     overgrown: Overgrown
     """Of what it had more and more until it was killed for that."""
     notes: list[str]
-    """What is to be told of what it could not do; complete when it is gone."""
+    """Notes on what it could not do; complete when it is gone."""
 
     async def wait(self) -> int:
         """Its exit code, negative for the signal that ended it."""
@@ -175,7 +175,7 @@ async def _start(begin: Callable[[int, int], Awaitable[Running]]) -> tuple[Runni
 
 
 async def _open_pipe() -> tuple[_Pipe, int]:
-    """A pipe of our own: unlike those that asyncio makes, it can be closed while a stray process still holds it."""
+    """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it."""
     reading, writing = os.pipe()
     reader = asyncio.StreamReader(limit=_PIECE)
     loop = asyncio.get_running_loop()

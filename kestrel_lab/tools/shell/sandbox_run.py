@@ -1,4 +1,4 @@
-"""Running a program of ours that runs what an agent may have written: in the sandbox that its commands run in, or not at all."""
+"""Run a program of this package on code that an agent may have written, in the sandbox of its commands or not at all."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Time expressions read, counted on and moved between zones: every reading says how it was read, what is not sure is refused."""
+"""Time expressions: parsing, arithmetic and zones; every reading says how it was read, and ambiguous ones are refused."""

@@ -1,11 +1,12 @@
-"""Distances in time: 1 month and 21 days, +2h, half an hour, three business days; and moving a moment by one."""
+"""Time arithmetic: durations such as 1 month and 21 days, +2h or three business days, and moments moved by them or to other zones."""
 
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.timeparse.normalize import canonical, compiled
@@ -50,6 +51,14 @@ class Offset:
     def __neg__(self) -> Offset:
         return Offset(months=-self.months, days=-self.days, weekdays=-self.weekdays, seconds=-self.seconds)
 
+    def __add__(self, more: Offset) -> Offset:
+        return Offset(
+            months=self.months + more.months,
+            days=self.days + more.days,
+            weekdays=self.weekdays + more.weekdays,
+            seconds=self.seconds + more.seconds,
+        )
+
     @property
     def whole_days(self) -> bool:
         """Whether it moves from day to day, without hours."""
@@ -59,68 +68,69 @@ class Offset:
     def said(self) -> str:
         """In words, such as `1 month + 21 days`."""
         size, name = next((size, name) for name, size in _SECONDS_IN.items() if self.seconds % size == 0 or size == 1)
-        parts = ((self.months, "month"), (self.days, "day"), (self.weekdays, "working day"), (self.seconds / size, name))
-        return " + ".join(f"{_plain(count)} {name}{'' if abs(count) == 1 else 's'}" for count, name in parts if count) or "nothing"
+        elapsed = (self.seconds / size).normalize()  # without a trailing .0
+        parts = ((self.months, "month"), (self.days, "day"), (self.weekdays, "working day"), (elapsed, name))
+        return " + ".join(f"{Decimal(count):f} {name}{'' if abs(count) == 1 else 's'}" for count, name in parts if count) or "nothing"
 
 
 def read_offset(text: str) -> Offset | None:
-    """The distance that `text`, in canonical spelling, names from end to end; `None` if it names none.
+    """Return the distance that `text`, in canonical spelling, names from end to end; `None` if it names none.
 
     A sign holds for all terms behind it, up to the next sign. Raises `UsageError` for parts of months and days.
     """
     text = _MINUTES.sub(r"\1min", text)
-    place, sign, total, any_term = 0, 1, Offset(), False
-    while place < len(text):
-        if any_term:
-            joined = _JOIN.match(text, place)
-            if joined is None:
-                return None
-            place = joined.end()
-        if (term := compiled(_TERM).match(text, place)) is None:
-            return None
+    place, sign, total = 0, 1, Offset()
+    while (term := compiled(_TERM).match(text, place)) is not None:
         if term["sign"]:
             sign = -1 if term["sign"][0] == "-" else 1
-        total, place, any_term = _plus(total, _term(term, sign)), term.end(), True
-    return total if any_term else None
+        total += _term(term, sign)
+        if term.end() == len(text):
+            return total
+        if (joined := _JOIN.match(text, term.end())) is None:
+            return None
+        place = joined.end()
+    return None
 
 
-def required_offset(text: str, canonical: str) -> Offset:
-    """The same for a text that must be one; raises `UsageError` saying what to write."""
-    if (found := read_offset(canonical)) is not None:
+def _required_offset(text: str) -> Offset:
+    """Read a text that must be a distance; raises `UsageError` saying what to write."""
+    plain = canonical(text)
+    if (found := read_offset(plain)) is not None:
         return found
-    words = [word for word in re.findall(r"[a-z]+", canonical) if word not in _UNIT_OF]
+    words = [word for word in re.findall(r"[a-z]+", plain) if word not in _UNIT_OF]
     hint = f"{nearest(words[0], list(_UNIT_OF))}; " if words and len(words[0]) > 2 else ""
     msg = f"cannot read {text!r} as a distance in time: {hint}write e.g. '+2 days', '-1 month 3 days', '90 minutes', '5 business days'"
     raise UsageError(msg)
 
 
 def vague(text: str) -> str:
-    """The word that says no number, if there is one."""
+    """Return the word that stands for no exact number, such as `few`, if there is one."""
     found = _VAGUE.search(text)
     return found[0] if found else ""
 
 
 def move_day(day: date, offset: Offset) -> tuple[date, tuple[str, ...]]:
-    """A day moved by months, days and working days, and what there is to say of it.
+    """Move a day by months, days and working days; returns the day and notes on how it was counted.
 
-    In a month that has no such day its last day is taken, which is said. Raises `UsageError` beyond the years 1 to 9999.
+    In a month that has no such day its last day is taken. Raises `UsageError` beyond the years 1 to 9999.
     """
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     try:
         first = month_start(day.year, day.month + offset.months)
-        last = (month_start(first.year, first.month + 1) - timedelta(days=1)).day if (first.year, first.month) != (9999, 12) else 31
-        moved = first.replace(day=min(day.day, last))
+        last = monthrange(first.year, first.month)[1]
         if day.day > last:
-            notes = (f"{first:%Y-%m} has no day {day.day}: its last, the {last}, was taken",)
-        moved += timedelta(days=offset.days)
-        return _move_weekdays(moved, offset.weekdays), notes + _said_of_weekdays(offset)
+            notes.append(f"{first:%Y-%m} has no day {day.day}: its last, the {last}, was taken")
+        moved = _move_weekdays(first.replace(day=min(day.day, last)) + timedelta(days=offset.days), offset.weekdays)
     except (ValueError, OverflowError) as error:
         msg = f"{day} moved by {offset.said} leaves the years 1 to 9999"
         raise UsageError(msg) from error
+    if offset.weekdays:
+        notes.append("working days are Monday to Friday: public holidays are not known here")
+    return moved, tuple(notes)
 
 
 def move(moment: datetime, offset: Offset, zone: Zone, choice: Choice | None = None) -> tuple[datetime, tuple[str, ...]]:
-    """A moment moved by calendar on the clocks of `zone`, then by elapsed time, and what there is to say of it.
+    """Move a moment by calendar on the clocks of `zone`, then by elapsed time; returns the moment and notes on how it was counted.
 
     Raises `UsageError` beyond the years 1 to 9999, and as `at_clock` does where the clock time is skipped or comes twice.
     """
@@ -143,19 +153,15 @@ def move(moment: datetime, offset: Offset, zone: Zone, choice: Choice | None = N
 
 def _term(term: re.Match[str], sign: int) -> Offset:
     unit, written = _UNIT_OF[term["unit"]], term["count"]
-    try:
-        count = _count(written) + (Decimal("0.5") if term["half"] else 0)
-    except InvalidOperation:  # pragma: no cover  # the pattern lets only numbers through
-        count = Decimal(0)
-    count *= sign
+    words = {"half": "0.5", "couple": "2"}
+    number = next((words[word] for word in words if word in written), "1" if written in {"a", "an"} else written)
+    count = (Decimal(number) + (Decimal("0.5") if term["half"] else 0)) * sign
     if unit in _SECONDS_IN:
         return Offset(seconds=count * _SECONDS_IN[unit])
-    size = _MONTHS_IN.get(unit) or _DAYS_IN.get(unit) or 1
-    whole = count * size
+    whole = count * (_MONTHS_IN.get(unit) or _DAYS_IN.get(unit) or 1)
     if whole != whole.to_integral_value():
-        msg = (
-            f"{term[0].strip()!r} is no whole number of {'months' if unit in _MONTHS_IN else 'days'}: write smaller units, such as 36 hours"
-        )
+        what = "months" if unit in _MONTHS_IN else "days"
+        msg = f"{term[0].strip()!r} is no whole number of {what}: write smaller units, such as 36 hours"
         raise UsageError(msg)
     if abs(whole) > 10_000_000:
         msg = f"{term[0].strip()!r} leaves the years 1 to 9999"
@@ -165,49 +171,27 @@ def _term(term: re.Match[str], sign: int) -> Offset:
     return Offset(weekdays=int(whole)) if unit == "weekday" else Offset(days=int(whole))
 
 
-def _count(written: str) -> Decimal:
-    if "half" in written:
-        return Decimal("0.5")
-    if "couple" in written:
-        return Decimal(2)
-    return Decimal(1) if written in {"a", "an"} else Decimal(written)
-
-
-def _plain(count: int | Decimal) -> str:
-    """Without a trailing `.0`."""
-    return f"{count.normalize():f}" if isinstance(count, Decimal) else str(count)
-
-
-def _plus(a: Offset, b: Offset) -> Offset:
-    return Offset(months=a.months + b.months, days=a.days + b.days, weekdays=a.weekdays + b.weekdays, seconds=a.seconds + b.seconds)
-
-
 def _move_weekdays(day: date, count: int) -> date:
-    """`count` working days on, Monday to Friday; from a weekend the first step is to the working day next to it."""
+    """Count working days, Monday to Friday; from a weekend the first step is to the working day next to it."""
     step = timedelta(days=1 if count > 0 else -1)
-    weeks, rest = divmod(abs(count), 5)
-    if weeks and not rest:  # the last five are walked, so that the end is a working day
-        weeks, rest = weeks - 1, 5
-    day += step * 7 * weeks if day.weekday() < 5 else timedelta()
-    left = rest if day.weekday() < 5 else abs(count)
+    left = abs(count)
     while left:
+        if left > 5 and day.weekday() < 5:  # whole weeks at once; the last days are walked, so that the end is a working day
+            weeks = (left - 1) // 5
+            day, left = day + step * 7 * weeks, left - 5 * weeks
         day += step
         left -= day.weekday() < 5
     return day
 
 
-def _said_of_weekdays(offset: Offset) -> tuple[str, ...]:
-    return ("working days are Monday to Friday: public holidays are not known here",) if offset.weekdays else ()
-
-
-# Counting on from a moment, and one moment on the clocks of another zone.
+# Counting on from a moment, and showing a moment on the clocks of another zone.
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII | re.IGNORECASE)
 
 
 def read_moment(text: str, zone: Zone | None, choice: Choice | None = None) -> tuple[datetime, Zone, tuple[str, ...]]:
-    """An ISO 8601 time and its zone: `zone`, or the distance from UTC that is written.
+    """Read an ISO 8601 time; returns it with its zone, which is `zone` or the written offset from UTC, and notes.
 
     Raises `UsageError` for anything else, for a time with neither, and where the two contradict each other.
     """
@@ -252,7 +236,7 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
 
     """
     place = zone_named(zone, "the arguments") if isinstance(zone, str) else zone
-    far = required_offset(offset, canonical(offset))
+    far = _required_offset(offset)
     text = f"{base if isinstance(base, str) else base.isoformat()} {offset}"
     if isinstance(base, str) and _DATE.fullmatch(base.strip()):
         if not far.whole_days:
@@ -261,7 +245,15 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
         if place is None:
             msg = f"{base!r} has no time zone: say which, such as Europe/Vienna or UTC"
             raise UsageError(msg)
-        day, notes = move_day(_date(base.strip()), far)
+        try:
+            first = date.fromisoformat(base.strip())
+        except ValueError as error:
+            msg = f"{base.strip()!r} is no date: {error}"
+            raise UsageError(msg) from None
+        day, notes = move_day(first, far)
+        if day == date.max:
+            msg = f"the end of {day} is beyond the years 1 to 9999"
+            raise UsageError(msg)
         start, end = day_start(day, place), day_start(day + timedelta(days=1), place)
         return Reading(text=text, start=start, end=end, precision="day", interpretation=far.said, zone=place, notes=notes)
     moment, place, notes = _given(base, place, disambiguate)
@@ -274,7 +266,7 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
 def normalize_timezone(
     time: str | datetime, to_zone: str, *, from_zone: str | Zone | None = None, disambiguate: Choice | None = None
 ) -> Reading:
-    """The moment `time` on the clocks of `to_zone`.
+    """Show the moment `time` on the clocks of `to_zone`.
 
     Args:
         time: A time with its zone or distance from UTC, or an ISO 8601 text.
@@ -307,11 +299,3 @@ def _given(time: str | datetime, zone: Zone | None, choice: Choice | None) -> tu
     if time.tzinfo is None:
         return read_moment(time.isoformat(), zone, choice)
     return (time, zone_of(time, "the time itself"), ()) if zone is None else (time.astimezone(zone.rules), zone, ())
-
-
-def _date(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        msg = f"{text!r} is no date: {error}"
-        raise UsageError(msg) from None

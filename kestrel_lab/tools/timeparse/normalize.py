@@ -10,52 +10,35 @@ MONTH_NAMES = ["January", "February", "March", "April", "May", "June", "July", "
 WEEKDAY_NAMES = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = {name.lower()[:size]: number for number, name in enumerate(MONTH_NAMES, 1) for size in (3, 9)} | {"sept": 9}
 """Number of a month, 1 to 12, by its name or a short form of it."""
-WEEKDAYS = {name.lower()[:size]: number for number, name in enumerate(WEEKDAY_NAMES) for size in (3, 9)} | {
-    "tues": 1,
-    "weds": 2,
-    "thur": 3,
-    "thurs": 3,
-}
+WEEKDAYS = {name.lower()[:size]: number for number, name in enumerate(WEEKDAY_NAMES) for size in (3, 9)}
 """Number of a weekday, 0 for Monday, by its name or a short form of it."""
+WEEKDAYS |= {"tues": 1, "weds": 2, "thur": 3, "thurs": 3}
 
-_ONES = {word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"], 1)}
-_TEENS = {
-    word: n
-    for n, word in enumerate(
-        ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"], 10
-    )
-}
-_TENS = {word: n * 10 for n, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)}
-_SMALL = _ONES | _TEENS
-_FIRSTS = {word: n for n, word in enumerate(["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"], 1)}
-_LATER = [
-    "tenth",
-    "eleventh",
-    "twelfth",
-    "thirteenth",
-    "fourteenth",
-    "fifteenth",
-    "sixteenth",
-    "seventeenth",
-    "eighteenth",
-    "nineteenth",
-    "twentieth",
-]
-_ORDINALS = _FIRSTS | {word: n for n, word in enumerate(_LATER, 10)} | {"thirtieth": 30}
+
+def _numbered(words: str, first: int = 1, step: int = 1) -> dict[str, int]:
+    return {word: (first + place) * step for place, word in enumerate(words.split())}
+
+
+_ONES = _numbered("one two three four five six seven eight nine")
+_TEENS = _numbered("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen", 10)
+_TENS = _numbered("twenty thirty forty fifty sixty seventy eighty ninety", 2, 10)
+_FIRSTS = _numbered("first second third fourth fifth sixth seventh eighth ninth")
+_TENTHS = "tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+_ORDINALS = _FIRSTS | _numbered(_TENTHS, 10) | {"thirtieth": 30}
 _A_UNIT_FOLLOWS = re.compile(r"[+-]?\d[\d.]*|an?|this|per|half|every")
 """Words after which `second` is a unit of time."""
-_HYPHEN = rf"\b({'|'.join([*_TENS, *_SMALL, *_FIRSTS])})-(?={'|'.join([*_TENS, *_SMALL, *_ORDINALS])})"
+_HYPHEN = rf"\b({'|'.join([*_TENS, *_TEENS, *_FIRSTS, *_ONES])})-(?={'|'.join([*_TENS, *_ONES, *_TEENS, *_ORDINALS])})"
 _TAIL = ",.;"
 
 
 @cache
 def compiled(pattern: str, flags: int = re.ASCII) -> re.Pattern[str]:
-    """Compiled at its first use: together the patterns of the grammar take longer than importing it."""
+    """Compile a pattern at its first use: together the patterns of the grammar take longer than importing it."""
     return re.compile(pattern, flags)
 
 
 def canonical(text: str) -> str:
-    """`text` in the spelling that the rules of the grammar know."""
+    """Return `text` in the spelling that the rules of the grammar know."""
     text = unicodedata.normalize("NFKC", text).casefold()
     for odd, plain in (("’", "'"), ("–", "-"), ("—", "-"), ("−", "-")):
         text = text.replace(odd, plain)
@@ -65,7 +48,7 @@ def canonical(text: str) -> str:
 
 
 def ordinal(number: int) -> str:
-    """The number of a place in words, such as 1st, 2nd, 3rd, 11th."""
+    """Return the number of a place, such as 1st, 2nd, 3rd, 11th."""
     tail = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{tail}"
 
@@ -74,31 +57,32 @@ def _in_digits(words: list[str]) -> list[str]:
     out: list[str] = []
     place = 0
     while place < len(words):
-        bare = [word.rstrip(_TAIL) for word in words[place : place + 4]]
-        for at, word in enumerate(words[place : place + 4]):
-            if word != bare[at]:  # nothing is read across a comma
-                bare = bare[: at + 1]
+        bare: list[str] = []
+        for word in words[place : place + 4]:
+            bare.append(word.rstrip(_TAIL))
+            if word != bare[-1]:  # nothing is read across a comma
                 break
         taken, digits = _number(bare, out[-1] if out else "")
         last = words[place + max(taken, 1) - 1]
-        out.append(digits + last[len(last.rstrip(_TAIL)) :] if taken else words[place])
+        out.append(digits + last[len(last.rstrip(_TAIL)) :] if taken else last)
         place += max(taken, 1)
     return out
 
 
 def _number(words: list[str], before: str) -> tuple[int, str]:
-    """How many of `words` are one number, and its digits."""
+    """Return how many of `words` are one number, and its digits."""
     first, second = words[0], words[1] if len(words) > 1 else ""
     if first in _ORDINALS:
         is_unit = first == "second" and _A_UNIT_FOLLOWS.fullmatch(before)
         return (0, "") if is_unit else (1, ordinal(_ORDINALS[first]))
     if first in _ONES and second == "thousand":
-        taken, rest = _tail_of_thousand(words)
-        return taken, str(_ONES[first] * 1000 + rest)
-    if _SMALL.get(first, 0) >= 13 or first == "twenty":  # nineteen seventy eight, twenty eighteen
+        skip = 3 if words[2:3] == ["and"] else 2
+        taken, rest = _below_hundred(words[skip:])
+        return skip + taken if taken else 2, str(_ONES[first] * 1000 + rest)
+    if _TEENS.get(first, 0) >= 13 or first == "twenty":  # nineteen seventy eight, twenty eighteen
         taken, rest = _below_hundred(words[1:])
         if rest >= 10:
-            return 1 + taken, str(_below_hundred([first])[1] * 100 + rest)
+            return 1 + taken, str((_TEENS | _TENS)[first] * 100 + rest)
     if first in _TENS and second in _FIRSTS:
         return 2, ordinal(_TENS[first] + _FIRSTS[second])
     taken, number = _below_hundred(words)
@@ -106,15 +90,8 @@ def _number(words: list[str], before: str) -> tuple[int, str]:
 
 
 def _below_hundred(words: list[str]) -> tuple[int, int]:
-    if words and words[0] in _TENS:
-        ones = _ONES.get(words[1], 0) if len(words) > 1 else 0
-        return (2 if ones else 1), _TENS[words[0]] + ones
-    if words and words[0] in _SMALL:
-        return 1, _SMALL[words[0]]
-    return 0, 0
-
-
-def _tail_of_thousand(words: list[str]) -> tuple[int, int]:
-    skip = 3 if words[2:3] == ["and"] else 2
-    taken, rest = _below_hundred(words[skip:])
-    return (skip + taken, rest) if taken else (2, 0)
+    first, second = [*words, "", ""][:2]
+    if first in _TENS:
+        return (2, _TENS[first] + _ONES[second]) if second in _ONES else (1, _TENS[first])
+    small = _ONES.get(first) or _TEENS.get(first, 0)
+    return (1 if small else 0), small

@@ -70,7 +70,7 @@ def _on_the_preferred_side(asked: Question, language: str, order: str, moment: d
 
 
 def _read(asked: Question, language: str, prefer: str, order: str, shift: int) -> tuple[datetime, str] | None:
-    """What dateparser says, in clock time, when now is `shift` minutes later than it is."""
+    """Return what dateparser says, in clock time, when now is `shift` minutes later than it is."""
     from dateparser.date import DateDataParser
 
     now = asked.now.replace(tzinfo=None) + timedelta(minutes=shift)
@@ -108,7 +108,7 @@ def _reading(asked: Question, language: str, found: tuple[datetime, str], moved:
 
 
 def _elapsed(moment: datetime, asked: Question) -> bool:
-    """Whether the clock shows another time than now: hours or minutes were counted, not days."""
+    """Return whether the clock shows another time than now: hours or minutes were counted, not days."""
     return moment.time().replace(microsecond=0) != asked.now.time().replace(microsecond=0) and moment.time() != time()
 
 

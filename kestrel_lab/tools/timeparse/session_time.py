@@ -1,4 +1,4 @@
-"""What a session is told of the time before it begins; everything it is told later of today and now is told from there."""
+"""The time at which a session begins: its moment and its zone, from which `today` and `now` are counted later."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class Handshake:
     @property
     def iso_week(self) -> str:
         """Year and week by ISO 8601, such as 2026-W47."""
-        year, week, _ = self.now.isocalendar()
-        return f"{year:04d}-W{week:02d}"
+        return f"{self.now:%G-W%V}"
 
     @property
     def line(self) -> str:
@@ -32,7 +31,7 @@ class Handshake:
         return f"When this session began it was {words}. Take today and now from that."
 
     def as_json(self) -> dict[str, Json]:
-        """For the log, a model or a program; `from_json` makes the same of it again."""
+        """Return it for the log, a model or a program; `from_json` reads it again."""
         return {
             "now_iso": self.now.isoformat(timespec="seconds"),
             "timezone": self.zone.name,
@@ -42,7 +41,7 @@ class Handshake:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and values, for a table."""
+        """Return names and values for a table."""
         offset = self.now.utcoffset()
         return [
             ("now", self.now.isoformat(timespec="seconds")),
@@ -61,32 +60,32 @@ class Handshake:
 
 
 def handshake(now: datetime | None = None, zone: Zone | None = None) -> Handshake:
-    """The time in whole seconds: `now`, or this machine's, on the clocks of `zone`, or of its own zone.
+    """Return the time in whole seconds: `now`, or this machine's, on the clocks of `zone`, or of its own zone.
 
     Raises `UsageError` for a `now` without a zone: this machine's is never taken for it.
     """
     if now is None:
         now = machine_now()
-        own = local_zone() if zone is None else zone
+        chosen = zone or local_zone()
     else:
         own = zone_of(now, "the reference")
-    chosen = zone or own
+        chosen = zone or own
     return Handshake(now=now.astimezone(chosen.rules).replace(microsecond=0), zone=chosen)
 
 
 def machine_now() -> datetime:
-    """The time of this machine, with the rules of its zone where they can be found."""
+    """Return the time of this machine, with the rules of its zone where they can be found."""
     return datetime.now(local_zone().rules)
 
 
 def from_json(kept: Mapping[str, Json]) -> Handshake | None:
-    """The handshake that `as_json` made; `None` where none was kept."""
+    """Return the handshake that `as_json` wrote; `None` where there is none."""
     now, name = kept.get("now_iso"), kept.get("timezone")
     if not isinstance(now, str) or not isinstance(name, str):
         return None
     moment = datetime.fromisoformat(now)
     try:
         zone = zone_named(name, "the session")
-    except UsageError:  # a zone that this machine's database does not have: its distance from UTC is in the time itself
+    except UsageError:  # a zone that this machine's database does not have: its offset from UTC is in the time itself
         zone = zone_of(moment, "the session")
     return Handshake(now=moment.astimezone(zone.rules), zone=zone)

@@ -1,4 +1,4 @@
-"""What a time expression is read against, and what its parts are found to be."""
+"""The input of the time parser, the days it finds on the way, and the reading it returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Prefer = Literal["future", "past"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A reference time, a zone and what the asker has settled."""
+    """A time expression with its reference time, its zone and the options of the caller."""
 
     text: str
     reference: datetime
@@ -40,8 +40,17 @@ class Question:
         """The day of the reference in the zone."""
         return self.now.date()
 
+    @property
+    def side(self) -> str:
+        """The preferred side in words: `coming` or `last`."""
+        return "coming" if self.prefer == "future" else "last"
+
+    def fits(self, day: date) -> bool:
+        """Return whether `day` is on the preferred side; today is on both."""
+        return day >= self.today if self.prefer == "future" else day <= self.today
+
     def within(self, zone: Zone) -> Question:
-        """The same in another zone."""
+        """Return the same question in another zone."""
         return replace(self, zone=zone)
 
 
@@ -65,23 +74,24 @@ class Span:
 
 
 def one_day(day: date, said: str, *notes: str, relative: bool = True) -> Span:
-    """A single day."""
+    """Return a single day."""
     return Span(first=day, end=day + timedelta(days=1), precision="day", said=said, notes=notes, relative=relative)
 
 
-def whole_month(year: int, month: int, said: str, *notes: str, relative: bool = True) -> Span:
-    """A calendar month; `month` may run over the ends of the year."""
-    first, end = month_start(year, month), month_start(year, month + 1)
-    return Span(first=first, end=end, precision="month", said=said, notes=notes, relative=relative)
+def whole_months(year: int, month: int, count: int, said: str, *notes: str, relative: bool = True) -> Span:
+    """Return a month, a quarter or a year, which have 1, 3 and 12 months; `month` may run over the ends of the year."""
+    precision = {1: "month", 3: "quarter", 12: "year"}[count]
+    first, end = month_start(year, month), month_start(year, month + count)
+    return Span(first=first, end=end, precision=precision, said=said, notes=notes, relative=relative)
 
 
 def month_start(year: int, month: int) -> date:
-    """The first of a month; `month` may run over the ends of the year."""
+    """Return the first day of a month; `month` may run over the ends of the year."""
     return date(year + (month - 1) // 12, (month - 1) % 12 + 1, 1)
 
 
 def calendar_day(year: int, month: int, day: int) -> date:
-    """That date; raises `UsageError` if there is none."""
+    """Return that date; raises `UsageError` if there is none."""
     try:
         return date(year, month, day)
     except ValueError:
@@ -99,9 +109,6 @@ def refuse(text: str, why: str, instead: str) -> NoReturn:
     raise UsageError(msg)
 
 
-# A time expression as it was read: from when to when, how exactly, in which zone, and what was not sure.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
     """What a time expression means. Renders as a table."""
@@ -116,7 +123,7 @@ class Reading:
     interpretation: str
     zone: Zone
     reference: datetime | None = None
-    """What it was told from."""
+    """The time that the expression is relative to."""
     notes: tuple[str, ...] = ()
     """What was not sure and how it was settled."""
     read_by: str = "grammar"
@@ -127,7 +134,7 @@ class Reading:
         return self.start == self.end
 
     def as_json(self) -> dict[str, Json]:
-        """For models and programs: times as ISO 8601 with their distance from UTC."""
+        """Return the reading for models and programs, with times as ISO 8601 and their offset from UTC."""
         found: dict[str, Json] = {"text": self.text, "start": self.start.isoformat()}
         if not self.instant:
             found["end"] = self.end.isoformat()
@@ -146,15 +153,14 @@ class Reading:
         return found
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and values, for a table."""
+        """Return names and values for a table."""
         shown = [("text", self.text)] if self.text else []
         if self.instant:
             shown.append(("moment", _shown(self.start)))
         else:
-            last = self.end - timedelta(microseconds=1)
+            if self.precision == "day" and self.start.date() == (self.end - timedelta(microseconds=1)).date():
+                shown.append(("day", f"{self.start:%A} {self.start:%Y-%m-%d}"))
             shown += [("from", _shown(self.start)), ("until before", _shown(self.end))]
-            if self.precision == "day" and self.start.date() == last.date():
-                shown.insert(1, ("day", f"{self.start:%A} {self.start:%Y-%m-%d}"))
         shown += [("precision", self.precision), ("read as", self.interpretation), ("zone", f"{self.zone.name}, from {self.zone.origin}")]
         if self.reference is not None:
             shown.append(("told from", _shown(self.reference.astimezone(self.zone.rules))))

@@ -1,4 +1,4 @@
-"""Time zones by name, and clock times in them: a name that means several zones and a time that is not once are refused."""
+"""Time zones by name, abbreviation, offset or city, and clock times in them; ambiguous names and times are refused."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Zone:
 
 
 def zone_named(name: str, origin: str) -> Zone:
-    """The zone of an IANA name, `UTC`, a distance such as `+05:30`, or an abbreviation that means one distance.
+    """Return the zone of an IANA name, `UTC`, a distance such as `+05:30`, or an abbreviation that means one distance.
 
     Raises `UsageError` for any other, naming the zones that an ambiguous abbreviation could mean.
     """
@@ -114,15 +114,15 @@ def zone_named(name: str, origin: str) -> Zone:
         raise UsageError(msg)
     if word.upper() in ABBREVIATIONS:
         return _fixed(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
-    if (key := zone_key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
-        msg = f"there is no time zone {word!r}: {nearest(word, [key for key in zone_keys() if '/' in key])}, or write a distance such as +02:00"
+    if (key := _key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
+        msg = f"there is no time zone {word!r}: {nearest(word, [key for key in _keys().values() if '/' in key])}, or write a distance such as +02:00"
         raise UsageError(msg)
     return Zone(rules=ZoneInfo(key), name="UTC" if key in _UTC_KEYS else key, origin=origin)
 
 
 @cache
 def rules_version() -> str:
-    """Which edition of the time zone rules is in use; answers may change with it."""
+    """Return the edition of the time zone rules in use; answers may change with it."""
     for folder in TZPATH:
         try:
             with open(os.path.join(folder, "tzdata.zi"), encoding="utf-8") as file:
@@ -138,10 +138,9 @@ def rules_version() -> str:
 
 
 def zone_of(moment: datetime, origin: str) -> Zone:
-    """The zone that `moment`, which has one, carries."""
-    key = getattr(moment.tzinfo, "key", None)
-    if moment.tzinfo is not None and key:
-        return Zone(rules=moment.tzinfo, name="UTC" if key in _UTC_KEYS else str(key), origin=origin)
+    """Return the zone of `moment`; raises `UsageError` where it has none."""
+    if isinstance(moment.tzinfo, ZoneInfo) and (key := moment.tzinfo.key):
+        return Zone(rules=moment.tzinfo, name="UTC" if key in _UTC_KEYS else key, origin=origin)
     offset = moment.utcoffset()
     if offset is None:
         msg = f"{moment.isoformat()} has no time zone: add one, such as {moment.isoformat()}+00:00, or say the zone's name"
@@ -150,7 +149,7 @@ def zone_of(moment: datetime, origin: str) -> Zone:
 
 
 def local_zone() -> Zone:
-    """The zone of this machine; where only its present distance from UTC is known, that."""
+    """Return the zone of this machine, or its present offset from UTC where it names none."""
     from tzlocal import get_localzone_name  # loaded on use: it reads the machine's settings
 
     now = datetime.now().astimezone()
@@ -168,21 +167,21 @@ def local_zone() -> Zone:
 
 
 @cache
-def zone_keys() -> tuple[str, ...]:
-    """Every name of the IANA database, in order."""
-    return tuple(sorted(available_timezones()))
+def _keys() -> dict[str, str]:
+    """Return every name of the IANA database by its spelling in small letters."""
+    return {key.casefold(): key for key in sorted(available_timezones())}
 
 
-def zone_key(name: str) -> str | None:
-    """The name as the database spells it, found without regard to case and with blanks for underscores; `None` if there is none."""
-    return _folded().get(name.strip().replace(" ", "_").casefold())
+def _key(name: str) -> str | None:
+    """Return the name as the database spells it; case and blanks for underscores do not matter."""
+    return _keys().get(name.strip().replace(" ", "_").casefold())
 
 
 @cache
-def cities() -> dict[str, tuple[str, ...]]:
-    """Zones by the last part of their names, such as `new_york`."""
+def _cities() -> dict[str, tuple[str, ...]]:
+    """Return the zones by the last part of their names, such as `new_york`."""
     found: dict[str, tuple[str, ...]] = {}
-    for key in zone_keys():
+    for key in _keys().values():
         if "/" in key and not key.startswith(("Etc/", "SystemV/", "US/", "Canada/", "Brazil/", "Mexico/", "Chile/")):
             city = key.rpartition("/")[2].casefold()
             found[city] = (*found.get(city, ()), key)
@@ -190,13 +189,13 @@ def cities() -> dict[str, tuple[str, ...]]:
 
 
 def offset_name(offset: timedelta) -> str:
-    """A distance from UTC in words: `UTC`, `UTC+05:30`."""
+    """Return the name of an offset from UTC, such as `UTC` or `UTC+05:30`."""
     minutes = round(offset.total_seconds() / 60)
     return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}" if minutes else "UTC"
 
 
 def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -> tuple[datetime, tuple[str, ...]]:
-    """The moment when clocks of `zone` show `clock` on `day`, and what there is to say of it.
+    """Return the moment when clocks of `zone` show `clock` on `day`, and notes on how it was chosen.
 
     Raises `UsageError` where clocks skip that time or show it twice, unless `choice` says which moment is meant,
     and where the zone was given by an abbreviation that is not in force on that day.
@@ -221,7 +220,7 @@ def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -
 
 
 def day_start(day: date, zone: Zone) -> datetime:
-    """The first moment of `day` in `zone`, which need not be midnight; `UsageError` if the zone skipped the day."""
+    """Return the first moment of `day` in `zone`, which need not be midnight; `UsageError` if the zone skipped the day."""
     first, second = (datetime.combine(day, time(), tzinfo=zone.rules).replace(fold=fold) for fold in (0, 1))
     low, high = sorted(moment.astimezone(UTC) for moment in (first, second))
     if _offset(first) >= _offset(second):
@@ -248,15 +247,14 @@ def _fixed(minutes: int, origin: str, short: str = "") -> Zone:
 
 
 def _in_force(wall: datetime, zone: Zone) -> None:
+    """Raise `UsageError` where the zone was given by an abbreviation that is not in force then, such as CET in July."""
     if not zone.short:
         return
     minutes, example = ABBREVIATIONS[zone.short]
-    there = {_offset(wall.replace(tzinfo=ZoneInfo(example), fold=fold)) for fold in (0, 1)}
-    if timedelta(minutes=minutes) not in there:
-        now = wall.replace(tzinfo=ZoneInfo(example)).tzname()
-        msg = (
-            f"{zone.short} is not in force on {wall:%Y-%m-%d}: {example} is on {now} then. Write {example}, or {zone.name} if that is meant"
-        )
+    there = [wall.replace(tzinfo=ZoneInfo(example), fold=fold) for fold in (0, 1)]
+    if timedelta(minutes=minutes) not in map(_offset, there):
+        instead = f"{example} is on {there[0].tzname()} then. Write {example}, or {zone.name} if that is meant"
+        msg = f"{zone.short} is not in force on {wall:%Y-%m-%d}: {instead}"
         raise UsageError(msg)
 
 
@@ -265,13 +263,8 @@ def _offset(moment: datetime) -> timedelta:
 
 
 def _real(moment: datetime, zone: Zone) -> datetime:
-    """The moment as clocks show it, which is another time if `moment` is in a gap."""
+    """Return the moment as clocks show it, which is another time if `moment` is in a gap."""
     return moment.astimezone(UTC).astimezone(zone.rules)
-
-
-@cache
-def _folded() -> dict[str, str]:
-    return {key.casefold(): key for key in zone_keys()}
 
 
 # Words for a time zone inside a time expression: 15:00 UTC, 3pm Europe/Vienna, 9am New York time.
@@ -297,7 +290,7 @@ _CITY = re.compile(
 
 
 def take_zone(text: str) -> tuple[str, Zone | None]:
-    """`text` without the words for a zone, and that zone, if there is one.
+    """Return `text` without the words for a zone, and that zone, if there is one.
 
     Raises `UsageError` for one that is not known, means several, or stands beside another.
     """
@@ -308,7 +301,7 @@ def take_zone(text: str) -> tuple[str, Zone | None]:
     found: list[str] = []
     for pattern in (_DISTANCE, _KEY, _UTC, compiled(_SHORT), compiled(_AFTER_CLOCK, re.IGNORECASE)):
         for match in pattern.finditer(text):
-            if pattern is not _KEY or zone_key(match[0]):
+            if pattern is not _KEY or _key(match[0]):
                 found.append(match[0].strip())
                 text = text.replace(match[0], " ", 1)
     rest, city = _take_city(text)
@@ -323,18 +316,13 @@ def take_zone(text: str) -> tuple[str, Zone | None]:
 
 def _take_city(text: str) -> tuple[str, str]:
     match = _CITY.search(text.strip())
-    if match is None:
-        return text, ""
-    words = (match[1] or match[2]).split()
+    words = (match[1] or match[2]).split() if match else []
     for count in range(len(words), 0, -1):
-        name = "_".join(words[-count:]).casefold()
-        keys = cities().get(name, ())
-        if len(keys) == 1:
-            stripped = re.sub(
-                rf"(?:\bin )?{re.escape(' '.join(words[-count:]))}(?:'s)?(?: time\b)?", " ", text, count=1, flags=re.IGNORECASE
-            )
-            return stripped, keys[0]
+        name = " ".join(words[-count:])
+        keys = _cities().get(name.replace(" ", "_").casefold(), ())
         if len(keys) > 1:
-            msg = f"{' '.join(words[-count:])!r} does not say which zone is meant: write {' or '.join(keys)}"
+            msg = f"{name!r} does not say which zone is meant: write {' or '.join(keys)}"
             raise UsageError(msg)
+        if keys:
+            return re.sub(rf"(?:\bin )?{re.escape(name)}(?:'s)?(?: time\b)?", " ", text, count=1, flags=re.IGNORECASE), keys[0]
     return text, ""

@@ -1,1 +1,1 @@
-"""Reaching the web: addresses that may be reached, one guarded way to ask them, and the tools on top."""
+"""Web access: allowed addresses, one guarded HTTP client, and the tools on top."""

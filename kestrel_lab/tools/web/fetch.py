@@ -1,4 +1,4 @@
-"""One HTTP exchange that cannot be led astray: checked addresses, checked redirects, bounded in time and size."""
+"""HTTP client for untrusted addresses: checked addresses, checked redirects, bounded in time and size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 async def resolve_name(host: str, port: int) -> list[str]:
-    """What this machine's resolver says."""
+    """Return what this machine's resolver says."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
@@ -63,7 +63,7 @@ class Reach:
             raise PermissionError(msg)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Where to connect for a host: looked up once, each address checked, so that no later answer can differ.
+        """Return where to connect for a host: looked up once, each address checked, so that no later answer can differ.
 
         Raises `PermissionError` if any of them must not be reached, and `OSError` if there is none.
         """
@@ -78,7 +78,7 @@ class Reach:
         return found
 
     def proxy(self, url: Url) -> str:
-        """The address of the proxy for a URL; empty for none. Raises `ValueError` for a kind that is not supported."""
+        """Return the address of the proxy for a URL; empty for none. Raises `ValueError` for a kind that is not supported."""
         if _direct(url, self._variable("no_proxy")):
             return ""
         found = self._variable(f"{url.scheme}_proxy") or self._variable("all_proxy")
@@ -95,7 +95,7 @@ class Reach:
 
 
 def _direct(url: Url, exceptions: str) -> bool:
-    """Whether `NO_PROXY` names the host, or a domain it is in."""
+    """Return whether `NO_PROXY` names the host, or a domain it is in."""
     for entry in (part.strip().lower() for part in exceptions.split(",")):
         host, _, port = entry.partition(":") if entry.count(":") == 1 else (entry, "", "")
         name = host.removeprefix("*").lstrip(".")

@@ -21,7 +21,7 @@ _MOST_COMMENTS = 30
 
 
 def github_tools(reach: Reach) -> list[Tool]:
-    """The tools, if the environment has a `GITHUB_TOKEN`; `GITHUB_API_URL` names a server of one's own. Else none."""
+    """Return the tools, if the environment has a `GITHUB_TOKEN`; `GITHUB_API_URL` names a server of one's own. Else none."""
     token = reach.env.get("GITHUB_TOKEN", "")
     if not token:
         return []

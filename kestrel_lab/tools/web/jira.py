@@ -16,7 +16,7 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}-[0-9]{1,9}")
 
 
 def jira_tools(reach: Reach) -> list[Tool]:
-    """The tools, if the environment has `JIRA_URL` and `JIRA_API_TOKEN`, and `JIRA_EMAIL` for Jira in the cloud. Else none."""
+    """Return the tools, if the environment has `JIRA_URL` and `JIRA_API_TOKEN`, and `JIRA_EMAIL` for Jira in the cloud. Else none."""
     url, token, email = (reach.env.get(name, "") for name in ("JIRA_URL", "JIRA_API_TOKEN", "JIRA_EMAIL"))
     if not (url and token):
         return []

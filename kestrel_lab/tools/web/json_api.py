@@ -1,4 +1,4 @@
-"""An HTTP interface that speaks JSON, asked with a key that no tool shows."""
+"""Client of JSON interfaces over HTTP, with a key that no tool shows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Service:
     headers: Mapping[str, str] = field(repr=False)
 
     async def get(self, path: str, **query: str | int) -> Json:
-        """What it answers to a question; raises `ValueError` with its own words if that is an error."""
+        """Return what it answers to a question; raises `ValueError` with its own words if that is an error."""
         asked = {name: value for name, value in query.items() if value not in {"", 0}}
         url = self.base + path + (f"?{urlencode(asked)}" if asked else "")
         return self._value(await ask(self.reach, "GET", url, headers=self.headers, follow=False), path)
 
     async def post(self, path: str, body: Json) -> Json:
-        """What it answers to something new; raises like `get`."""
+        """Return what it answers to something new; raises like `get`."""
         headers = {**self.headers, "Content-Type": "application/json"}
         return self._value(
             await ask(self.reach, "POST", self.base + path, headers=headers, body=json.dumps(body).encode(), follow=False), path
@@ -54,7 +54,7 @@ class Service:
 
 
 def service(name: str, default: str, configured: str, reach: Reach, headers: Mapping[str, str]) -> Service:
-    """A service at its usual address, or at the one that the environment names: that one may be a private one."""
+    """Return a service at its usual address, or at the one that the environment names: that one may be a private one."""
     if not configured:
         return Service(name=name, base=default, reach=reach, headers=headers)
     url = read_url(configured)
@@ -63,21 +63,21 @@ def service(name: str, default: str, configured: str, reach: Reach, headers: Map
 
 
 def entries(value: Json, *keys: str) -> list[dict[str, Json]]:
-    """The objects in the list under `keys`; empty where there is none."""
+    """Return the objects in the list under `keys`; empty where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_at(value: Json, *keys: str) -> str:
-    """The text or number under `keys`; empty where there is none."""
+    """Return the text or number under `keys`; empty where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _words(text: str) -> str:
-    """What an error says of itself: services differ in how they name that."""
+    """Return what an error says of itself: services differ in how they name that."""
     try:
         value: Json = json.loads(text)
     except (ValueError, RecursionError):

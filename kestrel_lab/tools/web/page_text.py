@@ -1,4 +1,4 @@
-"""A web page as text that a person would see, and its links; bounded in time whatever the page is."""
+"""Page text: the visible text of a web page and its links, bounded in time whatever the page is."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _BLOCK = frozenset(
 _IN_HEAD = frozenset({"title", "meta", "link", "script", "style", "base", "noscript", "template"})
 _ENDS_ITS_LIKE = frozenset({"li", "dt", "dd", "tr", "td", "th"})
 _TELLING = ("href", "class", "id", "role", "lang")
-"""Attributes by which an article is told from what is around it."""
+"""Attributes that mark the article of a page."""
 _HIDDEN_STYLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d]*[1-9]))", re.IGNORECASE)
 _CODED = re.compile(
     r"utf-?8|us-ascii|ascii|latin-?1|(?:iso-?8859|windows|cp)-?\d{1,4}|utf-16(?:[bl]e)?|gb2312|gbk|gb18030|big5|euc-(?:jp|kr)|shift[_-]jis"
@@ -163,7 +163,7 @@ class Page(HTMLParser):
 
 
 def decoded(answer: Answer) -> str:
-    """The body as text, in the encoding that the server or the page names, else UTF-8; raises `ValueError` for what is no text."""
+    """Return the body as text, in the encoding that the server or the page names, else UTF-8; raises `ValueError` for what is no text."""
     if b"\0" in answer.body[:8_192] and "utf-16" not in answer.headers.get("content-type", "").lower():
         msg = f"{answer.url} is no text"
         raise ValueError(msg)
@@ -179,12 +179,12 @@ def decoded(answer: Answer) -> str:
 
 
 def is_html(answer: Answer) -> bool:
-    """Whether an answer is a page and not plain text."""
+    """Return whether an answer is a page and not plain text."""
     return answer.kind in {"text/html", "application/xhtml+xml"} or (not answer.kind and answer.body.lstrip()[:1] == b"<")
 
 
 def readable(html: str, url: str) -> str:
-    """The text of the article on a page, without menus and adverts where it can be told from them, else all there is to see.
+    """Return the text of the article on a page, without menus and adverts where they can be recognised, else all visible text.
 
     The article is found by trafilatura, where it is installed. What a page hides is left out.
     """

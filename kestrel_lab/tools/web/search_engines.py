@@ -1,4 +1,4 @@
-"""Searching the web: through free search engines, or Brave with its key."""
+"""Web search: free search engines, or Brave with its key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kestrel_lab.tools.web.urls import read_url
 Found = tuple[str, str, str]
 """Title, address and extract."""
 Engine = Callable[[str, int], list[Found]]
-"""Looks for a query and gives so many results; blocks."""
+"""A search function: takes a query and the number of results; blocks."""
 
 _MOST = 20
 _BRAVE = "https://api.search.brave.com"
@@ -57,7 +57,7 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
 
 
 def finder(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], Awaitable[list[Found]]]:
-    """Who looks for a query and gives so many results: Brave where its key is set, else `engine`; see `search_tools`.
+    """Return the search function: Brave where its key is set, else `engine`; see `search_tools`.
 
     It raises `ValueError` for an empty query or a number that is not from 1 to 20, `ConnectionError` when nobody answers.
     """
@@ -104,7 +104,7 @@ async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[F
 
 
 def _engines(reach: Reach) -> Engine:
-    """The search engines that ddgs knows: fixed addresses, asked by that library itself, through the same proxy."""
+    """Return the search engines that ddgs knows: fixed addresses, asked by that library itself, through the same proxy."""
 
     def look(query: str, count: int) -> list[Found]:
         try:
@@ -145,7 +145,7 @@ def _check_reached(proxy: str | None) -> None:
 
 
 def reached(places: Sequence[tuple[str, int]], seconds: float, connect: Callable[..., Any] = socket.create_connection) -> bool:
-    """Whether one of these hosts and ports takes a connection within so long."""
+    """Return whether one of these hosts and ports takes a connection within so long."""
     answers: SimpleQueue[bool] = SimpleQueue()
 
     def look(place: tuple[str, int]) -> None:

@@ -19,7 +19,7 @@ from kestrel_lab.tools.web.page_text import decoded, is_html, links, readable
 
 
 def offered(function: Callable[..., Any], danger: Danger, effect: Effect, *, name: str | None = None, group: str = "web") -> Tool:
-    """A tool of the web; those that change things elsewhere run alone."""
+    """Return a tool of the web; those that change things elsewhere run alone."""
     made = tool(name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM)(function)
     # A service at a fixed address is told what it is asked; a page's address is read by whoever wrote the page.
     reaches = "nothing" if danger <= Danger.LOW else "address" if danger <= Danger.MEDIUM else "others"
@@ -138,7 +138,7 @@ def _sending(reach: Reach, method: str) -> Callable[..., Any]:
 
 
 def _told(answer: Answer) -> dict[str, Json]:
-    """An answer as a model is told it, whatever its status: the request was made."""
+    """Return an answer as text for a model, whatever its status."""
     told: dict[str, Json] = {"status": answer.status, "said": answer.said, "url": str(answer.url)}
     told |= {name: answer.headers[name][:500] for name in ("content-type", "location", "retry-after") if name in answer.headers}
     try:
@@ -154,7 +154,7 @@ def _told(answer: Answer) -> dict[str, Json]:
 
 
 def succeeded(answer: Answer) -> Answer:
-    """An answer that has a page; raises `ValueError` for any other."""
+    """Return an answer that has a page; raises `ValueError` for any other."""
     if not 200 <= answer.status < 300:
         msg = f"{answer.url} answered {answer.said}"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""Reading a URL strictly: one meaning or none, so that what is checked is what is asked."""
+"""Strict URL parser: one meaning or none, so that what is checked is what is requested."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Url:
 
 
 def read_url(text: str) -> Url:
-    """The URL that `text` is; raises `ValueError` that says why, for anything two programs might read differently.
+    """Return the URL that `text` is; raises `ValueError` that says why, for anything two programs might read differently.
 
     Refused: schemes other than http and https, user names and passwords, control characters, blanks,
     backslashes, percent signs in the host, and numbers that are an IP address only to some, such as 127.1.
@@ -79,12 +79,12 @@ def read_url(text: str) -> Url:
 
 
 def joined(base: Url, reference: str) -> Url:
-    """Where a link or a redirect leads that was found at `base`; raises like `read_url`."""
+    """Return where a link or a redirect leads that was found at `base`; raises like `read_url`."""
     return read_url(urljoin(str(base), reference))
 
 
 def is_number(host: str) -> bool:
-    """Whether a host, as `Url` has it, is a numeric address."""
+    """Return whether a host, as `Url` has it, is a numeric address."""
     return ":" in host or _NUMBER.fullmatch(host.rpartition(".")[2]) is not None
 
 
@@ -144,7 +144,7 @@ _CLOSED_6 = tuple(
 
 
 def refusal(address: str) -> str:
-    """Why a numeric address must not be reached, in words; empty for one of the public internet.
+    """Return why a numeric address must not be reached, in words; empty for one of the public internet.
 
     An allow-list for IPv6 and an explicit deny-list for IPv4: what Python calls global differs between its versions.
     """
