@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -184,11 +183,3 @@ def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:
         for event in (record.event for record in records)
         if isinstance(event, ToolAnswered)
     )
-
-
-def squeezed(text: str) -> str:
-    """`text` with white space as single blanks and typographic quotes and dashes as plain ones, for comparing quotes."""
-    return re.sub(r"\s+", " ", text.translate(_PLAIN)).strip()
-
-
-_PLAIN = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " "})

@@ -127,10 +127,7 @@ class LiteLLMModel:
         usage = Usage(tokens_in=read, tokens_out=written, model_calls=1)
         try:
             paid = litellm.cost_per_token(model=self.name, **priced)
-        except Exception as error:
-            # litellm raises a bare Exception for some models without a price; anything else is a fault to be seen.
-            if "mapped" not in str(error) and type(error).__name__ not in {"NotFoundError", "BadRequestError", "ModelNotMappedError"}:
-                raise
+        except (litellm.ModelNotMappedError, litellm.NotFoundError, litellm.BadRequestError):  # no price, or an unknown provider
             return usage + Usage(unpriced=1)
         return usage + Usage(cost_usd=sum(paid))
 

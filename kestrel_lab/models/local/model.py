@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -70,8 +71,7 @@ class LocalModel:
         stopped = threading.Event()
 
         def say(piece: str | None) -> None:
-            # After a cancelled call the loop may be gone while the worker notices.
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # after a cancelled call the loop may close before the worker notices
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         def work() -> ModelAnswer:

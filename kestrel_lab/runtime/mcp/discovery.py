@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.registry.catalogue import Entry, Package, named_package, read_catalogue
@@ -160,8 +159,3 @@ def package_of(said: Mapping[str, Any]) -> Package:
         variables=tuple(map(str, said.get("variables", ()))),
         settings=tuple((str(name), str(value)) for name, value in said.get("settings", ())),
     )
-
-
-def no_server(name: str) -> UsageError:
-    """What is wrong with a name that nothing was found under."""
-    return UsageError(f"no server {name!r} was found in this run: look for it with find_tool, and use the name that it gives")

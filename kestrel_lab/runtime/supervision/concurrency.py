@@ -159,7 +159,8 @@ class Gate:
             return await self._turn(waiter)
         except BaseException:
             with self._lock:
-                self._waiting.remove(waiter)
+                if waiter in self._waiting:  # `_wake` removes it when its event loop has closed
+                    self._waiting.remove(waiter)
                 self._wake()
             raise
 
@@ -211,12 +212,15 @@ class Gate:
                 self._wake()
 
     def _wake(self) -> None:
-        """Have the first of the line look again."""
-        while self._waiting and self._waiting[0].loop.is_closed():
-            self._waiting.popleft()
-        if self._waiting:
+        """Have the first of the line try again; whoever's event loop has closed loses its place."""
+        while self._waiting:
             waiter = self._waiting[0]
-            waiter.loop.call_soon_threadsafe(_let, waiter)
+            try:
+                waiter.loop.call_soon_threadsafe(_let, waiter)
+            except RuntimeError:  # closed; asking `is_closed` first would leave a moment in which it closes all the same
+                self._waiting.popleft()
+            else:
+                return
 
 
 def _let(waiter: _Waiter) -> None:

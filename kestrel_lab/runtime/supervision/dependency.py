@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from kestrel_lab.core.errors import DependencyError, KestrelError
@@ -267,8 +267,10 @@ class Dependency:
         ]
         for change in changes:
             self._changed(change)
-        if changes and self._needed_restart and self._wake is not None:
-            self._wake()
+        wake = self._wake
+        if changes and self._needed_restart and wake is not None:
+            with suppress(RuntimeError):  # the event loop of `attend` has closed: nobody restarts it in the background any more
+                wake()
         return changes
 
 

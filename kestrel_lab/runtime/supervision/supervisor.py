@@ -147,17 +147,6 @@ class RuntimeSupervisor:
         await asyncio.gather(*(watched.look() for watched in tuple(self._watched.values())))
         return self.states()
 
-    def report_success(self, name: str) -> list[HealthChanged]:
-        """Take in that a call of `name` succeeded that was not admitted here; returns what that changed."""
-        return self._known(name).success()
-
-    def report_failure(self, name: str, error: BaseException | str) -> list[HealthChanged]:
-        """Take in that a call of `name` failed for a reason on its side; returns what that changed.
-
-        Errors of the caller's side are not to be reported. While the breaker is open, nothing changes.
-        """
-        return self._known(name).failure(error)
-
     def error(self, name: str) -> DependencyError:
         """What is wrong with `name` now and what to do, to be raised."""
         return self._known(name).error()
