@@ -24,7 +24,7 @@ from kestrel_lab.mcp.approvals import Definition, vetted
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.registry.installed_servers import check_seal
 from kestrel_lab.mcp.results import text_of
-from kestrel_lab.mcp.sandboxing import held_server, network_hint
+from kestrel_lab.mcp.sandboxing import network_hint, sandboxed_server
 from kestrel_lab.mcp.stdio_transport import ServerLog, open_pipe
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
@@ -197,7 +197,7 @@ class Connection:
         else:
             self._log = ServerLog(self._log_path, Redactor.of(self._ours))
             environment = {**clean_environment(self._ours), **config.environment(self._ours)}
-            launch, choice = await asyncio.to_thread(held_server, config, environment, self.sandbox)
+            launch, choice = await asyncio.to_thread(sandboxed_server, config, environment, self.sandbox)
             self.level = choice.level
             transport = open_pipe(launch, log=self._log, ended=self._ended)
         return Client(
