@@ -23,11 +23,11 @@ from kestrel_lab.core.yaml.reader import read_yaml
 
 ScriptedCall = tuple[str, dict[str, Json]]
 Turn = str | Sequence[ScriptedCall] | ModelAnswer | Exception
-"""What a script says in one turn: an answer, tool calls, a whole `ModelAnswer`, or an error to raise."""
+"""One turn of a script: an answer, tool calls, a whole `ModelAnswer`, or an error to raise."""
 
 
 class ScriptedModel:
-    """Plays prepared turns. Which one is told from the conversation, so a script may serve many runs at once.
+    """Plays prepared turns. The conversation decides which one, so a script may serve many runs at once.
 
     `turns` is a list, or a function from the request to a turn. Raises `ModelError` when the list is
     used up, so that a script that is too short cannot pass for an answer.
@@ -79,7 +79,7 @@ class ScriptedModel:
 
 
 def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
-    """A scripted model from a YAML file, called `scripted:` and the path unless a name is given.
+    """Return a scripted model from a YAML file, called `scripted:` and the path unless a name is given.
 
     The file is `rules:`, a list of `when:` (a regular expression sought in the goal) and `turns:` (each a
     text, or a list of `{tool: …, args: {…}}`). The first rule that fits plays. Raises `UsageError` for a
@@ -141,7 +141,7 @@ def _turn(turn: Json, place: str) -> Turn:
 
 @dataclass
 class ScriptedApprover:
-    """Gives prepared decisions in order: `True`, `False`, a reason to deny, or edited arguments; keeps what it was asked.
+    """Gives prepared decisions in order: `True`, `False`, a reason to deny, or edited arguments; records the questions.
 
     A text is the answer where an agent asks a question.
     """
@@ -164,110 +164,110 @@ class ScriptedApprover:
 
 @dataclass
 class RecordingListener:
-    """Keeps every event it is told."""
+    """Records every event."""
 
     events: list[Event] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
-        """Keep `event`."""
+        """Record `event`."""
         self.events.append(event)
 
 
 @dataclass
 class RecordingReporter:
-    """Keeps every report of progress."""
+    """Records every report of progress."""
 
     reports: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __call__(self, done: int, total: int, note: str) -> None:
-        """Keep the report."""
+        """Record the report."""
         self.reports.append((done, total, note))
 
 
 @dataclass
 class RecordingMiddleware:
-    """Keeps the calls that pass, and proceeds."""
+    """Records the calls that pass, and proceeds."""
 
     calls: list[Call] = field(default_factory=list)
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Keep `call`, then proceed."""
+        """Record `call`, then proceed."""
         self.calls.append(call)
         return await proceed(call)
 
 
 @dataclass(frozen=True)
 class FixedCheck:
-    """Has one opinion, whatever it is shown."""
+    """Gives the same score to every trial."""
 
     passes: bool
     label: str = "fixed"
 
     async def __call__(self, trial: Trial) -> Score:
-        """The opinion."""
+        """Return the score."""
         return Score(check=self.label, passed=self.passes, value=float(self.passes), reason="" if self.passes else "as told")
 
 
 @dataclass
 class ScriptedVerifier:
-    """Gives prepared verdicts in order, the last one for ever; keeps what was claimed."""
+    """Gives prepared verdicts in order, repeating the last one; records the claims."""
 
     verdicts: Sequence[Verification]
     name: str = "scripted"
     claims: list[Claim] = field(default_factory=list)
 
     async def __call__(self, claim: Claim) -> Verification:
-        """The next verdict."""
+        """Return the next verdict."""
         self.claims.append(claim)
         return self.verdicts[min(len(self.claims), len(self.verdicts)) - 1]
 
 
 @dataclass
 class ScriptedEntailment:
-    """Says of each claim what was prepared for it, `neither` of others; keeps what it was asked."""
+    """Gives the prepared verdict on each claim, `neither` on others; records the questions."""
 
     verdicts: Mapping[str, Literal["entailed", "contradicted", "neither"]] = field(default_factory=dict)
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
     async def __call__(self, claim: str, evidence: Sequence[str]) -> Entailed:
-        """The prepared word."""
+        """Return the prepared verdict."""
         self.asked.append((claim, tuple(evidence)))
         return Entailed(verdict=self.verdicts.get(claim, "neither"))
 
 
 @dataclass
 class ListMemory:
-    """Keeps notes in a list, and recalls the newest ones whatever is asked."""
+    """Stores notes in a list, and recalls the newest ones for any query."""
 
     kept: list[Note] = field(default_factory=list)
 
     async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
-        """The newest notes."""
+        """Return the newest notes."""
         return tuple(reversed(self.kept))[:top_k]
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
-        """Keep a note that is not there yet."""
+        """Store a note that is not there yet; returns whether it is stored."""
         new = all(known.text != note.text for known in self.kept)
         if new:
             self.kept.append(note)
         return new or any(known.id == note.id != "" for known in self.kept)
 
     async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
-        """Those with one of these ids."""
+        """Return the notes with these ids."""
         return tuple(note for note in self.kept if note.id in ids)
 
 
 @dataclass(frozen=True)
 class FixedGatherer:
-    """Finds what it was given, whatever is asked."""
+    """Finds its prepared sources for any query."""
 
     found: Gathered = field(default_factory=Gathered)
 
     async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
-        """What it was given."""
+        """Return the prepared sources."""
         return self.found
 
 
 def conversation(*turns: tuple[str, str]) -> list[Message]:
-    """Messages from pairs of role and text, to call a model with in a test."""
+    """Return messages from pairs of role and text, for calling a model in a test."""
     return [Message(role=cast("Role", role), text=text) for role, text in turns]

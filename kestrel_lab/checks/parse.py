@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
@@ -55,11 +55,6 @@ CHECKS: Final[dict[str, Any]] = {
 
 _WORDS: Final = {str: "text", float: "a number", int: "a whole number", bool: "true or false", dict: "a mapping"}
 _JSON_TYPES: Final = {str: "string", float: "number", int: "integer", bool: "boolean", dict: "object"}
-
-
-def parse_checks(items: Sequence[Json]) -> tuple[Check, ...]:
-    """The checks that `items` describe, as `parse_check` reads each of them."""
-    return tuple(parse_check(item) for item in items)
 
 
 def parse_check(item: Json, *, loosely: bool = False) -> Check:

@@ -1,6 +1,6 @@
-"""What a server says its tools are, and which of it somebody has approved.
+"""Definitions of MCP tools, and the file of approved ones.
 
-A definition that differs in any field from the approved one is another tool: it is not called before it was looked at.
+A definition that differs in any field from the approved one is another tool: it is not called before a person approves it.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ _MOST_TOOLS = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Definition:
-    """A tool as its server describes it, every field of it."""
+    """A tool as its server defines it, with every field."""
 
     name: str
     fields: dict[str, Json]
 
     @property
     def pin(self) -> str:
-        """Equal for equal definitions, whatever the order of their keys."""
+        """A hash of the definition, independent of the order of its keys."""
         return content_key(self.fields)
 
     @property
     def description(self) -> str:
-        """What a model is told."""
+        """The description for models."""
         return str(self.fields.get("description") or self.fields.get("title") or self.name)
 
     @property
     def schema(self) -> dict[str, Json]:
-        """JSON Schema of the arguments."""
+        """The JSON Schema of the arguments."""
         found = self.fields.get("inputSchema")
         return found if isinstance(found, dict) else {"type": "object", "properties": {}}
 
 
 def problem_of(definition: Definition) -> str:
-    """Why a tool is not offered, whoever approves it; empty when there is nothing against it."""
+    """Return why a tool is never offered; empty for a good definition."""
     if not _NAME.fullmatch(definition.name) or ".." in definition.name:
         return "its name has other characters than letters, digits, _, - and ."
     text = dumps(definition.fields)
@@ -72,7 +72,7 @@ def problem_of(definition: Definition) -> str:
 
 
 def vetted(definitions: Iterable[Definition]) -> tuple[dict[str, Definition], dict[str, str]]:
-    """What can be offered, by name, and why the rest cannot."""
+    """Return the definitions that can be offered, by name, and the reasons against the others."""
     kept: dict[str, Definition] = {}
     refused: dict[str, str] = {}
     for number, one in enumerate(definitions):
@@ -90,7 +90,7 @@ def vetted(definitions: Iterable[Definition]) -> tuple[dict[str, Definition], di
 
 
 def difference(name: str, old: Definition | None, new: Definition | None) -> str:
-    """What has changed from one definition to the other, as a unified diff, hidden characters shown."""
+    """Return the change from one definition to the other as a unified diff, with hidden characters shown."""
 
     def lines(one: Definition | None) -> list[str]:
         return [] if one is None else plain(json.dumps(one.fields, indent=1, sort_keys=True, ensure_ascii=False)).splitlines()
@@ -100,18 +100,18 @@ def difference(name: str, old: Definition | None, new: Definition | None) -> str
 
 @dataclass(frozen=True, slots=True)
 class Approvals:
-    """The file with the servers a user has approved and the tools each had then; outside every project, so that none brings its own."""
+    """The file of a user's approved servers and their tools; outside every project, so that no project brings its own."""
 
     path: Path
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Approvals:
-        """That of the user."""
+        """Return the user's file."""
         place = Path(env["XDG_CONFIG_HOME"]) if env.get("XDG_CONFIG_HOME") else home_folder() / ".config"
         return cls(place / "kestrel" / "mcp.json")
 
     def tools(self, server: ServerConfig) -> dict[str, Definition] | None:
-        """The approved tools of `server`; `None` when it was not approved with exactly this command or address."""
+        """Return the approved tools of `server`; `None` when it was not approved with exactly this command or address."""
         found = self._read().get(server.key)
         if not isinstance(found, dict) or not isinstance(found.get("tools"), dict):
             return None
@@ -119,13 +119,13 @@ class Approvals:
         return {name: Definition(name=name, fields=fields) for name, fields in tools.items()}
 
     def approve(self, server: ServerConfig, tools: Mapping[str, Definition]) -> None:
-        """Keep `server` with `tools` as they are now; what was approved of it before no longer counts."""
+        """Approve `server` with `tools`, in place of an earlier approval."""
         kept = self._read()
         kept[server.key] = {"name": server.name, "what": server.shown, "tools": {name: one.fields for name, one in tools.items()}}
         self._write(kept)
 
     def withdraw(self, server: ServerConfig) -> bool:
-        """Forget `server`; returns whether it was approved."""
+        """Remove the approval of `server`; returns whether there was one."""
         kept = self._read()
         if kept.pop(server.key, None) is None:
             return False
@@ -135,7 +135,7 @@ class Approvals:
     def _read(self) -> dict[str, Json]:
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError, PermissionError):  # a user without a home, or with another's
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # a user without a readable home folder
             return {}
         except ValueError as error:
             msg = f"{self.path} cannot be read ({error}): remove it and approve the MCP servers again"
@@ -155,7 +155,7 @@ class Approvals:
 
 
 def _hidden(value: Json) -> str:
-    """The first text in `value` that shows other characters than it has."""
+    """Return the first text in `value` with hidden or misleading characters."""
     if isinstance(value, str):
         return "" if plain(value) == value.replace("\r\n", "\n") else one_line(value, 80)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The event loop on which all MCP servers of this process are talked to, on a thread of its own.
+"""The event loop of MCP connections, on a thread of its own.
 
-A notebook's cells, `asyncio.run` and threads come and go; a connection stays with the one loop it was made on.
+Notebook cells, `asyncio.run` and threads come and go; a connection has to stay on the loop that opened it.
 """
 
 from __future__ import annotations
@@ -13,48 +13,57 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_CLOSE_S = 8.0
-
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
-_closers: set[Callable[[], Coroutine[Any, Any, None]]] = set()
+_GRACE_S = 1.0
+"""How long work that is under way may go on after `stop`."""
 
 
-def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Run `work` on the loop of the servers, begun at the first use; from any thread but its own."""
-    global _loop  # noqa: PLW0603  # there is one per process
-    with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="kestrel-mcp", daemon=True).start()
-            atexit.register(close_all)
-    return asyncio.run_coroutine_threadsafe(work, _loop)
+class BackgroundLoop:
+    """An event loop on a daemon thread, started at the first use. Every method may be called from any thread."""
+
+    def __init__(self, at_exit: Callable[[], None]) -> None:
+        """Start nothing; `at_exit` is called before the process ends, if the loop still runs then."""
+        self._at_exit = at_exit
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop was started and not stopped since."""
+        return self._loop is not None
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `work` on the loop; never wait for the result on the loop itself."""
+        with self._lock:
+            if self._loop is None:
+                runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+                self._loop = runner.get_loop()
+                threading.Thread(target=_serve, args=(runner,), name="kestrel-mcp", daemon=True).start()
+                atexit.register(self._at_exit)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` on the loop; cancelling the caller cancels it. Raises `ConnectionError` when the loop is stopped meanwhile."""
+        try:
+            return await asyncio.wrap_future(self.submit(work))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            msg = "the MCP servers were closed"
+            raise ConnectionError(msg) from None
+
+    def stop(self) -> None:
+        """Stop the loop without waiting for it; a later `submit` starts another one."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                atexit.unregister(self._at_exit)
+                loop.call_soon_threadsafe(loop.stop)
 
 
-async def there(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` that is done on the loop of the servers; cancelling it here cancels it there."""
-    return await asyncio.wrap_future(submit(work))
-
-
-def keep(closer: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Call `closer` before the process ends."""
-    _closers.add(closer)
-
-
-def drop(closer: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do not call it any more."""
-    _closers.discard(closer)
-
-
-def close_all() -> None:
-    """Close every connection that is still open, from any thread but the loop's, and wait until that is done."""
-    if not _closers:
-        return
-
-    async def work() -> None:
-        await asyncio.gather(*(closer() for closer in tuple(_closers)), return_exceptions=True)
-
-    try:
-        submit(work()).result(_CLOSE_S)
-    except TimeoutError:
-        return  # the servers' processes die with this one
+def _serve(runner: asyncio.Runner) -> None:
+    with runner:
+        loop = runner.get_loop()
+        loop.run_forever()
+        if left := asyncio.all_tasks(loop):
+            loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))

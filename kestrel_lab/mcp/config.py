@@ -1,4 +1,4 @@
-"""One MCP server as a user configures it: how to start or reach it, and how far its tools are trusted."""
+"""The configuration of an MCP server: its command or address, its sandbox, and the trust in its tools."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from kestrel_lab.tools.shell.environment import looks_secret
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]|_(?!_)){0,31}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_OF_OTHERS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type", "sandbox", "at_least", "network", "read", "write"})
-"""Keys of a server that programs agree on, and those of the sandbox, which others leave alone and a person sees before approving."""
+_SHARED_KEYS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type", "sandbox", "at_least", "network", "read", "write"})
+"""The keys of `.mcp.json` that programs agree on, and those of the sandbox, which a person sees before approving."""
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """What calling a tool counts as. What a server says of itself is not taken for it."""
+    """The danger and effect of a tool. A server's own annotations are never used for them."""
 
     danger: Danger = Danger.MEDIUM
     effect: Effect = "opaque"
@@ -34,56 +34,56 @@ class Trust:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seal:
-    """A folder that must be as it was left: see `tools.mcp.installed`."""
+    """A folder that must not have changed since installation: see `mcp.registry.installed_servers`."""
 
     folder: str
     tree: str
-    """Hash of everything in it."""
+    """The hash of its files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerConfig:
-    """How a server is had, with variables of the environment not yet put in."""
+    """A configured server; variables of the environment are not yet filled in."""
 
     name: str
     command: str = ""
-    """The program; empty for a server that is reached by `url`."""
+    """The program; empty for a server at a `url`."""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables it is given beside a few harmless ones; `${NAME}` stands for one of ours."""
+    """Its environment variables beside a few harmless ones; `${NAME}` stands for one of ours."""
     cwd: str = ""
     url: str = ""
-    """Where a server that speaks streamable HTTP is."""
+    """The address of a server that speaks streamable HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict)
     trust: Trust = Trust()
     tools: Mapping[str, Trust] = field(default_factory=dict)
-    """Tools that are trusted otherwise."""
+    """Tools with another trust."""
     only: tuple[str, ...] | None = None
     """The tools to offer; `None` for all."""
     enabled: bool = True
     sandbox: Sandbox | None = None
-    """The level it is held in at; `None` for that of the lab. Only the level counts."""
+    """Its sandbox, of which only the level counts; `None` for the level of the lab."""
     at_least: Level = Level.S0
-    """It is not started at a lower level."""
+    """The lowest sandbox level at which it is started."""
     network: bool = False
-    """Whether it may use the network, this machine's own services included."""
+    """Whether it may use the network, local services included."""
     read: tuple[str, ...] = ()
-    """Places it may read beside its program, its folder, and what its arguments and variables name."""
+    """Paths it may read beside its program, its folder, and those in its arguments and variables."""
     write: tuple[str, ...] = ()
-    """Places it may write."""
+    """Paths it may write."""
     timeout_s: float = 60.0
-    """Seconds a call may take."""
+    """Most seconds of a call."""
     start_timeout_s: float = 20.0
     problem: str = ""
-    """Why it cannot be used as it is written; such a server is not `enabled`."""
+    """Why its table is invalid; such a server is not `enabled`."""
     source: str = ""
-    """The file that says so; empty for one that code gives."""
+    """The file of its table; empty for a server given by code."""
     seal: Seal | None = None
-    """What it was installed as; `None` for a server that is not installed here."""
+    """The seal of its installation; `None` for a server that kestrel did not install."""
 
     @property
     def shown(self) -> str:
-        """What is started or reached, whole, as it is configured; only what is likely to be a secret is not shown."""
+        """The whole command or address as configured; values that look secret are not shown."""
         if self.url:
             return self.url
         given = [f"{name}={'…' if looks_secret(name) and not _VARIABLE.search(value) else value}" for name, value in self.env.items()]
@@ -93,31 +93,31 @@ class ServerConfig:
 
     @property
     def _freedoms(self) -> list[str]:
-        """What it may beyond what every server may, in words."""
+        """Its extra permissions, in words."""
         words = ["without a sandbox"] if self.sandbox is not None and self.sandbox.level is Level.S0 else []
         words += ["with network"] if self.network else []
         return words + [f"{verb} {', '.join(places)}" for verb, places in (("reads", self.read), ("writes", self.write)) if places]
 
     @property
     def key(self) -> str:
-        """Equal for servers that are the same program or address in every respect; a command with a path is bound to its folder."""
+        """A hash of command or address and everything that changes it; a command with a path includes its folder."""
         bound = os.sep in self.command or any(os.sep in word or Path(word).exists() for word in self.args)
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
-        freedoms = self._freedoms  # none for what is approved since before there were any
+        freedoms = self._freedoms  # left out when empty, so that older approvals stay valid
         sealed = () if self.seal is None else (self.seal.tree,)
         more = (*sealed, *([freedoms] if freedoms else []))
         return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *more)
 
     def trust_in(self, tool: str) -> Trust:
-        """What calling `tool` counts as."""
+        """Return the trust in `tool`."""
         return self.tools.get(tool, self.trust)
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """`env` with our variables put in; raises `UsageError` for one that is not set."""
+        """Return `env` with our variables filled in; raises `UsageError` for one that is not set."""
         return {name: self._filled(value, ours) for name, value in self.env.items()}
 
     def filled_headers(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """`headers` with our variables put in; raises `UsageError` for one that is not set."""
+        """Return `headers` with our variables filled in; raises `UsageError` for one that is not set."""
         return {name: self._filled(value, ours) for name, value in self.headers.items()}
 
     def _filled(self, text: str, ours: Mapping[str, str]) -> str:
@@ -136,7 +136,7 @@ def _quoted(word: str) -> str:
 
 
 def read_server(name: str, table: object, source: str = "") -> ServerConfig:
-    """The server that a table describes; raises `UsageError` that names file, server and key."""
+    """Return the server of a table; raises `UsageError` that names file, server and key."""
     where = f"{source}: MCP server {name!r}" if source else f"MCP server {name!r}"
     if not _NAME.fullmatch(name):
         msg = f"{where}: a name has up to 32 letters, digits, - and _, no two _ in a row"
@@ -169,7 +169,7 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
 
 
 def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
-    """The servers of a `.mcp.json`, as other programs write it too; none if there is no such file."""
+    """Return the servers of a `.mcp.json`, which other programs write too; none if there is no such file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
     try:
         content = json.loads(text)
         servers = content["mcpServers"]
-        return {name: _of_others(name, table, str(path)) for name, table in servers.items()}
+        return {name: _foreign_server(name, table, str(path)) for name, table in servers.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
@@ -185,9 +185,9 @@ def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
         raise UsageError(msg) from error
 
 
-def _of_others(name: str, table: Mapping[str, Json], source: str) -> ServerConfig:
-    """A server as another program's file has it: keys of that program are left out, what cannot be used stands there as such."""
-    known = {key: value for key, value in table.items() if key in _OF_OTHERS}
+def _foreign_server(name: str, table: Mapping[str, Json], source: str) -> ServerConfig:
+    """Return a server of another program's file: unknown keys are ignored, and an invalid table gives a server with a `problem`."""
+    known = {key: value for key, value in table.items() if key in _SHARED_KEYS}
     try:
         return read_server(name, known | ({"enabled": False} if table.get("disabled") is True else {}), source)
     except UsageError as error:

@@ -1,6 +1,6 @@
-"""A server of tools, and its connection: held by one task on the servers' event loop, from the handshake to the last process.
+"""Connections to MCP servers through the official SDK: open, list tools, call, ping, close.
 
-Everything here runs on that loop (see `tools.mcp.thread`).
+Everything here runs on one event loop (see `mcp.background_loop`); one task per connection enters and leaves the SDK's contexts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.mcp.approvals import Definition, vetted
-from kestrel_lab.mcp.background_loop import drop, keep
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.registry.installed_servers import check_seal
 from kestrel_lab.mcp.results import text_of
-from kestrel_lab.mcp.sandboxing import held_server, network_hint
+from kestrel_lab.mcp.sandboxing import network_hint, sandboxed_server
 from kestrel_lab.mcp.stdio_transport import ServerLog, open_pipe
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
@@ -37,44 +36,45 @@ Progress = Callable[[str, float | None], None]
 _PAGES = 50
 _PING_S = 4.0
 _BETWEEN_S = 0.1
-"""Seconds between two pieces of progress that are passed on."""
+"""Least seconds between two reports of progress."""
 _TIMED_OUT = -32001
 
 
 class Connection:
-    """A server that was started or reached, until it is closed or stops talking."""
+    """The connection to a server that was started or reached, until either side ends it."""
 
     def __init__(
         self, config: ServerConfig, ours: Mapping[str, str], log: Path, ended: Callable[[str], None], sandbox: Sandbox | None = None
     ) -> None:
-        """Not yet connected; `ended` is told why, when it ends by itself after it was open."""
+        """Connect nothing yet; `ended` is called with the reason when an open connection ends by itself."""
         self.config = config
         self.definitions: dict[str, Definition] = {}
-        """The tools it has now."""
+        """The tools that the server has now, by name."""
         self.refused: dict[str, str] = {}
-        """Tools of it that are not offered to anybody, and why."""
+        """Tools that are never offered, with the reason."""
         self.who = ""
         self.level: Level | None = None
-        """What it is held in at; `None` for one that is reached, or not yet started."""
+        """The sandbox level of its process; `None` for a server reached by address, or not yet started."""
         self.reason = ""
-        """Why it ended; empty while it has not."""
-        self._ours, self._log_path, self._tell_ended, self._sandbox = ours, log, ended, sandbox or Sandbox()
+        """Why the connection ended; empty while it is open."""
+        self.sandbox = sandbox or Sandbox()
+        self._ours, self._log_path, self._on_end = ours, log, ended
         self._log: ServerLog | None = None
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
         self._opened = False
         self._stop, self._turn = asyncio.Event(), asyncio.Event()
-        self._wanted, self._listed = 1, 0  # how many changes of its tools were told of, and taken in
+        self._wanted, self._listed = 1, 0  # changes of its tools announced by the server, and those listed since
         self._listing = asyncio.Lock()
 
     @property
     def alive(self) -> bool:
-        """Whether it can be called."""
+        """Whether tools can be called."""
         return self._client is not None and not self.reason and self._owner is not None and not self._owner.done()
 
     async def open(self) -> None:
-        """Connect and ask for its tools; raises `ConnectionError` with the reason. Once."""
-        await asyncio.to_thread(import_module, "mcp")  # here, so that loading it does not count as the server's time
+        """Connect and list the tools, once; raises `ConnectionError` with the reason."""
+        await asyncio.to_thread(import_module, "mcp")  # loading takes half a second, which must not count as the server's time
         if self._stop.is_set():
             msg = "it was closed before it was started"
             raise ConnectionError(msg)
@@ -93,7 +93,7 @@ class Connection:
             raise
 
     async def close(self) -> None:
-        """End it, and the processes it started; again does nothing. Whoever waits for `open` meanwhile gets `ConnectionError`."""
+        """End the connection and every process of the server; a second call does nothing. A pending `open` raises `ConnectionError`."""
         owner, self._owner = self._owner, None
         self._stop.set()
         self._turn.set()
@@ -104,10 +104,10 @@ class Connection:
         await asyncio.wait([owner])
 
     async def call(self, tool: str, pin: str, args: dict[str, Json], progress: Progress) -> str:
-        """Have `tool` called, if it still is what `pin` stands for.
+        """Call `tool`, provided that its definition still has the hash `pin`, and return the text of the result.
 
-        Raises `ToolError` where the tool says no, `ConnectionError` where the server is gone, `TimeoutError` where it
-        does not answer in time.
+        Raises `ToolError` for an error of the tool, `ConnectionError` when the server is gone, `TimeoutError` when it does
+        not answer in time.
         """
         client = self._open_client()
         await self._list()
@@ -115,7 +115,7 @@ class Connection:
         seconds = self.config.timeout_s
         result = await self._asked(
             lambda: client.call_tool(
-                tool, cast("dict[str, Any]", args), read_timeout_seconds=seconds, progress_callback=_passed_on(progress)
+                tool, cast("dict[str, Any]", args), read_timeout_seconds=seconds, progress_callback=_progress_callback(progress)
             )
         )
         text = text_of(result)
@@ -124,7 +124,7 @@ class Connection:
         return text
 
     async def ping(self) -> None:
-        """Return once the server answered anything; raises `ConnectionError` or `TimeoutError`."""
+        """Return once the server has answered a ping; raises `ConnectionError` or `TimeoutError`."""
         from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
         session = self._open_client().session
@@ -154,7 +154,7 @@ class Connection:
             raise ToolError(msg)
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
-        """Hold the connection; every context of the SDK is entered and left in this task."""
+        """Open the connection and keep it open; every context of the SDK is entered and left in this task, as anyio requires."""
         listener: asyncio.Task[None] | None = None
         try:
             async with AsyncExitStack() as stack:
@@ -172,8 +172,8 @@ class Connection:
             if not ready.done():
                 ready.set_exception(ConnectionError(self.reason))
                 ready.exception()  # whoever opens it may have gone
-        except Exception as error:  # noqa: BLE001  # the boundary to the SDK and the server: it becomes the reason
-            self.reason = self.reason or _why(error)
+        except Exception as error:  # noqa: BLE001  # boundary to the SDK and the server: the error becomes the reason
+            self.reason = self.reason or _reason(error)
             if not ready.done():
                 ready.set_exception(ConnectionError(self._with_last(self.reason)))
         finally:
@@ -197,19 +197,19 @@ class Connection:
         else:
             self._log = ServerLog(self._log_path, Redactor.of(self._ours))
             environment = {**clean_environment(self._ours), **config.environment(self._ours)}
-            launch, choice = await asyncio.to_thread(held_server, config, environment, self._sandbox)
+            launch, choice = await asyncio.to_thread(sandboxed_server, config, environment, self.sandbox)
             self.level = choice.level
             transport = open_pipe(launch, log=self._log, ended=self._ended)
         return Client(
             transport,
             read_timeout_seconds=max(config.timeout_s, config.start_timeout_s),
-            message_handler=self._heard,
+            message_handler=self._on_message,
             client_info=Implementation(name="kestrel_lab", version=__version__),
             cache=None,
         )
 
     async def _hold(self) -> None:
-        """Until it is closed or ends; asks for the tools again when the server says that they have changed."""
+        """Wait until the connection is closed or ends; list the tools again whenever the server announces a change."""
         while not (self._stop.is_set() or self.reason):
             self._turn.clear()
             with suppress(ToolError, TimeoutError):  # the next call asks again
@@ -217,7 +217,7 @@ class Connection:
             await self._turn.wait()
 
     async def _list(self) -> None:
-        """Have the tools as they are since the last change that was told, and wait for that also when another task asks."""
+        """List the tools if a change was announced since the last listing; concurrent callers wait for the same listing."""
         async with self._listing:
             if self._listed == (wanted := self._wanted):
                 return
@@ -233,7 +233,7 @@ class Connection:
             self._listed = wanted
 
     async def _listen(self, client: Client) -> None:
-        """Newer servers tell of changes only to those who ask."""
+        """Subscribe to changes of the tools, as protocol versions since 2026 require."""
         from mcp import MCPError
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
@@ -245,7 +245,7 @@ class Connection:
                 async for _ in changes:
                     self._changed()
 
-    async def _heard(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             self._changed()
 
@@ -258,10 +258,10 @@ class Connection:
         self.reason = self.reason or reason
         self._turn.set()
         if opened:
-            self._tell_ended(self.reason)
+            self._on_end(self.reason)
 
     async def _asked(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """What the server answers; its errors as ours."""
+        """Return the answer of the server; errors of the SDK become `ToolError`, `ConnectionError` or `TimeoutError`."""
         from mcp import MCPError
 
         try:
@@ -270,15 +270,15 @@ class Connection:
             if error.code == _TIMED_OUT:
                 raise TimeoutError(error.message) from error
             if self.reason or error.code == -32000:
-                raise ConnectionError(self.reason or _why(error)) from error
+                raise ConnectionError(self.reason or _reason(error)) from error
             msg = f"the server answered with an error: {one_line(error.message, 1000)}"
             raise ToolError(msg) from error
         except (ToolError, ConnectionError, TimeoutError):
             raise
         except Exception as error:
             if self.reason or type(error).__module__.partition(".")[0] in {"httpx2", "httpcore2", "anyio"}:
-                raise ConnectionError(self.reason or _why(error)) from error
-            msg = f"the server's answer is not one: {_why(error)}"
+                raise ConnectionError(self.reason or _reason(error)) from error
+            msg = f"the server's answer is not one: {_reason(error)}"
             raise ToolError(msg) from error
 
     def _with_last(self, what: str) -> str:
@@ -289,7 +289,7 @@ class Connection:
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """A server and its connection; what is done with the connection is done on the servers' loop."""
+    """A configured server and its connection. Its coroutines run on the loop of MCP connections."""
 
     config: ServerConfig
     ours: Mapping[str, str]
@@ -297,52 +297,53 @@ class Server:
     ended: Callable[[str], None]
     sandbox: Callable[[], Sandbox]
     connection: Connection | None = None
-    held: Sandbox | None = None
-    """What the connection was started with."""
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _closed: int = 0
 
-    async def reopen(self, *, again: bool = False) -> None:
-        """Have a living connection, a new one if `again`; raises `ConnectionError`, also when it is closed meanwhile."""
-        async with self._turn:
-            closed = self._closed
-            if self.connection is not None:
-                if self.connection.alive and not again:
+    async def open(self, *, replacing: Connection | None = None) -> None:
+        """Return once there is a living connection other than `replacing`, which is closed if it still is the current one.
+
+        Callers that find the same connection wanting replace it once, not one after the other. Raises `ConnectionError`, also
+        when the server is closed meanwhile.
+        """
+        async with self._opening:
+            closed, current = self._closed, self.connection
+            if current is not None:
+                if current.alive and current is not replacing:
                     return
-                await self.connection.close()
+                await current.close()
             if self.config.seal is not None:
                 await asyncio.to_thread(check_seal, self.config.seal)
             if self._closed != closed:
                 msg = "it was closed before it was started"
                 raise ConnectionError(msg)
-            keep(self.close)
-            self.held = self.sandbox()
-            self.connection = Connection(self.config, self.ours, self.log, self.ended, self.held)
+            self.connection = Connection(self.config, self.ours, self.log, self.ended, self.sandbox())
             await self.connection.open()
 
     @property
     def outdated(self) -> bool:
-        """Whether it was started with another sandbox than it would be now."""
+        """Whether the connection was started with another sandbox level than it would be now."""
         own = bool(self.config.url) or self.config.sandbox is not None
-        return not own and self.connection is not None and self.held is not None and self.held.level != self.sandbox().level
+        return not own and self.connection is not None and self.connection.sandbox.level != self.sandbox().level
+
+    @property
+    def connected(self) -> Connection:
+        """The connection; raises `ConnectionError` where there is none yet."""
+        if self.connection is None:
+            msg = "it is not connected"
+            raise ConnectionError(msg)
+        return self.connection
 
     async def call(self, tool: str, pin: str, args: dict[str, Json], progress: Progress) -> str:
         """See `Connection.call`."""
-        if self.connection is None:
-            msg = "it is not connected"
-            raise ConnectionError(msg)
-        return await self.connection.call(tool, pin, args, progress)
+        return await self.connected.call(tool, pin, args, progress)
 
     async def ping(self) -> None:
         """See `Connection.ping`."""
-        if self.connection is None:
-            msg = "it is not connected"
-            raise ConnectionError(msg)
-        await self.connection.ping()
+        await self.connected.ping()
 
     async def close(self) -> None:
-        """End the connection."""
-        drop(self.close)
+        """End the connection and whatever opens one."""
         self._closed += 1
         if self.connection is not None:
             await self.connection.close()
@@ -353,8 +354,8 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def _passed_on(progress: Progress) -> Any:
-    """Progress as the SDK reports it, not more often than anybody can read."""
+def _progress_callback(progress: Progress) -> Any:
+    """Return the SDK's progress callback, which drops reports that come faster than every `_BETWEEN_S` seconds."""
     last = 0.0
 
     async def report(done: float, total: float | None, message: str | None) -> None:
@@ -368,7 +369,7 @@ def _passed_on(progress: Progress) -> Any:
     return report
 
 
-def _why(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and error.filename and error.strerror:

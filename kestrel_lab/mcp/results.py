@@ -1,4 +1,4 @@
-"""What a server answered, as text for a model: foreign, so made harmless and bounded."""
+"""Results of MCP tools as text for a model: sanitised and bounded, as they are untrusted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 LONGEST = 64_000
-"""Characters that are kept; how much of it a model sees is the tool's `max_chars`."""
+"""Most characters of a result; the tool's `max_chars` bounds what a model sees."""
 
 
 def text_of(result: CallToolResult) -> str:
-    """The text of an answer; pictures and sound are named, not shown."""
+    """Return the text of a result; images and audio are named, not shown."""
     pieces = [piece for block in result.content if (piece := _piece(block))]
     if not pieces and result.structured_content is not None:
         pieces = [dumps(result.structured_content)]

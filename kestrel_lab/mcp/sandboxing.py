@@ -1,4 +1,4 @@
-"""How far a server that we start is held in: it sees its own program, what its table names, and nothing else of ours."""
+"""The sandbox of an MCP server: it sees its own program and the paths in its table, and no other file of the user."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from kestrel_lab.tools.sandbox.select import Choice, choose
 
 _BINS = frozenset({"bin", "sbin"})
 _FETCHERS = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "uv", "docker"})
-"""Programs that fetch the server before they start it."""
+"""Programs that download the server before they start it."""
 
 
-def held_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox) -> tuple[Launch, Choice]:
-    """How the server is started, and the level that it is held in at; tries levels the first time, and blocks for that.
+def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox) -> tuple[Launch, Choice]:
+    """Return how the server is started, and its sandbox level; the first call tries which levels work, and blocks for that.
 
-    Raises `UsageError` where its level, or any at all, cannot be had; `OSError` for a program that is not there or
-    places that cannot be shown.
+    Raises `UsageError` where its level is not available, `OSError` for a missing program or path.
     """
     level = lab.level if config.sandbox is None else config.sandbox.level
     sandbox = Sandbox(level=level, network=config.network, hidden=lab.hidden, memory=lab.memory)
@@ -50,14 +49,14 @@ def held_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox) -> t
 
 @cache
 def _private_folder() -> Path:
-    """For temporary files of servers where no launcher makes one for each; gone with this process."""
+    """Return a folder for temporary files of servers, for systems without the launcher; removed with this process."""
     folder = tempfile.mkdtemp(prefix="kestrel-servers-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder).resolve()
 
 
 def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
-    """A clause on what to change, where a server that has no network says something that sounds like it."""
+    """Return a clause on how to allow the network, where a server without one reports what looks like a network error."""
     if config.network or not level:
         return ""
     if Path(config.command).name in _FETCHERS or NETWORK.search(said):
@@ -73,7 +72,7 @@ def _program(command: str, folder: Path, env: Mapping[str, str]) -> Path:
 
 
 def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
-    """What the server reads, and what it writes; places that many things lie in are shown only where they are named."""
+    """Return the paths the server may read, and write; folders with unrelated contents only where its table names them."""
     read = set(filter(None, map(installation, _programs(program, env))))
     if not _broad(folder):
         read.add(folder)
@@ -97,7 +96,7 @@ def _configured(names: tuple[str, ...], folder: Path) -> Iterator[Path]:
 
 
 def _named(word: str, folder: Path) -> Iterator[Path]:
-    """The place that an argument names, and for a program's file what lies beside it."""
+    """Yield the path that an argument names, and the folder of a file."""
     text = word.partition("=")[2] or word
     with suppress(OSError, ValueError):
         place = Path(os.path.abspath(folder / text))
@@ -108,7 +107,7 @@ def _named(word: str, folder: Path) -> Iterator[Path]:
 
 
 def installation(file: Path) -> Path | None:
-    """The folder of everything that was installed together with a program; the file alone where that lies among others' things."""
+    """Return the folder of a program's installation; the file alone where that folder is shared."""
     if "node_modules" in file.parts:
         place = Path(*file.parts[: file.parts.index("node_modules")])
     else:
@@ -119,18 +118,18 @@ def installation(file: Path) -> Path | None:
 
 
 def _broad(place: Path) -> bool:
-    """Whether many things lie there that have nothing to do with each other."""
+    """Return whether a folder holds unrelated things."""
     shared = [*private_places(), home() / ".local", home() / ".config", home() / ".cache", Path("/opt"), Path("/usr/local"), Path("/etc")]
     return any(within(one, place) for one in shared)
 
 
 def _system(place: Path) -> bool:
-    """Whether every sandbox shows it anyway."""
+    """Return whether every sandbox shows the path anyway."""
     return any(within(place, Path(name)) for name in PROGRAMS)
 
 
 def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
-    """A program under every name that links give it, the interpreters it names, and what these were made from."""
+    """Yield a program, the targets of its links, its interpreters, and the base Python of a virtual environment."""
     todo, seen = [program], set()
     while todo:
         file = todo.pop()

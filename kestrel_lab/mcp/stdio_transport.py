@@ -1,6 +1,7 @@
-"""The pipe to a server that we start: lines of JSON out and in, bounded, and no process left when it closes.
+"""The stdio transport of MCP servers: a process, bounded lines of JSON, and no process left when it closes.
 
-The SDK's own pipe reads lines of any length, keeps quiet about what is no JSON, and outlives a killed kernel.
+The SDK's own stdio transport reads lines of any length, ignores lines that are no JSON, and leaves the process running when
+a kernel is killed.
 """
 
 from __future__ import annotations
@@ -21,39 +22,37 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.tools.sandbox.launcher_client import Launch, Launched, can_launch, launched
 
-# A server's process: its three streams, and an end that takes along all that came of it.
-
 PIECE = 65_536
 _GRACE_S, _TERM_S = 1.0, 0.5
-"""How long a server may take to end when its input ends, and after it was asked to."""
+"""Seconds a server may take to end after the end of its input, and after SIGTERM."""
 
 
 class Program(Protocol):
-    """A server at work."""
+    """The process of a server, with its streams."""
 
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
     async def write(self, line: bytes) -> None:
-        """Give it a line; raises `OSError` when it takes no more."""
+        """Write a line to its input; raises `OSError` when the input is closed."""
         ...
 
     async def code(self, within_s: float) -> int | None:
-        """Its exit code, negative for the signal that ended it; `None` while it works. Raises `OSError` if it never began."""
+        """Return the exit code, negative for a signal; `None` while it runs. Raises `OSError` if it never started."""
         ...
 
     async def stop(self) -> None:
-        """End its input, wait a little, then kill what is left of it and of all that came of it."""
+        """Close its input, wait a little, then kill it and all its descendants."""
         ...
 
 
 async def start(launch: Launch) -> Program:
-    """Start a server; raises `OSError` for a program that is not there, at the latest in `Program.code`."""
-    return await _Held.begin(launch) if can_launch() else await _Child.begin(launch)
+    """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`."""
+    return await _LaunchedProgram.begin(launch) if can_launch() else await _ChildProgram.begin(launch)
 
 
-class _Held:
-    """Started by the launcher: nothing of it outlives this process, wherever it went."""
+class _LaunchedProgram:
+    """A program started by the launcher: none of its descendants outlives this process."""
 
     def __init__(
         self, running: Launched, stdin: asyncio.StreamWriter, outputs: list[tuple[asyncio.ReadTransport, asyncio.StreamReader]]
@@ -63,7 +62,7 @@ class _Held:
         self.stdout, self.stderr = (reader for _, reader in outputs)
 
     @classmethod
-    async def begin(cls, launch: Launch) -> _Held:
+    async def begin(cls, launch: Launch) -> _LaunchedProgram:
         theirs, ours = os.pipe()
         ends, outputs = [theirs], []
         try:
@@ -87,7 +86,7 @@ class _Held:
 
     async def stop(self) -> None:
         self._stdin.close()
-        with suppress(OSError):  # it never began
+        with suppress(OSError):  # it never started
             await self.code(_GRACE_S)
         self._running.kill()
         await self._running.gone()
@@ -110,8 +109,8 @@ async def _writer(fd: int) -> asyncio.StreamWriter:
     return asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-class _Child:
-    """A child of this process, and its group: for systems that the launcher does not know."""
+class _ChildProgram:
+    """A child of this process, and its process group: for systems that the launcher does not support."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdout is not None
@@ -120,7 +119,7 @@ class _Child:
         self.stdout, self.stderr = process.stdout, process.stderr
 
     @classmethod
-    async def begin(cls, launch: Launch) -> _Child:
+    async def begin(cls, launch: Launch) -> _ChildProgram:
         return cls(
             await asyncio.create_subprocess_exec(
                 *launch.argv,
@@ -141,7 +140,7 @@ class _Child:
 
     async def code(self, within_s: float) -> int | None:
         async def ended() -> int:
-            while self._process.returncode is None:  # noqa: ASYNC110  # not `wait`: that waits for pipes which a grandchild may hold
+            while self._process.returncode is None:  # noqa: ASYNC110  # `wait` would also wait for pipes that a grandchild may hold
                 await asyncio.sleep(0.01)
             return self._process.returncode
 
@@ -156,7 +155,7 @@ class _Child:
             if await self.code(patience) is not None:
                 break
         self._signal(signal.SIGKILL)
-        self._process._transport.close()  # type: ignore[attr-defined]  # a grandchild may hold the pipes, nothing public lets go of them
+        self._process._transport.close()  # type: ignore[attr-defined]  # a grandchild may hold the pipes, and there is no public way to close them
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -172,24 +171,24 @@ async def _within(ending: Awaitable[int], seconds: float) -> int | None:
 
 
 LONGEST_LINE = 1_000_000
-"""Bytes of one message; a longer one is not read, and its request is answered with an error."""
+"""Bytes of one message; the request of a longer one fails."""
 MOST_GARBAGE = 50
-"""Lines that are no JSON until the connection is given up; a banner is forgiven."""
+"""Lines that are no JSON before the connection is closed; some servers print a banner."""
 MOST_HELD = 65_536
-"""Characters of it that may wait because they could be the beginning of a secret."""
+"""Characters of the log that may wait because they could be the beginning of a secret."""
 MOST_LOGGED = 2_000_000
-"""Bytes of a server's log; then it begins anew."""
+"""Bytes of a server's log; a larger one is truncated at the next start."""
 _HEAD = 400
 _END_S = 0.5
-"""How long a server may take to end once its output has."""
+"""Seconds a server may take to end after the end of its output."""
 _ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
 
 
 class ServerLog:
-    """What a server writes to its standard error, and what on its standard output is no message; bounded."""
+    """The log of a server: its standard error, and lines of its output that are no messages; bounded."""
 
     def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
-        """Append to `path`, made if need be and readable by its owner only; without the secrets that `redactor` knows."""
+        """Append to `path`, readable by its owner only; `redactor` removes secrets."""
         self._redactor, self._held = redactor or Redactor(), ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         private_folder(path.parent)
@@ -200,7 +199,7 @@ class ServerLog:
         self._left = MOST_LOGGED
 
     def write(self, piece: bytes) -> None:
-        """Keep `piece`, as far as there is room."""
+        """Append `piece`, as far as there is room."""
         text = self._held + self._decoder.decode(piece)
         if lines := [line for line in self._redactor.text(text).splitlines() if line.strip()]:
             self.last = one_line(lines[-1], 200)
@@ -209,7 +208,7 @@ class ServerLog:
         self._keep(text[:cut])
 
     def close(self) -> None:
-        """Write what is left, and no more."""
+        """Write what is left and close the file."""
         self._keep(self._held)
         os.close(self._file)
 
@@ -222,9 +221,9 @@ class ServerLog:
 
 @asynccontextmanager
 async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], None]) -> AsyncIterator[Any]:
-    """Start a server and give the SDK's two streams to it; on leaving, all that came of it is gone.
+    """Start a server and yield the SDK's two streams; on leaving, the process and its descendants are gone.
 
-    `ended` is told why, when the server stops talking by itself. Raises `OSError` for a program that cannot be started.
+    `ended` is called with the reason when the server ends by itself. Raises `OSError` for a program that cannot be started.
     """
     import anyio  # with the SDK
 
@@ -238,7 +237,7 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
     finally:
         incoming.closing = True
         stopping = asyncio.ensure_future(program.stop())
-        while not stopping.done():  # also when we are cancelled: the process must not stay
+        while not stopping.done():  # also under cancellation: the process must not stay
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(stopping)
         for task in tasks:
@@ -249,7 +248,7 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
 
 
 class _Incoming:
-    """Lines of the server's standard output as messages for the session."""
+    """Turns the lines of the server's standard output into messages for the session."""
 
     def __init__(self, program: Program, log: ServerLog, session: Any, ended: Callable[[str], None]) -> None:
         self.closing = False
@@ -257,7 +256,7 @@ class _Incoming:
         self._garbage = 0
 
     async def read(self) -> None:
-        """Until the server's output ends or makes no sense."""
+        """Read until the server's output ends or cannot be parsed."""
         try:
             reason = await self._lines()
         except (OSError, ValueError) as error:
@@ -268,7 +267,7 @@ class _Incoming:
             except OSError as error:
                 reason = str(error)
             self._ended(reason)
-        self._session.close()  # after the reason is known: whoever waits for an answer asks for it
+        self._session.close()  # after the reason is set: pending calls read it
 
     async def _lines(self) -> str:
         buffer, head, skipped = b"", b"", 0
@@ -307,7 +306,7 @@ class _Incoming:
         return ""
 
     async def _too_long(self, head: bytes, tail: bytes, size: int) -> str:
-        """Fail the request that a line too long to be read answers; when that cannot be told, the connection."""
+        """Fail the request of a line that is too long; the whole connection where its id is not found."""
         from mcp.shared.message import SessionMessage
         from mcp_types import ErrorData, JSONRPCError
 
@@ -323,12 +322,12 @@ class _Incoming:
     async def _send(self, message: Any) -> None:
         import anyio
 
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the session is gone already
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the session has ended already
             await self._session.send(message)
 
     async def _how_it_ended(self) -> str:
-        code = await self._program.code(_END_S)  # raises where it never began
-        await asyncio.sleep(0.05)  # what it said last is on its way
+        code = await self._program.code(_END_S)  # raises where it never started
+        await asyncio.sleep(0.05)  # its last output is on its way
         if code is None:
             how = "it closed its standard output"
         else:
@@ -337,7 +336,7 @@ class _Incoming:
 
 
 async def _write(program: Program, messages: Any) -> None:
-    with suppress(OSError):  # the reader notices that nobody is there, and says so
+    with suppress(OSError):  # the reader notices the end of the process
         async for message in messages:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             await program.write(text.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Chat-completions JSON, the form that nearly every model server speaks: requests out, tool calls in."""
+"""The chat-completions format of nearly every model server: requests, tool calls and response schemas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def messages_to_wire(messages: Iterable[Message]) -> list[dict[str, Json]]:
-    """The conversation as a server reads it."""
+    """Return the conversation in the format of a server."""
     return [_message(message) for message in messages]
 
 
@@ -37,7 +37,7 @@ def _message(message: Message) -> dict[str, Json]:
 
 
 def tools_to_wire(tools: Iterable[ToolSpec]) -> list[dict[str, Json]]:
-    """The tools on offer as a server reads them."""
+    """Return the tools in the format of a server."""
     return [
         {"type": "function", "function": {"name": wire_name(tool.name), "description": tool.description, "parameters": tool.schema}}
         for tool in tools
@@ -45,7 +45,7 @@ def tools_to_wire(tools: Iterable[ToolSpec]) -> list[dict[str, Json]]:
 
 
 def wire_name(name: str) -> str:
-    """The name of a tool as every server takes it: `time:now` becomes `time__now`; what does not fit gets a hash at its end."""
+    """Return a tool name that every server accepts: `time:now` becomes `time__now`; other names end in a hash."""
     if _PLAIN.fullmatch(name):
         return name
     wire = name.replace(":", "__")
@@ -55,13 +55,13 @@ def wire_name(name: str) -> str:
 
 
 def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tuple[ToolRequest, ...]:
-    """`requests` with the names that `tools` have here."""
+    """Return `requests` with the original names of `tools`."""
     names = {wire_name(tool.name): tool.name for tool in tools}
     return tuple(replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one for one in requests)
 
 
 def response_format(schema: dict[str, Json]) -> dict[str, Json]:
-    """What asks a server to answer with JSON that matches `schema`; strict where the schema qualifies for it."""
+    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for it."""
     named: dict[str, Json] = {"name": "answer", "schema": schema}
     if schema.get("type") == "object" and _closed(schema):
         named["strict"] = True
@@ -69,7 +69,7 @@ def response_format(schema: dict[str, Json]) -> dict[str, Json]:
 
 
 def _closed(schema: Json) -> bool:
-    """Whether every object in `schema` lists all its properties as required and allows no others."""
+    """Return whether every object in `schema` requires all its properties and allows no others."""
     if isinstance(schema, list):
         return all(map(_closed, schema))
     if not isinstance(schema, dict):
@@ -84,7 +84,7 @@ def _closed(schema: Json) -> bool:
 
 
 def read_args(name: str, text: str) -> tuple[dict[str, Json], str]:
-    """The arguments in `text`, and what is wrong with them (empty when nothing is)."""
+    """Return the arguments in `text` and their problem, which is empty for valid ones."""
     if not text.strip():
         return {}, ""
     try:
@@ -104,7 +104,7 @@ class _Piece:
 
 
 class CallPieces:
-    """Tool calls put together from the pieces of a stream.
+    """Tool calls assembled from the pieces of a stream.
 
     Pieces belong together by index. A server that numbers every call 0 is understood too: a new id or, where there
     are no ids, a new name begins a new call.
@@ -115,7 +115,7 @@ class CallPieces:
         self._at: dict[int, _Piece] = {}
 
     def add(self, index: int | None, call_id: str | None, name: str | None, args: str | None) -> None:
-        """Take one piece in."""
+        """Add one piece."""
         place = index if index is not None else 0
         piece = self._at.get(place)
         if piece is None or (call_id and piece.id and call_id != piece.id) or (name and piece.name and not call_id and piece.args):
@@ -127,7 +127,7 @@ class CallPieces:
             piece.args.append(args)
 
     def requests(self) -> tuple[ToolRequest, ...]:
-        """The calls in the order they began; one without an id is given one."""
+        """Return the calls in the order they began; one without an id gets one."""
         found = []
         for number, piece in enumerate(self._begun, 1):
             args, problem = read_args(piece.name, "".join(piece.args))

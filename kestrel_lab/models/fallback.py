@@ -1,7 +1,7 @@
-"""Several models as one: the next one is asked when one fails or its answer will not do.
+"""Fallback: several models as one, where the next model is called when one fails or gives an unusable answer.
 
-Spelled `"a > b"` wherever a model is named. What will not do is told from facts about an answer (it is empty,
-cut off, or asks for a tool with arguments that cannot be read), never guessed from what it says.
+Spelled `"a > b"` wherever a model is named. An answer is unusable when it is empty, cut off, or calls a tool with arguments
+that cannot be parsed; its content is never judged.
 """
 
 from __future__ import annotations
@@ -14,44 +14,45 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import DependencyError, ModelError
 from kestrel_lab.core.messages import ModelAnswer, Tried
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.models.wrapper import silent
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelRequest
     from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 
 BETWEEN = " > "
-"""Stands between the names of models, first to last."""
+"""The separator between the names of models, first to last."""
 Unsure = Callable[[ModelAnswer], str]
-"""Why an answer will not do; empty when it will."""
+"""Returns why an answer is unusable; empty when it is not."""
 
 
 def empty(answer: ModelAnswer) -> str:
-    """An answer that says nothing and asks for nothing."""
+    """Refuse an answer without text and tool calls."""
     return "" if answer.calls or answer.text.strip() else "its answer is empty"
 
 
 def cut_off(answer: ModelAnswer) -> str:
-    """An answer that ends at the model's output limit."""
+    """Refuse an answer that ends at the model's output limit."""
     return "its answer was cut off at its output limit" if answer.finish == "length" else ""
 
 
 def unreadable(answer: ModelAnswer) -> str:
-    """An answer that asks for a tool with arguments that cannot be read."""
+    """Refuse an answer that calls a tool with arguments that cannot be parsed."""
     return next((f"it asked for {call.name} with arguments that cannot be read" for call in answer.calls if call.problem), "")
 
 
 def plainly_unsure(answer: ModelAnswer) -> str:
-    """The first of `empty`, `cut_off` and `unreadable` that has something to say."""
+    """Refuse an answer by the first of `empty`, `cut_off` and `unreadable` that applies."""
     return empty(answer) or cut_off(answer) or unreadable(answer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EscalatingModel:
-    """`models`, asked first to last until one gives an answer that will do; the last one's answer always will.
+    """`models`, called first to last until one gives a usable answer; the answer of the last one is always taken.
 
-    An error of the caller's side (a key, a request that is refused) is raised: another model would not mend it.
-    Where all later models fail, the last answer that was given stands. As long as another model may still
-    take over nothing is streamed; an answer that is taken comes whole.
+    An error on the caller's side (a key, a refused request) is raised, as another model would not help. Where all later
+    models fail, the last answer is taken although it was unusable. Only the last model streams; the answer of an earlier one
+    comes whole.
     """
 
     models: tuple[Model, ...]
@@ -67,19 +68,14 @@ class EscalatingModel:
         """`real` only if all of them are."""
         return next((model.kind for model in self.models if model.kind != "real"), "real")
 
-    @property
-    def native_tools(self) -> bool:
-        """Whether all of them call tools themselves."""
-        return all(getattr(model, "native_tools", True) for model in self.models)
-
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; `tried` says who was asked before, and why they were not enough. Raises what the last one raises."""
+        """Answer; `tried` of the answer names the models before it and why they did not serve. Raises the last model's error."""
         tried: list[Tried] = []
         stands: tuple[int, ModelAnswer] | None = None
         *others, last = self.models
         for model, following in zip(others, self.models[1:], strict=True):
             try:
-                answer = await model(replace(request, stream=False), _unheard)
+                answer = await model(replace(request, stream=False), silent)
             except (ModelError, DependencyError) as error:
                 if isinstance(error, ModelError) and error.caller:
                     raise _with(error, tried) from error
@@ -102,10 +98,6 @@ class EscalatingModel:
             return _said(answer, tried, on_delta)
 
 
-def _unheard(_: str) -> None:
-    """Nobody listens while another model may take over."""
-
-
 def _said(answer: ModelAnswer, tried: list[Tried], on_delta: OnDelta) -> ModelAnswer:
     if answer.text:
         on_delta(answer.text)
@@ -113,7 +105,7 @@ def _said(answer: ModelAnswer, tried: list[Tried], on_delta: OnDelta) -> ModelAn
 
 
 def _with(error: ModelError | DependencyError, tried: list[Tried]) -> ModelError | DependencyError:
-    """`error` with the names and reasons of those that were asked before."""
+    """Return `error` with the names of the models that were tried before, and why they did not serve."""
     if not tried:
         return error
     before = "; ".join(f"{one.model}: {one.reason}" for one in tried)

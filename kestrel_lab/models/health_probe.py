@@ -1,4 +1,4 @@
-"""Which endpoint a model is behind, and whether it answers, where asking costs nothing."""
+"""Health probes of model endpoints: the endpoint of a model, and a check that it answers where that costs nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.local.model import NAME, LocalModel, local_extra_missing
+from kestrel_lab.models.wrapper import wrapped
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model
@@ -17,17 +18,17 @@ _OLLAMA = "ollama_chat/"
 
 
 def endpoint_of(model: Model) -> str:
-    """A name for what answers: the model's, with the address where it is an own server. Equal endpoints have equal names."""
+    """Return the name of a model's endpoint: the model's, with the address of an own server. Equal endpoints have equal names."""
     leaf = _leaf(model)
     address = leaf.api_base if isinstance(leaf, LiteLLMModel) else None
     return f"{leaf.name} at {address}" if address else leaf.name
 
 
 def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
-    """What raises `ModelError` when the endpoint of `model` is not in order; `None` where asking would cost something.
+    """Return a probe that raises `ModelError` when the endpoint of `model` is not in order; `None` where a probe would cost money.
 
-    An Ollama is asked for its models, `model` among them; any other own server whether it answers at all; the
-    local model is in order when it could be loaded.
+    An Ollama has to list the model; any other own server has to answer at all; the packages of the local model have to be
+    installed.
     """
     leaf = _leaf(model)
     if isinstance(leaf, LocalModel):
@@ -41,12 +42,6 @@ def _leaf(model: Model) -> Model:
     while (inner := wrapped(model)) is not None:
         model = inner
     return model
-
-
-def wrapped(model: Model) -> Model | None:
-    """The model inside one that adds something to it, retries or settings for example; such a one calls it `model`."""
-    inner: Model | None = getattr(model, "model", None)
-    return inner if callable(inner) else None
 
 
 async def _local() -> None:
@@ -70,7 +65,7 @@ async def _ollama(name: str, address: str, key: str | None) -> None:
 
 
 async def _get(url: str, key: str | None) -> Any:
-    """The reply of a server that is in order: a refusal is one, too."""
+    """Return the reply of a server that is in order, a refusal included; raises `ModelError` otherwise."""
     import httpx  # a tenth of a second to load, and most sessions never probe
 
     headers = {"authorization": f"Bearer {key}"} if key else {}

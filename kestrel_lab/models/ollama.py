@@ -1,4 +1,4 @@
-"""What an Ollama on this machine offers."""
+"""The models of an Ollama server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROBE_S = 0.2
-"""How long to wait for an Ollama that may not be there."""
+"""Seconds to wait for an Ollama that may not run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,22 +20,22 @@ class Ollama:
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Ollama:
-        """The one that `OLLAMA_HOST` names, else the usual one on this machine."""
+        """Return the server of `OLLAMA_HOST`, else the usual one on this machine."""
         host = env.get("OLLAMA_HOST", "") or "127.0.0.1:11434"
         scheme, mark, rest = host.partition("://")
         scheme, rest = (scheme, rest) if mark else ("http", host)
-        # A server told to listen everywhere is reached at home.
+        # A server that listens on all addresses is reached on the loopback.
         rest = rest.rstrip("/").replace("0.0.0.0", "127.0.0.1")  # noqa: S104  # nothing is bound here
         return cls(address=f"{scheme}://{rest if ':' in rest else rest + ':11434'}")
 
     def models(self) -> list[str]:
-        """Names of the chat models it has, latest first; empty when it does not run."""
+        """Return the names of its chat models, latest first; empty when it does not run."""
         reply = self._ask("GET", "/api/tags", None)
         names = [str(entry.get("name", "")) for entry in reply.get("models") or ()]
         return [name for name in names if name and "embed" not in name]
 
     def calls_tools(self, model: str) -> bool:
-        """Whether `model` has tool calling; taken to have it where the server does not say."""
+        """Return whether `model` has tool calling; true where the server does not say."""
         capabilities = self._ask("POST", "/api/show", {"model": model}).get("capabilities")
         return capabilities is None or "tools" in capabilities
 

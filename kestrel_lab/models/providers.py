@@ -1,4 +1,4 @@
-"""The model providers that are known by name: their key, their default model and how their models are called."""
+"""Known model providers: keys, default models and the names of their models."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provider:
-    """A provider that is used with a key."""
+    """A provider that needs a key."""
 
     prefix: str
-    """What stands before the slash of its models' names."""
+    """The part of its models' names before the slash."""
     keys: tuple[str, ...]
     """Environment variables that may hold its key; the first is the one to recommend."""
     model: str = ""
-    """What is used where no model is named, without the prefix; empty where there is no obvious one."""
+    """Its default model without the prefix; empty where there is no obvious one."""
     begins: tuple[str, ...] = ()
-    """How names of its models begin when they are written without a prefix."""
+    """Beginnings of its models' names when written without a prefix."""
     gateway: bool = False
     """Whether it serves models of other providers, whose prefix then belongs to the name."""
 
@@ -30,7 +30,7 @@ class Provider:
         return f"{self.prefix}/{self.model}"
 
     def key(self, env: Mapping[str, str]) -> str | None:
-        """Its key, if `env` holds one."""
+        """Return its key from `env`, if there is one."""
         return next((env[name] for name in self.keys if env.get(name)), None)
 
 
@@ -61,10 +61,10 @@ FURTHER = frozenset(
 
 
 def provider_of(prefix: str) -> Provider | None:
-    """The provider with that prefix."""
+    """Return the provider with that prefix."""
     return next((provider for provider in PROVIDERS if provider.prefix == prefix), None)
 
 
 def owner_of(name: str) -> Provider | None:
-    """The provider whose models' names begin like `name`, which has no prefix."""
+    """Return the provider whose models' names begin like `name`, which has no prefix."""
     return next((provider for provider in PROVIDERS if name.startswith(provider.begins or ("\0",))), None)

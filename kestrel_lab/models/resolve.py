@@ -1,6 +1,6 @@
-"""Which model answers: what was asked for, else what this machine can use; never a made-up one.
+"""Model resolution: from the name of a model to a model, or to the best one available on this machine.
 
-A provider is taken from the argument, else from `MODEL_PROVIDER`, else from the model's name. Where no model is named the
+The provider is taken from the argument, else from `MODEL_PROVIDER`, else from the model's name. Without a name the
 first of these is used: a provider whose key is set, an Ollama on this machine, the `local` extra.
 """
 
@@ -28,14 +28,12 @@ if TYPE_CHECKING:
     from kestrel_lab.core.protocols import ModelKind, OnDelta
 
 
-# The model `none`: for plans whose steps never ask one, and for work that says what it leaves out without a model.
-
 NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class NoModel:
-    """Stands where there is no model; asked all the same, it raises `ModelError`."""
+    """The model `none`, for plans whose steps call no model: a call raises `ModelError`."""
 
     @property
     def name(self) -> str:
@@ -44,7 +42,7 @@ class NoModel:
 
     @property
     def kind(self) -> ModelKind:
-        """Nothing is played or replayed."""
+        """Real: nothing is scripted or replayed."""
         return "real"
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -63,16 +61,16 @@ _NOTHING = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelChoice:
-    """A model that could be used."""
+    """A model and whether it can be used."""
 
     name: str
     available: bool
     note: str
-    """Why it is available, else what to do to make it so."""
+    """Why it is available, or how to make it so."""
 
 
 def available_models(env: Mapping[str, str]) -> list[ModelChoice]:
-    """What can be used on this machine and what is missing for the rest, in the order of preference.
+    """Return the models that can be used on this machine, and what is missing for the others, in the order of preference.
 
     The first available one is what `choose_model(None, env=env)` takes. Looks for an Ollama for at most 0.2 seconds.
     """
@@ -87,11 +85,11 @@ def choose_model(
     api_base: str | None = None,
     factories: Mapping[str, Callable[[str], Model]] | None = None,
 ) -> Model:
-    """The model for `spec`, ready to be called with tools: with retries, and with tool calling in words where it has none.
+    """Return the model for `spec`, with retries, and with prompted tool calling where it has no tool calling.
 
     `spec` is a model (returned as it is), a name, or `None` for the best one available. `factories` make models for names
     such as `scripted:PATH`, keyed by what stands before the colon. `api_base` is the address of an own server that speaks
-    the OpenAI protocol. `"a > b"` names several, each asked when the one before it fails or its answer will not do: see
+    the OpenAI protocol. `"a > b"` names several, each called when the one before it fails or gives an unusable answer: see
     `EscalatingModel`; `"route:FILE"` one for each kind of work: see `read_routes`; `"provider/name+web"` one that searches
     the web itself; `"none"` stands for no model. Raises `UsageError` that says what to do where no such model can be used.
     """
@@ -105,7 +103,7 @@ def choose_model(
         return _several(spec, again)
     word, _, rest = (spec or "").partition(":")
     if word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
-        return makers[word](rest)  # of the bare word too: its maker knows what has to stand behind it
+        return makers[word](rest)  # also for the bare word: the factory says what has to follow it
     provider = provider or env.get("MODEL_PROVIDER") or None
     if spec is not None and (spec == NONE or spec.endswith(WEB)):
         return NoModel() if spec == NONE else _searching(spec.removesuffix(WEB), provider, api_base, env)
@@ -119,7 +117,7 @@ def choose_model(
     prefix, name = _resolved(spec or "", provider, api_base, env, known=[*(factories or ())])
     if prefix in _OLLAMA:
         return _ollama(name, Ollama(address=api_base.rstrip("/")) if api_base else Ollama.of(env))
-    return _hosted(prefix, name, api_base, env)
+    return with_retries(_litellm_model(prefix, name, api_base, env))
 
 
 def _several(spec: str, choose: Callable[[str], Model]) -> Model:
@@ -149,7 +147,7 @@ def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
 
 
 def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str], known: list[str]) -> tuple[str, str]:
-    """Provider prefix and the provider's own name of the model."""
+    """Return the provider's prefix and its own name of the model."""
     prefix, slash, name = spec.partition("/")
     if provider:
         _check_provider(provider, spec)
@@ -193,7 +191,7 @@ def _check_provider(prefix: str, spec: str) -> None:
 
 
 def _options(prefix: str, everyone: frozenset[str]) -> list[str]:
-    """What to suggest: any provider that is spelled alike, else the usual ones."""
+    """Return the providers to suggest: those with a similar name, else the usual ones."""
     usual = [*(provider.prefix for provider in PROVIDERS), "ollama", "local"]
     alike = [options for options in (usual, [*everyone]) if nearest(prefix, options).startswith("did you mean")]
     return alike[0] if alike else usual
@@ -233,7 +231,7 @@ def _local() -> Model:
 
 def _ollama(name: str, ollama: Ollama) -> Model:
     tools = ollama.calls_tools(name)
-    model = with_retries(LiteLLMModel(f"ollama_chat/{name}", api_base=ollama.address, native_tools=tools))
+    model = with_retries(LiteLLMModel(f"ollama_chat/{name}", api_base=ollama.address))
     return model if tools else TextToolModel(model)
 
 
@@ -246,10 +244,6 @@ def _searching(spec: str, provider: str | None, api_base: str | None, env: Mappi
         msg = f"{spec + WEB!r}: models of Ollama have no web search of their own; leave {WEB} out"
         raise UsageError(msg)
     return with_retries(grounded(_litellm_model(prefix, name, api_base, env)))
-
-
-def _hosted(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]) -> Model:
-    return with_retries(_litellm_model(prefix, name, api_base, env))
 
 
 def _litellm_model(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]) -> LiteLLMModel:

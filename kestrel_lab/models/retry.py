@@ -1,4 +1,4 @@
-"""Trying a model call again when the failure is likely to pass."""
+"""Retries of model calls after transient failures."""
 
 from __future__ import annotations
 
@@ -9,56 +9,37 @@ from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.timing import Idle
+from kestrel_lab.models.wrapper import ModelWrapper, Stream
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
-    from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+    from kestrel_lab.core.protocols import Model, OnDelta
 
 LONGEST_WAIT_S = 60.0
-"""A provider that asks for a longer pause is not waited for: the run should rather end and say so."""
+"""A provider that asks for a longer pause ends the run with its error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RetryingModel:
-    """`model`, asked up to `attempts` times while it fails with a transient `ModelError`.
+class RetryingModel(ModelWrapper):
+    """`model`, called up to `attempts` times while it fails with a transient `ModelError`.
 
-    The pause grows from `first_wait_s` and follows the provider's own wish where it states one. An attempt that has
-    already streamed text is never repeated, so no reader sees a piece twice: its error is raised as it is.
+    The pause grows from `first_wait_s`; a provider's own `Retry-After` goes before it. An attempt that has already
+    streamed text is never repeated, so that no reader sees a piece twice: its error is raised as it is.
     """
 
     model: Model
     attempts: int = 3
     first_wait_s: float = 0.5
     idle: Idle | None = None
-    """Told of the pauses."""
-
-    @property
-    def name(self) -> str:
-        """The wrapped model's name."""
-        return self.model.name
-
-    @property
-    def kind(self) -> ModelKind:
-        """The wrapped model's kind."""
-        return self.model.kind
-
-    @property
-    def native_tools(self) -> bool:
-        """Whether the wrapped model calls tools itself."""
-        return bool(getattr(self.model, "native_tools", True))
+    """Measures the pauses."""
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the last attempt's `ModelError`."""
         import stamina  # loads tenacity and asyncio machinery: only needed once a model is called
 
-        streamed: list[bool] = []
-
-        def passed_on(piece: str) -> None:
-            streamed.append(True)
-            on_delta(piece)
-
+        stream = Stream(on_delta)
         attempts = stamina.retry_context(
-            on=partial(_pause, streamed),
+            on=partial(_pause, stream),
             attempts=self.attempts,
             timeout=None,
             wait_initial=self.first_wait_s,
@@ -71,7 +52,7 @@ class RetryingModel:
                 pause.close()
                 with attempt:
                     try:
-                        return await self.model(request, passed_on)
+                        return await self.model(request, stream)
                     except Exception:
                         pause.enter_context(idle.backing_off())
                         raise
@@ -79,9 +60,9 @@ class RetryingModel:
         raise ModelError(msg)
 
 
-def _pause(streamed: list[bool], error: Exception) -> bool | float:
-    """Whether to try again after `error`, or after how many seconds."""
-    if not isinstance(error, ModelError) or not error.transient or streamed:
+def _pause(stream: Stream, error: Exception) -> bool | float:
+    """Return whether to try again after `error`, or after how many seconds."""
+    if not isinstance(error, ModelError) or not error.transient or stream.begun:
         return False
     if error.retry_after_s is None:
         return True
@@ -89,5 +70,5 @@ def _pause(streamed: list[bool], error: Exception) -> bool | float:
 
 
 def with_retries(model: Model, attempts: int = 3, *, first_wait_s: float = 0.5) -> RetryingModel:
-    """`model`, asked again after transient failures; see `RetryingModel`."""
+    """Return `model` with retries after transient failures; see `RetryingModel`."""
     return RetryingModel(model=model, attempts=attempts, first_wait_s=first_wait_s)

@@ -1,7 +1,7 @@
-"""Several models as one: each conversation goes to the model for its kind of work.
+"""Routing: several models as one, where each conversation goes to the model for its kind of work.
 
-The kind is told from the words of what was asked first, so every turn of a conversation goes to the same model, and a run
-that is resumed goes on with it. Rules of words are coarse; a file of routes may bring its own, which are tried first.
+Rules of words in the first question decide the kind, so every turn of a conversation, and of a resumed run, goes to the same
+model. The rules are coarse; a file of routes may bring its own, which are tried first.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ OTHERWISE: Final = "otherwise"
 ROUTE: Final = "route"
 """`route:FILE` names a file of routes wherever a model is named."""
 _LOOKED_AT: Final = 20_000
-"""Characters of a goal that rules are tried on."""
+"""Characters of a goal to which rules are applied."""
 _SHORT: Final = 200
-"""Characters up to which a goal that fits no other kind is a simple one."""
+"""Characters up to which a goal of no other kind counts as simple."""
 
 _WORDS: Final[dict[Kind, re.Pattern[str]]] = {
     "code": re.compile(
@@ -48,9 +48,9 @@ _WORDS: Final[dict[Kind, re.Pattern[str]]] = {
 
 
 def kind_of_work(goal: str) -> tuple[Kind | None, str]:
-    """The kind of work that a goal asks for and the word that tells, by rules in this order: fast, code, analysis, else simple if it is short.
+    """Return the kind of work of a goal and the reason, by rules in this order: fast, code, analysis, simple if it is short.
 
-    `None` for a long goal that fits none.
+    The kind is `None` for a long goal that fits none.
     """
     text = goal[:_LOOKED_AT]
     for kind in ("fast", "code", "analysis"):
@@ -64,15 +64,15 @@ class Route:
     """A model for a kind of work."""
 
     kind: str
-    """One of `KINDS`, or a name of one's own that `when` tells."""
+    """One of `KINDS`, or another name, for which `when` is the rule."""
     model: Model
     when: re.Pattern[str] | None = None
-    """Sought in the goal before the kinds are looked at."""
+    """Searched in the goal before the kinds are tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoutedModel:
-    """`routes`, of which the first one that fits a conversation's first question answers all of it; else `otherwise`."""
+    """The first of `routes` that fits the first question of a conversation answers all of it; else `otherwise`."""
 
     name: str
     routes: tuple[Route, ...]
@@ -85,16 +85,11 @@ class RoutedModel:
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """Every model that may be asked, `otherwise` last."""
+        """Every model that may be called, `otherwise` last."""
         return (*(route.model for route in self.routes), self.otherwise)
 
-    @property
-    def native_tools(self) -> bool:
-        """Whether all of them call tools themselves."""
-        return all(getattr(model, "native_tools", True) for model in self.models)
-
     def choose(self, goal: str) -> tuple[Model, str]:
-        """The model for `goal`, and why: `code: it says 'bug'`."""
+        """Return the model for `goal`, and the reason: `code: it says 'bug'`."""
         for route in self.routes:
             if route.when is not None and (found := route.when.search(goal[:_LOOKED_AT])):
                 return route.model, f"{route.kind}: it says {one_line(found[0], 40)!r}"
@@ -105,12 +100,12 @@ class RoutedModel:
         return self.otherwise, f"{OTHERWISE}: {f'{kind}, for which there is no route' if kind else why}"
 
     def over(self, change: Callable[[Model], Model]) -> RoutedModel:
-        """The same routes with each model changed."""
+        """Return the same routes with `change` applied to each model."""
         routes = tuple(replace(route, model=change(route.model)) for route in self.routes)
         return replace(self, routes=routes, otherwise=change(self.otherwise))
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Ask the chosen model; the answer says which it was and why. Raises what that model raises."""
+        """Call the chosen model; the answer says which it was and why. Raises that model's error."""
         goal = next((message.text for message in request.messages if message.role == "user"), "")
         model, why = self.choose(goal)
         answer = await model(request, on_delta)
@@ -118,10 +113,10 @@ class RoutedModel:
 
 
 def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel:
-    """The model that the YAML file at `path` describes; `choose` finds models by name.
+    """Return the model that the YAML file at `path` describes; `choose` finds models by name.
 
-    The file maps kinds of work (`code`, `analysis`, `fast`, `simple`, or a name of one's own) to a model or to `{model, when}`,
-    where `when` is a regular expression sought in the goal before kinds are looked at; `otherwise` is the model for the rest.
+    The file maps kinds of work (`code`, `analysis`, `fast`, `simple`, or another name) to a model or to `{model, when}`,
+    where `when` is a regular expression searched in the goal before kinds are tried; `otherwise` is the model for the rest.
     Raises `UsageError`, one line with file and line for each mistake.
     """
     path = Path(path)
@@ -136,7 +131,7 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
 
 
 def routed(routes: Mapping[str, Json], choose: Callable[[str], Model]) -> RoutedModel:
-    """The model for `{"code": MODEL, …, "otherwise": MODEL}`; raises `UsageError`, one line for each mistake."""
+    """Return the model for `{"code": MODEL, …, "otherwise": MODEL}`; raises `UsageError`, one line for each mistake."""
     names = ", ".join(
         f"{kind}={model if isinstance(model, str) else model.get('model') if isinstance(model, dict) else model}"
         for kind, model in routes.items()

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.models.litellm.model import LiteLLMModel, searches_web
 from kestrel_lab.models.litellm.web_sources import with_sources
+from kestrel_lab.models.wrapper import ModelWrapper, silent
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
-    from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+    from kestrel_lab.core.protocols import Model, OnDelta
 
 WEB: Final = "+web"
-"""At the end of a model's name: it is to search the web before it answers."""
+"""The end of the name of a model that searches the web before it answers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroundedModel:
-    """`model`, which searches the web; the pages that its provider names stand at the end of each answer.
+class GroundedModel(ModelWrapper):
+    """`model` with its provider's web search; each answer ends with the pages that the provider names, or says that there are none.
 
-    See `models.sources` for the form. An answer that names none says so.
+    See `models.litellm.web_sources` for the form.
     """
 
     model: Model
@@ -31,19 +32,9 @@ class GroundedModel:
         """The wrapped model's name and `+web`."""
         return f"{self.model.name}{WEB}"
 
-    @property
-    def kind(self) -> ModelKind:
-        """The wrapped model's kind."""
-        return self.model.kind
-
-    @property
-    def native_tools(self) -> bool:
-        """Whether the wrapped model calls tools itself."""
-        return bool(getattr(self.model, "native_tools", True))
-
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; whole and not in pieces, as the pages are told with the whole answer."""
-        answer = await self.model(replace(request, stream=False), lambda _: None)
+        """Answer, not streamed, because the provider names the pages with the whole answer."""
+        answer = await self.model(replace(request, stream=False), silent)
         if answer.calls:
             return answer
         text = with_sources(answer.text, answer.sources)
@@ -52,7 +43,7 @@ class GroundedModel:
 
 
 def grounded(model: LiteLLMModel) -> GroundedModel:
-    """`model` with its own web search; raises `UsageError` for a model of which it is not known that it has one."""
+    """Return `model` with its provider's web search; raises `UsageError` for a model that is not known to have one."""
     if model.api_base is not None:
         msg = f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; leave {WEB} out"
         raise UsageError(msg)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,11 +138,3 @@ def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:
         for event in (record.event for record in records)
         if isinstance(event, ToolAnswered)
     )
-
-
-def squeezed(text: str) -> str:
-    """Return `text` with white space as single blanks and typographic quotes and dashes as plain ones, for comparing quotes."""
-    return re.sub(r"\s+", " ", text.translate(_PLAIN)).strip()
-
-
-_PLAIN = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " "})

@@ -17,7 +17,7 @@ from hanging_server import HangingServer
 from test_idle_connections import crowd, listed
 from test_mcp import call, hostile, make, say  # noqa: F401  # `make` is a fixture
 
-from kestrel_lab.checks.parse import parse_checks
+from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
 from kestrel_lab.core.events.union import ToolAnswered
 from kestrel_lab.core.messages import Message, ModelRequest
@@ -53,7 +53,7 @@ def at(server: HangingServer) -> LiteLLMModel:
 
 def test_a_grader_that_hangs_breaks_the_trial(session: Session) -> None:
     """The agent has answered; who judges it drips: the trial says nothing of the agent."""
-    checks = parse_checks([{"graded": {"rubric": "Is it kind?", "model": "judge"}}])
+    checks = (parse_check({"graded": {"rubric": "Is it kind?", "model": "judge"}}),)
     with HangingServer("drip") as server:
         session._models["judge"] = at(server)
         suite = Suite(name="g", scenarios=(Scenario(id="s", goal="g", checks=checks, limits={"model_seconds": 0.3}),))

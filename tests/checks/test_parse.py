@@ -10,7 +10,7 @@ from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
 from kestrel_lab.checks.grounding import AnswerCites, Faithful, Grounded
 from kestrel_lab.checks.llm_judge import ModelGraded
-from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check, parse_checks
+from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.checks.retrieval import RecallAt, Recalled
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
@@ -59,7 +59,7 @@ WRITTEN = [
 
 def test_every_check_can_be_written():
     """Each known check has a short or a full form."""
-    assert parse_checks([item for item, _ in WRITTEN]) == tuple(check for _, check in WRITTEN)
+    assert [parse_check(item) for item, _ in WRITTEN] == [check for _, check in WRITTEN]
     assert {name for item, _ in WRITTEN for name in item} == set(CHECKS)
 
 

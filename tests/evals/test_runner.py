@@ -10,7 +10,7 @@ import pytest
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
-from kestrel_lab.checks.parse import parse_checks
+from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.evals.execution.prepare import prepare
@@ -236,8 +236,8 @@ def test_settings_reach_the_model(lab):
 
 def test_each_trial_has_its_own_folder(lab, tmp_path):
     """What one trial writes no other sees; folders are gone afterwards, or kept when asked."""
-    write = scenario("write", checks=parse_checks([{"file_contains": {"path": "out.txt", "text": "hello"}}]), tools=("write_file",))
-    look = scenario("look", goal="42", checks=parse_checks([{"file_absent": "out.txt"}, {"file_contains": {"path": "d/in.txt", "text": "x"}}]),
+    write = scenario("write", checks=(parse_check({"file_contains": {"path": "out.txt", "text": "hello"}}),), tools=("write_file",))
+    look = scenario("look", goal="42", checks=tuple(map(parse_check, [{"file_absent": "out.txt"}, {"file_contains": {"path": "d/in.txt", "text": "x"}}])),
                     place=InlineFiles(files={"d/in.txt": "x"}))  # fmt: skip
     suite = Suite(name="s", scenarios=(write, look), epochs=2)
     result = evaluate(lab, suite, keep=True)
@@ -255,7 +255,7 @@ def test_a_package_is_read_in_place(lab):
         return " ".join(message.text for message in request.messages if message.role == "tool")
 
     package = scenario("p", place=PackageSource(package="networkx"), tools=("read_file", "write_file"),
-                       checks=(AnswerContains(texts=("to_networkx_graph",)), *parse_checks([{"file_absent": "x"}])))  # fmt: skip
+                       checks=(AnswerContains(texts=("to_networkx_graph",)), parse_check({"file_absent": "x"})))  # fmt: skip
     row = evaluate(lab, Suite(name="s", scenarios=(package,)), configs={"m": ScriptedModel(read)}).rows[0]
     assert (row.result["outcome"], row.result["reason"]) == ("pass", "")
 

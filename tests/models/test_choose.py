@@ -119,7 +119,7 @@ def test_models_come_ready_to_call_tools(ollama: str) -> None:
     assert inner(hosted) == LiteLLMModel("anthropic/claude-haiku-4-5", api_key="a")
     plain = choose_model("ollama/tiny:1b", env={"OLLAMA_HOST": ollama})
     assert isinstance(plain, TextToolModel)
-    assert inner(plain) == LiteLLMModel("ollama_chat/tiny:1b", api_base=f"http://{ollama}", native_tools=False)
+    assert inner(plain) == LiteLLMModel("ollama_chat/tiny:1b", api_base=f"http://{ollama}")
     assert inner(choose_model("ollama/qwen3:8b", env={"OLLAMA_HOST": ollama})) == LiteLLMModel(
         "ollama_chat/qwen3:8b", api_base=f"http://{ollama}"
     )

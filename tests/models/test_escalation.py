@@ -146,7 +146,6 @@ def test_it_says_what_it_is_made_of() -> None:
     real, script = Plays("a", GOOD), ScriptedModel(["x"], name="b")
     assert (EscalatingModel(models=(real, real)).kind, EscalatingModel(models=(real, script)).kind) == ("real", "scripted")
     assert EscalatingModel(models=(real, script)).name == "a > b"
-    assert EscalatingModel(models=(real, script)).native_tools is True
     assert isinstance(EscalatingModel(models=(real,)), Model)
 
 

@@ -64,6 +64,21 @@ def test_text_streams_and_is_counted(serve: Serve) -> None:
     )
 
 
+def test_only_a_missing_price_makes_a_call_unpriced(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The type of litellm's error says that there is no price; a fault of another type is raised, whatever words it has."""
+    import litellm
+
+    errors = [litellm.ModelNotMappedError("no price"), TypeError("a list was mapped to a number")]
+
+    def cost_per_token(**_: Any) -> tuple[float, float]:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(litellm, "cost_per_token", cost_per_token)
+    assert ask(at(serve(Reply(text="hello"))))[0].usage.unpriced == 1
+    with pytest.raises(TypeError, match="was mapped"):
+        ask(at(serve(Reply(text="hello"))))
+
+
 def test_tool_calls_are_put_together_from_pieces(serve: Serve) -> None:
     """Two calls whose arguments come interleaved in pieces are both read; arguments that are no JSON state their problem."""
     server = serve(Reply(calls=(("grep", '{"pattern": "a b c"}'), ("grep", '{"pattern": ')), piece=3))

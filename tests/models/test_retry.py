@@ -68,4 +68,4 @@ def test_the_providers_pause_is_kept() -> None:
 def test_it_stands_for_the_model_it_wraps() -> None:
     """Name and kind are the wrapped model's."""
     model = with_retries(Flaky())
-    assert (model.name, model.kind, model.native_tools) == ("test/flaky", "scripted", True)
+    assert (model.name, model.kind) == ("test/flaky", "scripted")

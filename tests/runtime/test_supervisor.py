@@ -203,8 +203,7 @@ def test_a_restart_that_hangs_has_failed() -> None:
 
     async def scene() -> None:
         supervisor = RuntimeSupervisor(QUICK, restart_timeout_s=0.1)
-        supervisor.watch("notes", "mcp", restart=lambda: asyncio.sleep(60))
-        supervisor.report_failure("notes", "gone")
+        supervisor.watch("notes", "mcp", restart=lambda: asyncio.sleep(60)).failure("gone")
         with at_most(20), pytest.raises(DependencyError, match=r"is failed: its restart took longer than 0\.1 s; its 3 restarts"):
             await supervisor.ready("notes", timeout=40)
 
@@ -284,12 +283,12 @@ def test_passive_health_and_the_table() -> None:
 
     supervisor.subscribe(broken)
     assert repr(supervisor.states()) == "nothing is watched: models are from their first call on"
-    supervisor.watch("m", "model", advice="Start it.")
-    supervisor.report_success("m")
-    supervisor.report_failure("m", "busy")
-    supervisor.report_failure("m", "busy")
+    watched = supervisor.watch("m", "model", advice="Start it.")
+    watched.success()
+    watched.failure("busy")
+    watched.failure("busy")
     now += 7
-    supervisor.report_failure("m", "<b>down</b>")
+    watched.failure("<b>down</b>")
     (row,) = supervisor.states()
     assert (row.dependency, row.kind, row.state, row.breaker, row.reason) == ("m", "model", HealthState.RECOVERING, "open", "<b>down</b>")
     assert (row.retry_in_s, row.restarts_left) == (5.0, None)
@@ -298,9 +297,25 @@ def test_passive_health_and_the_table() -> None:
     assert str(supervisor.error("m")) == "model m is recovering: <b>down</b>; it is tried again in 5.0 s. Start it."
     stop()
     stop()
-    supervisor.watch("m", "model")
-    supervisor.report_success("m")
+    supervisor.watch("m", "model").success()
     assert log.path == ["ready", "degraded", "recovering"]
+
+
+def test_a_report_is_taken_in_after_the_event_loop_of_the_supervisor_has_closed() -> None:
+    """Whatever the health says, the call that reports it is not the one to fail because nobody restarts any more."""
+    supervisor = RuntimeSupervisor(QUICK)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(supervisor.start())
+    watched = loop.run_until_complete(_watched(supervisor))
+    loop.close()
+    changes = [change for _ in range(3) for change in watched.failure("gone")]
+    assert [change.target for change in changes] == ["degraded", "recovering"]
+
+
+async def _watched(supervisor: RuntimeSupervisor) -> Dependency:
+    watched = supervisor.watch("notes", "mcp", restart=lambda: asyncio.sleep(0))
+    await asyncio.sleep(0)  # its background task begins
+    return watched
 
 
 def test_threads_share_it() -> None:

@@ -248,7 +248,7 @@ def test_text_of_tools_and_candidates_is_information(session: Session, workspace
     ("args", "problem"),
     [
         ({"width": 2}, "has no argument 'width'"),
-        ({"beam": 0}, "beam of the operation 'thoughts' must be a positive whole number, not 0"),
+        ({"beam": 0}, "beam of the operation 'thoughts' must be a whole number from 1, not 0"),
         ({"floor": 2}, "floor of the operation 'thoughts' must be a number from 0 to 1, not 2"),
         ({"score": "worth"}, "score of the operation 'thoughts' must be {tool: NAME, args: {…}}, not 'worth'"),
         ({"score": {"tool": "wort"}}, "did you mean 'worth'?"),

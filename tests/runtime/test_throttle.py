@@ -241,6 +241,34 @@ def test_the_line_is_fair_and_survives_who_leaves_it() -> None:
     assert (gate.waiting, gate.throttle.in_flight) == (0, 0)
 
 
+def test_a_loop_that_closes_while_its_caller_waits_fails_no_other_call() -> None:
+    """It may close between any look at it and the wake-up: the answered call reports, and the next one in line gets its turn."""
+
+    class Closing(asyncio.SelectorEventLoop):
+        def is_closed(self) -> bool:
+            return False  # so it looked a moment ago
+
+    gate = Gate(Throttle(ThrottlePolicy(start=1), time.monotonic, lambda: 0.0))
+    left = Closing()
+
+    async def scene() -> None:
+        first = await gate.enter()
+        left.create_task(gate.enter())
+        await asyncio.to_thread(left.run_until_complete, asyncio.sleep(0))
+        asyncio.SelectorEventLoop.close(left)
+        waiting = asyncio.create_task(gate.enter())
+        await asyncio.sleep(0)
+        assert gate.waiting == 2
+        gate.succeeded(first)
+        async with asyncio.timeout(5):
+            gate.succeeded(await waiting)
+
+    with gate.bounded(1):
+        asyncio.run(scene())
+    assert (gate.waiting, gate.throttle.in_flight) == (0, 0)
+    del Closing.is_closed  # the loop looks itself when it is collected
+
+
 class Limited(OpenAIServer):
     """Serves `room` requests at once, each for `serving_s`, and refuses others for `retry_after` seconds."""
 

@@ -20,8 +20,17 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.litellm.web_sources import with_sources
 from kestrel_lab.runtime.operations import web_search as websearch
-from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle, Fact, Quote
-from kestrel_lab.runtime.operations.web_quotes import agreement, checked_facts, evened, independent_sites, overall, site
+from kestrel_lab.runtime.operations.web_evidence import (
+    EvidenceBundle,
+    Fact,
+    Quote,
+    agreement,
+    checked_facts,
+    evened,
+    independent_sites,
+    overall,
+    site,
+)
 from kestrel_lab.runtime.operations.web_search import telling
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.web.fetch import Reach

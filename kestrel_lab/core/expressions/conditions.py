@@ -1,11 +1,10 @@
-"""Yes/no questions about JSON values, in a language small enough to be safe in a file from anywhere.
+"""Conditions on JSON values: a small language that is safe in a file from anywhere.
 
     status == "done" and (score >= 0.8 or attempts in [2, 3]) and not exists(error.message)
 
 Literals (numbers, quoted texts, `true`, `false`, `null`, lists), paths (`name.key[0]`), comparison,
 `in` and `not in` (an item of a list, a part of a text, a key of an object), `and`, `or`, `not`,
-parentheses, and `exists(path)`. Nothing is called or evaluated; every question ends in time
-proportional to the question and the values it compares.
+parentheses, and `exists(path)`. No code is evaluated; the time is proportional to the condition and the values it compares.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import ge, gt, le, lt
 from typing import Any, NoReturn
 
@@ -44,20 +44,20 @@ _CONSTANTS: dict[str, Json] = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A question that `holds` or does not; `str` gives its text."""
+    """A parsed condition; `str` gives its text."""
 
     text: str
     names: frozenset[str] = field(compare=False)
-    """The names that its paths begin with."""
-    _question: _Node = field(compare=False, repr=False)
+    """The first names of its paths."""
+    _question: _Question = field(compare=False, repr=False)
 
     def holds(self, scope: Mapping[str, Json]) -> bool:
-        """The answer for the values in `scope`.
+        """Return whether the condition is true for the values in `scope`.
 
         `==` is false across types, except that whole and decimal numbers are compared as numbers; true and
-        false are no numbers. `<` and its like compare two numbers or two texts. `and` and `or` look at their
-        right side only when it matters. Raises `UsageError` for a path that leads nowhere outside `exists`,
-        sides that cannot be compared, and whatever is neither true nor false where a yes or no is needed.
+        false are no numbers. `<`, `<=`, `>` and `>=` compare two numbers or two texts. `and` and `or` evaluate their
+        right side only when it matters. Raises `UsageError` for a missing path outside `exists`, sides that cannot be
+        compared, and a value that is neither true nor false where one of them is needed.
         """
         try:
             return _yes(self._question, scope)
@@ -70,7 +70,7 @@ class Condition:
 
 
 def parse(text: str) -> Condition:
-    """Read a condition; raises `UsageError` that says where it cannot be understood."""
+    """Parse a condition; raises `UsageError` that names the place of a mistake."""
     try:
         parser = _Parser(text)
         question = parser.whole()
@@ -80,57 +80,12 @@ def parse(text: str) -> Condition:
     return Condition(text, frozenset(parser.names), question)
 
 
-# The tree of a condition.
-
-
-@dataclass(frozen=True, slots=True)
-class _Literal:
-    value: Json
-
-
-@dataclass(frozen=True, slots=True)
-class _Items:
-    items: tuple[_Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    path: JsonPath
-
-
-@dataclass(frozen=True, slots=True)
-class _Exists:
-    path: JsonPath
-
-
-@dataclass(frozen=True, slots=True)
-class _Not:
-    inner: _Node
-
-
-@dataclass(frozen=True, slots=True)
-class _Several:
-    """Parts of which all must hold, or one."""
-
-    all: bool
-    parts: tuple[_Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    sign: str
-    left: _Node
-    right: _Node
-
-
-_Node = _Literal | _Items | _Lookup | _Exists | _Not | _Several | _Compared
-
-
-# Reading.
+_Question = Callable[[Mapping[str, Json]], Json]
+"""A compiled condition, or a part of one: gives its value for a scope."""
 
 
 class _Parser:
-    """Recursive descent over the tokens, each level of binding one method."""
+    """Recursive descent over the tokens, one method per level of precedence."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
@@ -141,7 +96,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> _Node:
+    def whole(self) -> _Question:
         node = self._several("or")
         if self._kind != "end":
             self._refuse("and, or or its end")
@@ -153,7 +108,7 @@ class _Parser:
 
     @property
     def _word(self) -> str:
-        """The sign or word that comes next; a quoted text is neither."""
+        """The next sign or word; a quoted text is neither."""
         kind, text = self._tokens[self._at]
         return text if kind in {"sign", "word"} else ""
 
@@ -177,7 +132,7 @@ class _Parser:
         msg = f"{wanted} was expected where {there} is"
         raise UsageError(msg)
 
-    def _deeper(self, read: Callable[[], _Node]) -> _Node:
+    def _deeper(self, read: Callable[[], _Question]) -> _Question:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             msg = f"it is nested more than {MAX_DEPTH} deep"
@@ -186,18 +141,24 @@ class _Parser:
         self._depth -= 1
         return node
 
-    def _several(self, word: str) -> _Node:
-        """Parts joined by `word`; `and` binds closer than `or`."""
+    def _several(self, word: str) -> _Question:
+        """Parse parts joined by `word`; `and` binds closer than `or`."""
         read = self._no if word == "and" else lambda: self._several("and")
         parts = [read()]
         while self._take(word):
             parts.append(read())
-        return parts[0] if len(parts) == 1 else _Several(word == "and", tuple(parts))
+        if len(parts) == 1:
+            return parts[0]
+        quantifier = all if word == "and" else any
+        return lambda scope: quantifier(_yes(part, scope) for part in parts)
 
-    def _no(self) -> _Node:
-        return _Not(self._deeper(self._no)) if self._take("not") else self._comparison()
+    def _no(self) -> _Question:
+        if not self._take("not"):
+            return self._comparison()
+        inner = self._deeper(self._no)
+        return lambda scope: not _yes(inner, scope)
 
-    def _comparison(self) -> _Node:
+    def _comparison(self) -> _Question:
         left = self._operand()
         if self._word in {"==", "!=", "in", *_ORDER}:
             sign = self._next()
@@ -210,13 +171,13 @@ class _Parser:
         if self._word in {"==", "!=", "in", "not", *_ORDER}:
             msg = f"two comparisons follow one another at {self._word!r}: join them with and, or use parentheses"
             raise UsageError(msg)
-        return _Compared(sign, left, right)
+        return lambda scope: _compared(sign, left(scope), right(scope))
 
-    def _operand(self) -> _Node:
+    def _operand(self) -> _Question:
         if self._kind == "number":
-            return _Literal(_number(self._next()))
+            return _constant(_number(self._next()))
         if self._kind == "text":
-            return _Literal(_unquoted(self._next()))
+            return _constant(_unquoted(self._next()))
         if self._take("("):
             inner = self._deeper(lambda: self._several("or"))
             self._need(")")
@@ -227,18 +188,18 @@ class _Parser:
             self._need("(")
             path = self._path()
             self._need(")")
-            return _Exists(path)
+            return partial(_exists, path)
         if self._word in _CONSTANTS:
-            return _Literal(_CONSTANTS[self._next()])
-        return _Lookup(self._path())
+            return _constant(_CONSTANTS[self._next()])
+        return self._path().find
 
-    def _list(self) -> _Node:
-        items: list[_Node] = []
+    def _list(self) -> _Question:
+        items: list[_Question] = []
         while not self._take("]"):
             if items:
                 self._need(",")
             items.append(self._operand())
-        return _Items(tuple(items))
+        return lambda scope: [item(scope) for item in items]
 
     def _path(self) -> JsonPath:
         if self._kind != "path":
@@ -280,35 +241,19 @@ def _unquoted(text: str) -> str:
     return _ESCAPE.sub(one, text[1:-1])
 
 
-# Answering.
+# Evaluation.
 
 
-def _yes(node: _Node, scope: Mapping[str, Json]) -> bool:
-    value = _value(node, scope)
+def _yes(question: _Question, scope: Mapping[str, Json]) -> bool:
+    value = question(scope)
     if not isinstance(value, bool):
         msg = f"{_shown(value)} is not the answer to a yes/no question: compare it with something"
         raise UsageError(msg)
     return value
 
 
-def _value(node: _Node, scope: Mapping[str, Json]) -> Json:
-    match node:
-        case _Literal(value):
-            return value
-        case _Items(items):
-            return [_value(item, scope) for item in items]
-        case _Lookup(path):
-            return path.find(scope)
-        case _Exists(path):
-            return _exists(path, scope)
-        case _Not(inner):
-            return not _yes(inner, scope)
-        case _Several(True, parts):
-            return all(_yes(part, scope) for part in parts)
-        case _Several(_, parts):
-            return any(_yes(part, scope) for part in parts)
-        case _Compared(sign, left, right):
-            return _compared(sign, _value(left, scope), _value(right, scope))
+def _constant(value: Json) -> _Question:
+    return lambda _: value
 
 
 def _exists(path: JsonPath, scope: Mapping[str, Json]) -> bool:
@@ -340,7 +285,7 @@ def _contains(whole: Json, part: Json) -> bool:
 
 
 def _same(left: Json, right: Json) -> bool:
-    """Equality that tells true from 1, at any depth; a loop, because what a model sends may be nested deeper than calls may."""
+    """Return whether values are equal, true and 1 being different; a loop, as values from models may be deeper than Python's stack."""
     todo = [(left, right)]
     while todo:
         a, b = todo.pop()
@@ -362,7 +307,7 @@ def _is_number(value: Json) -> bool:
 
 
 def _shown(value: Json) -> str:
-    """Which sort of value, and its beginning where that is short to tell."""
+    """Return the type of a value, and its beginning for texts and numbers."""
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return f"{kind(value)} ({one_line(repr(value[:60] if isinstance(value, str) else value), 70)})"
     return kind(value)

@@ -1,4 +1,4 @@
-"""A path names a value inside JSON: `name`, then any number of `.key` and `[0]`."""
+"""Paths into JSON values: a name, then any number of `.key` and `[0]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
 PATTERN = r"[^\W\d][\w-]*(?:\.[\w-]+|\[\d{1,9}\])*"
-"""What a path looks like; names and keys are made of letters, digits, `_` and `-`, and a name begins with a letter or `_`."""
+"""Names and keys have letters, digits, `_` and `-`; a name begins with a letter or `_`."""
 
 MAX_LENGTH = 1_000
 """Characters of a path."""
@@ -24,14 +24,14 @@ _PART = re.compile(r"\.?([\w-]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class JsonPath:
-    """Where a value is: the name it begins with, then keys of objects and places in lists."""
+    """A parsed path: the first name, then keys of objects and places in lists."""
 
     root: str
     parts: tuple[str | int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> JsonPath:
-        """Read a path; raises `UsageError` for what is none."""
+        """Parse a path; raises `UsageError` for anything else."""
         if len(text) > MAX_LENGTH or not _WHOLE.fullmatch(text):
             msg = f"{_shown(text)} is no path: write a name, then .key or [0] as often as needed"
             raise UsageError(msg)
@@ -39,9 +39,9 @@ class JsonPath:
         return cls(first[0], tuple(key or int(place) for key, place in rest))
 
     def find(self, scope: Mapping[str, Json]) -> Json:
-        """The value in `scope`; keys and places only, attributes never.
+        """Return the value in `scope`; attributes are never read.
 
-        Raises `UsageError` that names the path, how far it went and what is there.
+        Raises `UsageError` that names the path, the last part that was found, and the value there.
         """
         if self.root not in scope:
             self._refuse_missing(f"there is no {_shown(self.root)}", self.root, scope)
@@ -77,7 +77,7 @@ class JsonPath:
 
 
 def kind(value: Json) -> str:
-    """What sort of JSON `value` is, in words."""
+    """Return the JSON type of `value` in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""A strict renderer: `{{path}}` or `${path}` in JSON stands for a value, and nothing else happens.
+"""Templates: `{{path}}` or `${path}` in JSON is replaced by a value.
 
-A text that is all reference becomes the value, its type kept; within a longer text the value is
-written: text as it is, anything else as compact JSON. What is put in is not looked at again, so a
+A text that is one reference becomes the value with its type; within a longer text the value is
+written: text as it is, anything else as compact JSON. Inserted values are not rendered again, so a
 value cannot bring references of its own. There are no expressions, attributes, filters or loops.
 `{{{{` writes `{{`, and `$${` writes `${`. `${{` is a `$` before a reference in braces.
 """
@@ -20,7 +20,7 @@ from kestrel_lab.core.sanitize import one_line
 MAX_TEMPLATE = 100_000
 """Characters of all texts of a template together."""
 MAX_RENDERED = 1_000_000
-"""Characters of all values put in together, as JSON."""
+"""Characters of all inserted values together, as JSON."""
 MAX_DEPTH = 32
 """How deep a template may be nested."""
 
@@ -34,22 +34,22 @@ _OPENER = re.compile(r"\{\{|\$\{(?!\{)")
 
 
 def references(value: Json) -> frozenset[str]:
-    """The names that references anywhere in `value` begin with; keys of objects are no templates.
+    """Return the first names of all references in `value`; keys of objects are no templates.
 
-    Raises `UsageError` for a reference that cannot be read and a template that is too long or too deep.
+    Raises `UsageError` for an invalid reference, and for a template that is too long or too deep.
     """
     return frozenset(path.root for path in paths(value))
 
 
 def paths(value: Json) -> tuple[JsonPath, ...]:
-    """Every reference in `value`, in the order written. Contract: `references`."""
+    """Return every reference in `value`, in order. Raises as `references` does."""
     return tuple(piece for text in _texts(value) for piece in pieces(text) if isinstance(piece, JsonPath))
 
 
 def render(value: Json, scope: Mapping[str, Json]) -> Json:
-    """`value` with each reference replaced by what it names in `scope`; shares no list or object with either.
+    """Return `value` with each reference replaced by its value in `scope`; shares no list or object with either.
 
-    Raises `UsageError` that names the reference and what there is instead, and for what is too long or too deep.
+    Raises `UsageError` for a reference to nothing, and for a template or result that is too long or too deep.
     """
     for _ in _texts(value):
         pass
@@ -57,9 +57,9 @@ def render(value: Json, scope: Mapping[str, Json]) -> Json:
 
 
 def escape(value: Json) -> Json:
-    """A template that renders to `value` whatever is in it: texts that look like references are made literal.
+    """Return a template that renders to `value`: texts that look like references are escaped.
 
-    Raises `UsageError` for what is too long or too deep for a template.
+    Raises `UsageError` for a value that is too long or too deep for a template.
     """
     for _ in _texts(value):
         pass
@@ -77,7 +77,7 @@ def _escaped(value: Json) -> Json:
 
 
 class _Rendering:
-    """One use of a template: the scope, and how much may still be put in."""
+    """One rendering: the scope, and the characters that may still be inserted."""
 
     def __init__(self, scope: Mapping[str, Json]) -> None:
         self._scope = scope
@@ -103,7 +103,7 @@ class _Rendering:
         return found if isinstance(found, str) else written
 
     def _find(self, path: JsonPath) -> tuple[Json, str]:
-        """A copy of the value and its JSON text, whose length is taken off what may still be put in."""
+        """Return a copy of the value and its JSON text, whose length counts against `MAX_RENDERED`."""
         found = path.find(self._scope)
         try:
             written = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -119,7 +119,7 @@ class _Rendering:
 
 
 def _texts(value: Json) -> Iterator[str]:
-    """Every text in `value` that is not a key, in order; raises `UsageError` beyond the caps."""
+    """Yield every text in `value` that is not a key, in order; raises `UsageError` beyond the caps."""
     room = MAX_TEMPLATE
     todo: list[tuple[Json, int]] = [(value, 0)]
     while todo:
@@ -139,7 +139,7 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 def pieces(text: str) -> Iterator[str | JsonPath]:
-    """Literal text and references of a template, in order; raises `UsageError` for a reference that cannot be read."""
+    """Yield the literal texts and references of a template, in order; raises `UsageError` for an invalid reference."""
     end = 0
     for match in _TOKEN.finditer(text):
         if match.start() > end:

@@ -1,4 +1,8 @@
-"""YAML read strictly and safely, with the line of every value kept for error messages."""
+"""Strict, safe reading of YAML files, with the line of every value for error messages.
+
+PyYAML composes the nodes, which carry their lines; a pass over the parser's events before it refuses what would cost much or
+build objects.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import yaml
-from yaml.events import (
-    AliasEvent,
-    DocumentStartEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-)
+from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
@@ -29,46 +24,49 @@ MAX_DEPTH: Final = 50
 MAX_NODES: Final = 50_000
 
 Where = tuple[str | int, ...]
-"""Where a value stands in a document: `("scenarios", 2, "goal")`."""
+"""The path of a value in a document: `("scenarios", 2, "goal")`."""
 
-Event = Any
-"""A parser event; the stubs of PyYAML leave out which fields its events have."""
 
-# libyaml is ten times faster; the pure Python parser gives the same events where it is not built in.
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml is ten times faster, where it is built in
+    """Composes nodes whose tags follow YAML 1.2: only `true` and `false` are booleans; `no`, `on` and dates stay text."""
 
-_NULL = re.compile(r"~|null|Null|NULL|")
-_TRUE = re.compile(r"true|True|TRUE")
-_FALSE = re.compile(r"false|False|FALSE")
-_INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+
+for _tag, _first, _pattern in (
+    ("null", ["~", "n", "N", ""], r"(~|null|Null|NULL|)\Z"),
+    ("bool", [*"tTfF"], r"(true|True|TRUE|false|False|FALSE)\Z"),
+    ("int", [*"-+0123456789"], r"([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
+    ("not finite", [*"-+."], r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"),
+    ("float", [*"-+.0123456789"], r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z"),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), _first)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class YamlFile:
-    """A document as JSON values, and where each of them was written."""
+    """A document as JSON values, with the line of each of them."""
 
     name: str
-    """What error messages call the file."""
+    """The name of the file in error messages."""
     value: Json
     lines: dict[Where, int]
     """The line, from 1, of each value; of the key, for a value of a mapping."""
 
     def place(self, path: Where = ()) -> str:
-        """Where `path` is written, for the beginning of a message: `evals/smoke.yaml:12: scenarios[2].goal`."""
+        """Return the place of `path` for the beginning of a message: `evals/smoke.yaml:12: scenarios[2].goal`."""
         position = f"{self.name}:{self.line(path)}"
         return f"{position}: {dotted(path)}" if path else position
 
     def line(self, path: Where) -> int:
-        """The line of `path`; of the nearest value around it, when nothing is written at `path`."""
+        """Return the line of `path`, or of the nearest value around it when nothing is written at `path`."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def dotted(path: Where) -> str:
-    """`path` as people write it: `scenarios[2].goal`."""
+    """Return `path` as people write it: `scenarios[2].goal`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
@@ -83,14 +81,11 @@ def read_yaml(path: Path, name: str | None = None) -> YamlFile:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
+        # A cut may fall within a character; `parse_yaml` refuses what is too large.
+        text = content.decode("utf-8-sig", "strict" if len(content) <= MAX_BYTES else "replace")
     except OSError as error:
         msg = f"{name}: cannot be read: {error.strerror or error}"
         raise UsageError(msg) from error
-    if len(content) > MAX_BYTES:
-        msg = f"{name}: is larger than {MAX_BYTES:,} bytes; split it"
-        raise UsageError(msg)
-    try:
-        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         msg = f"{name}: is not UTF-8 text (byte {error.start + 1})"
         raise UsageError(msg) from error
@@ -111,9 +106,9 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         msg = f"{name}: is larger than {MAX_BYTES:,} bytes; split it"
         raise UsageError(msg)
-    builder = _Builder(name)
     try:
-        value = builder.document(_events(text))
+        _check(text, name)
+        node = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -122,129 +117,105 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     except yaml.YAMLError as error:
         msg = f"{name}: not valid YAML: {one_line(str(error), 200)}"
         raise UsageError(msg) from error
-    return YamlFile(name=name, value=value, lines=builder.lines)
+    lines: dict[Where, int] = {}
+    value = None if node is None else _Values(name, lines).value(node, ())
+    return YamlFile(name=name, value=value, lines=lines)
 
 
 def yaml_problem(text: str) -> str:
-    """Why `text` is no YAML; empty if it is, whatever tags, anchors and documents it has.
+    """Return the syntax error of `text`; empty for valid YAML, whatever tags, anchors and documents it has.
 
-    Only the syntax is looked at: nothing is built, so an alias costs as little as it is written with. What lies behind
-    `MAX_DEPTH` levels or `MAX_NODES` values is not looked at.
+    No value is built, so an alias costs no more than its own characters. The text after `MAX_DEPTH` levels or `MAX_NODES`
+    values is not checked.
     """
-    depth = nodes = 0
     anchors: set[str] = set()
     try:
-        for event in _events(text):
-            depth += isinstance(event, MappingStartEvent | SequenceStartEvent) - isinstance(event, MappingEndEvent | SequenceEndEvent)
-            nodes += 1
+        for nodes, depth, event in _nodes(text):
             if depth > MAX_DEPTH or nodes > MAX_NODES:
                 break
-            anchor = getattr(event, "anchor", None)
-            if isinstance(event, AliasEvent) and anchor not in anchors:
-                return f"the alias *{anchor} has no anchor"
-            if anchor is not None:
-                anchors.add(anchor)
+            if isinstance(event, AliasEvent) and event.anchor not in anchors:
+                return f"the alias *{event.anchor} has no anchor"
+            if isinstance(event, NodeEvent) and event.anchor is not None:
+                anchors.add(event.anchor)
     except yaml.YAMLError as error:
         return " ".join(str(error).split())
     return ""
 
 
-def _events(text: str) -> Iterator[Event]:
-    loader = _LOADER(text)
-    try:
-        while loader.check_event():
-            yield loader.get_event()
-    finally:
-        loader.dispose()
+def _nodes(text: str) -> Iterator[tuple[int, int, Any]]:
+    """Yield each event that begins a document or a node, with the number of nodes so far and the depth."""
+    nodes = depth = 0
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, NodeEvent | DocumentStartEvent):
+            nodes += isinstance(event, NodeEvent)
+            yield nodes, depth, event
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
 
 
-class _Builder:
-    """Turns a stream of parser events into JSON values, and stops at the first thing that is refused."""
+def _check(text: str, name: str) -> None:
+    """Raise `UsageError` for what is not supported, before anything is built."""
+    documents = 0
+    for nodes, depth, event in _nodes(text):
+        documents += isinstance(event, DocumentStartEvent)
+        if documents > 1:
+            raise _refused(name, event, "a second document begins here; one file holds one")
+        if nodes > MAX_NODES:
+            raise _refused(name, event, f"more than {MAX_NODES:,} values")
+        if depth > MAX_DEPTH:
+            raise _refused(name, event, f"more than {MAX_DEPTH} levels deep")
+        if getattr(event, "anchor", None) is not None:
+            raise _refused(name, event, "anchors and aliases (&name, *name) are not supported; write the value out")
+        if getattr(event, "tag", None) is not None:
+            raise _refused(name, event, f"tags such as {event.tag!r} are not supported")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lines: dict[Where, int] = {}
-        self.nodes = 0
 
-    def document(self, events: Iterator[Event]) -> Json:
-        value: Json = None
-        documents = 0
-        for event in events:
-            if isinstance(event, DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise self.refused(event, "a second document begins here; one file holds one")
-            elif isinstance(event, MappingStartEvent | SequenceStartEvent | ScalarEvent | AliasEvent):
-                value = self.node(event, events, ())
-            elif isinstance(event, StreamEndEvent):
-                break
-        return value
+class _Values:
+    """Turns the nodes of one document into JSON values and notes their lines."""
 
-    def node(self, event: Event, events: Iterator[Event], path: Where) -> Json:
-        self.admit(event, path)
-        self.lines.setdefault(path, event.start_mark.line + 1)
-        if isinstance(event, MappingStartEvent):
-            return self.mapping(events, path)
-        if isinstance(event, SequenceStartEvent):
-            return self.sequence(events, path)
-        return self.scalar(event)
+    def __init__(self, name: str, lines: dict[Where, int]) -> None:
+        self._name, self._lines = name, lines
 
-    def admit(self, event: Event, path: Where) -> None:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise self.refused(event, f"more than {MAX_NODES:,} values")
-        if len(path) > MAX_DEPTH:
-            raise self.refused(event, f"more than {MAX_DEPTH} levels deep")
-        if isinstance(event, AliasEvent) or event.anchor is not None:
-            raise self.refused(event, "anchors and aliases (&name, *name) are not supported; write the value out")
-        if event.tag is not None:
-            raise self.refused(event, f"tags such as {event.tag!r} are not supported")
+    def value(self, node: yaml.Node, path: Where) -> Json:
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
+        return self._scalar(node)
 
-    def mapping(self, events: Iterator[Event], path: Where) -> dict[str, Json]:
+    def _mapping(self, node: yaml.MappingNode, path: Where) -> dict[str, Json]:
         found: dict[str, Json] = {}
-        while not isinstance(event := next(events), MappingEndEvent):
-            key = self.key(event, path)
-            if key in found:
-                first = self.lines[(*path, key)]
-                raise self.refused(event, f"{dotted((*path, key))}: the key is already on line {first}")
-            self.lines[(*path, key)] = event.start_mark.line + 1
-            found[key] = self.node(next(events), events, (*path, key))
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _refused(self._name, key, "a key must be text, not a list or mapping")
+            if not (name := str(key.value)):
+                raise _refused(self._name, key, "a key is empty")
+            where = (*path, name)
+            if name in found:
+                raise _refused(self._name, key, f"{dotted(where)}: the key is already on line {self._lines[where]}")
+            self._lines[where] = key.start_mark.line + 1
+            found[name] = self.value(value, where)
         return found
 
-    def key(self, event: Event, path: Where) -> str:
-        self.admit(event, path)
-        if not isinstance(event, ScalarEvent):
-            raise self.refused(event, "a key must be text, not a list or mapping")
-        if not event.value:
-            raise self.refused(event, "a key is empty")
-        return str(event.value)
-
-    def sequence(self, events: Iterator[Event], path: Where) -> list[Json]:
-        found: list[Json] = []
-        while not isinstance(event := next(events), SequenceEndEvent):
-            found.append(self.node(event, events, (*path, len(found))))
-        return found
-
-    def scalar(self, event: Event) -> Json:
-        text = str(event.value)
-        if not event.implicit[0] or event.style in ("'", '"', "|", ">"):
-            return text
-        if _NULL.fullmatch(text):
-            return None
-        if _TRUE.fullmatch(text) or _FALSE.fullmatch(text):
-            return text.lower() == "true"
-        if _INTEGER.fullmatch(text):
-            if len(text) > 300:
-                raise self.refused(event, "a number of more than 300 digits; put it in quotes to make it text")
-            return int(text) if text.lstrip("+-").isdecimal() else int(text, 0)
-        if _NOT_FINITE.fullmatch(text):
-            raise self.refused(event, f"{text!r} is not a finite number; put it in quotes to make it text")
-        if _FLOAT.fullmatch(text):
-            number = float(text)
-            if number in (float("inf"), float("-inf")):
-                raise self.refused(event, f"{one_line(text)!r} is too large for a number; put it in quotes to make it text")
-            return number
+    def _scalar(self, node: yaml.Node) -> Json:
+        text = str(node.value)
+        match node.tag:
+            case "null":
+                return None
+            case "bool":
+                return text.lower() == "true"
+            case "int" if len(text) > 300:
+                raise _refused(self._name, node, "a number of more than 300 digits; put it in quotes to make it text")
+            case "int":
+                return int(text) if text.lstrip("+-").isdecimal() else int(text, 0)
+            case "float" if abs(number := float(text)) < float("inf"):
+                return number
+            case "float":
+                raise _refused(self._name, node, f"{one_line(text)!r} is too large for a number; put it in quotes to make it text")
+            case "not finite":
+                raise _refused(self._name, node, f"{text!r} is not a finite number; put it in quotes to make it text")
         return text
 
-    def refused(self, event: Event, why: str) -> UsageError:
-        return UsageError(f"{self.name}:{event.start_mark.line + 1}: {why}")
+
+def _refused(name: str, where: Any, why: str) -> UsageError:
+    return UsageError(f"{name}:{where.start_mark.line + 1}: {why}")

@@ -1,4 +1,4 @@
-"""A YAML file read into a pydantic model, and every mistake told with file, line, key and what would be right."""
+"""Validation of YAML files by pydantic models; every mistake is reported with file, line, key and the nearest right spelling."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.reader import Where, YamlFile
 
 MAX_REPORTED: Final = 40
-"""Mistakes told at once."""
+"""Most mistakes in one message."""
 
 _T = TypeVar("_T")
 _Entry = TypeVar("_Entry", bound=BaseModel)
 
 
 class Entry(BaseModel):
-    """A mapping of a file: no key that is not known, no value of another type."""
+    """A mapping of a file; unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def checked(document: YamlFile, kind: type[_Entry]) -> _Entry:
-    """The document as a `kind`; raises `UsageError`, one line for each mistake, in the order of the file."""
+    """Return the document as a `kind`; raises `UsageError` with one line for each mistake, in the order of the file."""
     try:
         return kind.model_validate(document.value)
     except ValidationError as error:
@@ -37,10 +37,10 @@ def checked(document: YamlFile, kind: type[_Entry]) -> _Entry:
 
 
 def salvaged(document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]) -> _Entry | None:
-    """The document as a `kind`; its mistakes become problems, and what is right of it is returned for further looks.
+    """Return the valid part of the document as a `kind`, for further checks, and add its mistakes to `problems`.
 
-    Keys that are wrong are left out, and where one that is needed is missing the one of `stand_ins` takes its place,
-    so that everything keeps the place it is written at. `None` when that is of no use.
+    Invalid keys are left out and missing ones are taken from `stand_ins`, so that every other value keeps its line.
+    Returns `None` when no valid document is left.
     """
     value = copy.deepcopy(document.value)
     for again in range(_ROUNDS):
@@ -48,7 +48,7 @@ def salvaged(document: YamlFile, kind: type[_Entry], problems: list[str], stand_
             return kind.model_validate(value)
         except ValidationError as error:
             details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
-        if not again:  # what is found later is only wrong with what was left out or put in
+        if not again:  # later rounds only find consequences of the repairs
             problems += [f"{document.place(detail['loc'])}: {_explained(kind, detail)}" for detail in details]
         if not isinstance(value, dict):
             value = {}
@@ -61,7 +61,7 @@ _ROUNDS: Final = 6
 
 
 def _mend(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> None:
-    """Take the value at `loc` away, or put something in where one is missing."""
+    """Remove the value at `loc`, or insert its stand-in where one is missing."""
     within: list[tuple[Any, Any]] = []
     inside: Any = value
     part: Any
@@ -84,7 +84,7 @@ def _mend(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> 
 
 
 def attempt(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
-    """What `make` returns; a `UsageError` of it becomes one more problem, with its place."""
+    """Return the result of `make`; its `UsageError` is added to `problems` with the place `where`."""
     try:
         return make()
     except UsageError as error:
@@ -93,7 +93,7 @@ def attempt(document: YamlFile, where: Where, problems: list[str], make: Callabl
 
 
 def joined(problems: Iterable[str]) -> str:
-    """One line for each problem, the first `MAX_REPORTED` of them."""
+    """Return one line for each of the first `MAX_REPORTED` problems."""
     lines = list(problems)
     more = [f"… and {len(lines) - MAX_REPORTED} more"] if len(lines) > MAX_REPORTED else []
     return "\n".join(lines[:MAX_REPORTED] + more)
@@ -122,21 +122,21 @@ def _explained(kind: type[BaseModel], detail: ErrorDetails) -> str:
 
 
 def _keys(kind: type[BaseModel], where: Where) -> list[str]:
-    """The keys that the mapping at `where` may have."""
+    """Return the keys that are allowed in the mapping at `where`."""
     inside: list[Any] = [kind]
     for part in where:
-        fields = [_written(model) for annotation in inside for model in _models(annotation)]
+        fields = [_fields(model) for annotation in inside for model in _models(annotation)]
         inside = [found[part] for found in fields if part in found] or inside
-    return sorted({str(name) for annotation in inside for model in _models(annotation) for name in _written(model)})
+    return sorted({str(name) for annotation in inside for model in _models(annotation) for name in _fields(model)})
 
 
-def _written(model: type[BaseModel]) -> dict[str | int, Any]:
-    """What each key of the model may hold."""
+def _fields(model: type[BaseModel]) -> dict[str | int, Any]:
+    """Return the type of each key of the model."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a value of the annotated type may hold, within lists and mappings too."""
+    """Yield the models that a value of the annotated type may contain, within lists and mappings too."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         return

@@ -1,4 +1,4 @@
-"""JSON values written as YAML that `yamlfile` reads back as the same values."""
+"""Writing JSON values as YAML that `core.yaml.reader` reads back as the same values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from kestrel_lab.core.json_types import Json
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[\w ./()-]*[\w./()-])?", re.ASCII)
-"""Text that needs no quotes, unless YAML has a meaning of its own for the word."""
+"""Text that needs no quotes, unless YAML gives the word another meaning."""
 _MEANT: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
 _WIDTH: Final = 110
 
@@ -40,7 +40,7 @@ _Dumper.add_representer(str, _text)
 
 
 def entry_text(key: str, value: Json, indent: int = 0) -> str:
-    """`key: value` as lines of YAML, each moved right by `indent`; what is short stays on one line. `key` is a plain word."""
+    """Return `key: value` as lines of YAML, each indented by `indent`; short values stay on one line. `key` is a plain word."""
     if isinstance(value, list | dict):
         flat = f"{key}: {yaml.dump(value, **_options(flow=True))}"
         whole = flat if len(flat) <= _WIDTH else yaml.dump({key: value}, **_options(flow=False))

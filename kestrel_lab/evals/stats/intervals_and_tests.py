@@ -246,15 +246,6 @@ def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> l
     return adjusted
 
 
-def minimum_detectable_difference(n: int, variance: float, *, power: float = 0.8) -> float:
-    """The smallest true difference that `n` paired scenarios show with `power` at the 5 % level.
-
-    `variance` is that of the paired differences; for pass or fail it is about the share of scenarios that flip.
-    """
-    normal = NormalDist()
-    return (normal.inv_cdf(1 - ALPHA / 2) + normal.inv_cdf(power)) * math.sqrt(variance / n) if n else math.inf
-
-
 def t_quantile(probability: float, df: int) -> float:
     """The quantile of Student's t distribution with `df` degrees of freedom."""
     # scipy.special is ready in a tenth of the time that scipy.stats takes.

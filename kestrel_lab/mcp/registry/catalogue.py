@@ -1,7 +1,6 @@
-"""Servers that could be had: what a catalogue or registry says of them, read with suspicion.
+"""The catalogue of MCP servers: entries in the form of the official registry's `server.json`, parsed as untrusted input.
 
-The form is that of the official registry's `server.json`. Whatever an entry says is somebody's claim: names, versions and
-arguments are taken only in forms that cannot mean anything else, and texts are shown, never followed.
+Names, versions and arguments are accepted only in forms that cannot mean anything else; texts are shown, never followed.
 """
 
 from __future__ import annotations
@@ -9,20 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.tools.tool_search import Described
 
 Kind = Literal["pypi", "npm"]
 
 OURS = "io.github.kestrel-lab/catalogue"
-"""Under which key of `_meta` the shipped catalogue says more: `licence`, `command` and `tools`."""
+"""The key of `_meta` under which the shipped catalogue adds `licence`, `command` and `tools`."""
 _MOST_CHARS, _MOST_ENTRIES = 64_000, 20_000
 """Characters of one entry, and entries of a catalogue."""
 _MOST_WORDS = 20
@@ -40,7 +39,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _RULING = re.compile(
     r"(?:LD|DYLD|PYTHON|NODE|NPM|PIP|UV|GIT|BASH|KESTREL|XDG|SSL)(?:_.*|[A-Z]*)|PATH|HOME|SHELL|ENV|IFS|PS4|TMPDIR|PERL5\w*|RUBY\w*|JAVA\w*"
 )
-"""Variables that decide what programs run, and how."""
+"""Environment variables that decide which programs run, and how."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 WORKSPACE = "{workspace}"
 """Stands for the folder of the run among a server's arguments."""
@@ -48,24 +47,24 @@ WORKSPACE = "{workspace}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Package:
-    """A package of exactly one version, with how its program is started."""
+    """A package in exactly one version, and the command line of its program."""
 
     kind: Kind
     name: str
     version: str
     sha256: str = ""
-    """Of its file, where the entry says so."""
+    """The hash of its file, where the entry has one."""
     command: str = ""
-    """The program in it; empty for the one that is called like the package."""
+    """The name of its program; empty for the name of the package."""
     args: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
-    """Variables of our environment that it must be given."""
+    """Variables of our environment that the server needs."""
     settings: tuple[tuple[str, str], ...] = ()
-    """Variables with the values that the entry gives them."""
+    """Variables with values set by the entry."""
 
     @property
     def pin(self) -> str:
-        """As people write it: `mcp-server-time==2026.10.19`, `npm:@scope/name==1.2.3`."""
+        """The package as people write it: `mcp-server-time==2026.10.19`, `npm:@scope/name==1.2.3`."""
         return f"{'' if self.kind == 'pypi' else self.kind + ':'}{self.name}=={self.version}"
 
     @property
@@ -73,38 +72,58 @@ class Package:
         """The name of the command that starts it."""
         return self.command or self.name.rpartition("/")[2]
 
+    def as_json(self) -> dict[str, Json]:
+        """Return every field, for an event or a file."""
+        return cast("dict[str, Json]", loads(dumps(cast("Json", asdict(self)))))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Package:
+        """Rebuild a package from its fields, or from its pin (`package`) and the others.
+
+        Raises `UsageError` for a package that must not be installed, `KeyError` where a field is missing.
+        """
+        pin = value["package"] if "package" in value else cls(kind=value["kind"], name=value["name"], version=value["version"]).pin
+        return replace(
+            named_package(str(pin)),
+            sha256=str(value.get("sha256", "")),
+            command=str(value.get("command", "")),
+            args=tuple(map(str, value.get("args", ()))),
+            variables=tuple(map(str, value.get("variables", ()))),
+            settings=tuple((str(name), str(setting)) for name, setting in value.get("settings", ())),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A server as a catalogue or registry describes it."""
+    """A server in a catalogue or registry."""
 
     name: str
     """In the registry's form, `io.github.somebody/server`."""
     description: str = ""
     version: str = ""
     package: Package | None = None
-    """`None` where there is none that could be installed; `problem` says why."""
+    """`None` where no package can be installed; `problem` says why."""
     problem: str = ""
     repository: str = ""
     licence: str = ""
     tools: tuple[str, ...] = ()
-    """What the catalogue says its tools are: `name: description`."""
+    """Its tools, as the catalogue lists them: `name: description`."""
     source: str = ""
-    """Where the entry is from: `catalogue`, a file, or the address of a registry."""
+    """The origin of the entry: `catalogue`, a file, or the address of a registry."""
     status: str = "active"
     hidden: bool = False
-    """Whether its texts had characters that show as something else, or not at all."""
+    """Whether its texts have hidden or misleading characters."""
 
     def described(self) -> Described:
-        """The entry as something to be found."""
+        """Return the entry as a document of the tool search."""
         called = self.package.name if self.package is not None else ""
         return Described(name=self.name, description=self.description, parameters=" ".join(self.tools), server=f"{self.name} {called}")
 
 
 def read_entry(value: Json, source: str) -> Entry:
-    """The entry that a `server.json`, or a registry's answer around one, describes.
+    """Return the entry of a `server.json`, or of a registry's answer around one.
 
-    Raises `ValueError` for what is none. An entry whose package must not be installed is read, and says why.
+    Raises `ValueError` for anything else. An entry whose package must not be installed has a `problem`.
     """
     if not isinstance(value, dict):
         msg = "it is no object"
@@ -139,7 +158,7 @@ def read_entry(value: Json, source: str) -> Entry:
 
 
 def read_catalogue(path: Path | None = None) -> list[Entry]:
-    """The entries of a file with one JSON object per line, or of the one that is shipped; raises `UsageError` naming the line."""
+    """Return the entries of a file with one JSON object per line, or of the shipped catalogue; raises `UsageError` naming the line."""
     where = "catalogue" if path is None else str(path)
     try:
         text = (files("kestrel_lab.mcp.registry") / "catalogue.jsonl").read_text("utf-8") if path is None else path.read_text("utf-8")
@@ -163,7 +182,7 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
 
 
 def read_entries(values: Iterable[Json], source: str) -> list[Entry]:
-    """The entries among `values`; what is none is left out, a registry may hold anything."""
+    """Return the valid entries among `values`; others are left out, as a registry may contain anything."""
     found: dict[str, Entry] = {}
     for value in values:
         try:
@@ -177,7 +196,7 @@ def read_entries(values: Iterable[Json], source: str) -> list[Entry]:
 
 
 def named_package(text: str) -> Package:
-    """The package that `NAME==VERSION` names, `npm:` before it for one of npm; raises `UsageError` for anything else."""
+    """Return the package of `NAME==VERSION` or `npm:NAME==VERSION`; raises `UsageError` for anything else."""
     kind = "npm" if text.startswith("npm:") else "pypi"
     name, pinned, version = text.removeprefix("npm:").partition("==")
     problem = _odd(kind, name, version) if pinned else f"it has no version: write {one_line(text, 60)}==VERSION"
@@ -188,7 +207,7 @@ def named_package(text: str) -> Package:
 
 
 def _package(server: Mapping[str, Json], command: str) -> tuple[Package | None, str]:
-    """The first package that can be installed, and else why none can."""
+    """Return the first package that can be installed, or why none can."""
     problems: list[str] = []
     for given in _list(server.get("packages")):
         if not isinstance(given, dict):
@@ -229,7 +248,7 @@ def _read_package(given: Mapping[str, Json], command: str) -> Package:
 
 
 def _odd(kind: str, name: str, version: str) -> str:
-    """What is wrong with a name or version; empty when both can only be what they look like."""
+    """Return the problem of a name or version; empty when both are unambiguous."""
     if not _NAMES[kind].fullmatch(name) or ".." in name:
         return f"{one_line(name, 60)!r} is no name of a package of {kind}"
     if not version:
@@ -240,7 +259,7 @@ def _odd(kind: str, name: str, version: str) -> str:
 
 
 def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
-    """The words behind the command: values that are fixed; where a path has to be given, the run's folder."""
+    """Return the arguments of the command: fixed values, and the run's folder for a required path."""
     words: list[str] = []
     for one in _list(given.get("packageArguments"))[:_MOST_WORDS]:
         if not isinstance(one, dict):
@@ -263,7 +282,7 @@ def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Variables it must be given, and those that the entry sets."""
+    """Return the variables that the server needs, and those that the entry sets."""
     wanted: list[str] = []
     settings: list[tuple[str, str]] = []
     for one in _list(given.get("environmentVariables"))[:_MOST_WORDS]:
@@ -283,7 +302,7 @@ def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[
 
 
 def _status(server: Mapping[str, Json], around: Json) -> str:
-    """`active`, or what the registry calls it otherwise."""
+    """Return `active`, or another status from the registry."""
     found: list[Json] = [server.get("status")]
     for meta in (around, server.get("_meta")):
         for key, said in meta.items() if isinstance(meta, dict) else ():

@@ -1,7 +1,7 @@
-"""Asking a registry of MCP servers, such as the official one, over its HTTP interface.
+"""A client for registries of MCP servers, such as the official one, over HTTP.
 
-A registry's own search looks at names only, so each telling word of a need is asked for by itself, and what comes back is
-ranked here.
+A registry's own search matches names only, so each content word of a need is searched by itself, and the results are ranked
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
 
 _WORDS, _PAGES, _PER_PAGE = 4, 2, 30
 _SECONDS, _MOST_BYTES = 10.0, 2_000_000
-"""For everything asked about one need by default; and of one answer."""
+"""Bounds of one search, and of one response."""
 _VERSIONED = re.compile(r"/v\d+(?:\.\d+)?$")
 
 
@@ -29,13 +29,13 @@ class Registry:
 
     service: Service
     seconds: float = _SECONDS
-    """For everything asked about one need."""
+    """Most seconds of one search."""
 
     @classmethod
     def at(cls, address: str, reach: Reach) -> Registry:
-        """That at `address`, the version of the interface (`/v0.1`) added where it is not in it.
+        """Return the registry at `address`, with the API version (`/v0.1`) added where it is missing.
 
-        An address that was configured may be a private one. Raises `UsageError` for one that is none.
+        A configured address may be a private one. Raises `UsageError` for an invalid one.
         """
         address = address.strip().rstrip("/")
         if not _VERSIONED.search(address):
@@ -48,10 +48,9 @@ class Registry:
             raise UsageError(msg) from error
 
     async def search(self, need: str) -> list[Entry]:
-        """Servers whose names have a word of `need`, in the order in which they were told of.
+        """Return the servers whose names have a word of `need`, in the registry's order.
 
-        Raises `ConnectionError` with what went wrong where nothing could be found out; what came before is not lost
-        to a later failure.
+        Raises `ConnectionError` when the first request fails; results before a later failure are returned.
         """
         found: dict[str, Entry] = {}
         try:
@@ -77,5 +76,5 @@ class Registry:
 
 
 def _asked(need: str) -> list[str]:
-    """The words to ask for: the longest say most."""
+    """Return the words to search for: the longest are the most specific."""
     return sorted(dict.fromkeys(content_words(need)), key=lambda word: (-len(word), word))[:_WORDS]

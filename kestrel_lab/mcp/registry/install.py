@@ -1,8 +1,7 @@
-"""Installing a server: everything it needs is found and pinned first, approved as that, and put into a folder of its own.
+"""Installation of MCP servers: lock every package with version and hash, get that approved, install into a folder of its own.
 
-Programs are started from lists of words, never through a shell, in the root folder, so that no project's settings decide where
-packages come from: that is what pip, uv and npm are set up with on this machine. Nothing of a package runs while it is
-installed: wheels only, and no scripts.
+uv, pip and npm are started without a shell and in the root folder, so that no project's settings decide where packages come
+from. No code of a package runs during its installation: wheels only, and no scripts.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -46,18 +45,10 @@ _LOCK_S, _INSTALL_S = 180.0, 600.0
 _KEPT, _MOST_OUTPUT = 4_000, 50_000_000
 _LOOK_S = 0.05
 _LEFT_OUT = (
-    "PYTHON",
-    "VIRTUAL_ENV",
-    "PIP_TARGET",
-    "PIP_PREFIX",
-    "PIP_ROOT",
-    "PIP_USER",
-    "PIP_REQUIRE",
-    "PIP_NO_DEPS",
-    "CONDA_",
-    "NODE_OPTIONS",
-    "NODE_PATH",
+    *("PYTHON", "VIRTUAL_ENV", "CONDA_", "NODE_OPTIONS", "NODE_PATH"),
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE", "PIP_NO_DEPS"),
 )
+"""Beginnings of environment variables that would change where or what is installed."""
 _REQUIREMENTS = "requirements.lock"
 _LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)")
 
@@ -68,22 +59,22 @@ class InstallError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Locked:
-    """A package with everything it needs, each in one version and with its hash."""
+    """A package and its dependencies, each in one version and with its hash."""
 
     package: Package
-    """With the hash of its file."""
+    """The package, with the hash of its file."""
     installer: Installer
     text: str
-    """What the installer is given."""
+    """The lock file for the installer."""
     packages: int
 
     @property
     def hash(self) -> str:
-        """Equal for equal lists."""
+        """Hash of the lock file."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def commands(self, root: Path) -> tuple[tuple[str, ...], ...]:
-        """The exact words that install it."""
+        """Return the command lines that install it."""
         folder = folder_of(root, self.package)
         python, file = str(folder / "bin" / "python"), str(folder / _REQUIREMENTS)
         strict = ("--only-binary", ":all:", "--require-hashes", "--no-deps")
@@ -97,13 +88,9 @@ class Locked:
             case "npm":
                 return (("npm", "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund"),)
 
-    def start(self, root: Path, workspace: Path) -> tuple[str, ...]:
-        """The exact words that start it."""
-        return start_of(self.package, folder_of(root, self.package), workspace)
-
 
 def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
-    """What installs it: uv where it is found, pip otherwise; npm for a package of npm. Raises `InstallError` where there is none."""
+    """Return the installer: npm for its packages, else uv, else pip. Raises `InstallError` where there is none."""
     path = env.get("PATH")
     if package.kind == "npm":
         if shutil.which("npm", path=path) is None:
@@ -117,9 +104,9 @@ def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
 
 
 async def lock(package: Package, env: Mapping[str, str]) -> Locked:
-    """Find `package` and everything it needs, in exact versions with hashes; nothing is installed and nothing of it is run.
+    """Resolve `package` and its dependencies to exact versions with hashes; nothing is installed or run.
 
-    Raises `InstallError` where it cannot be had, or is not the file that the entry names.
+    Raises `InstallError` where it cannot be found, or has another hash than the entry says.
     """
     installer = installer_for(package, env)
     with tempfile.TemporaryDirectory(prefix="kestrel-lock-") as scratch:
@@ -133,14 +120,14 @@ async def lock(package: Package, env: Mapping[str, str]) -> Locked:
         msg = f"{package.pin} is another file than the catalogue names: it should have the hash {package.sha256[:16]}…, and has {own[0][:16]}…"
         raise InstallError(msg)
     pinned = package.sha256 or ",".join(own)
-    return Locked(package=_with_hash(package, pinned), installer=installer, text=text, packages=len(hashes))
+    return Locked(package=replace(package, sha256=pinned), installer=installer, text=text, packages=len(hashes))
 
 
 async def install(locked: Locked, root: Path, *, server: str, entry: str, env: Mapping[str, str]) -> Installed:
-    """Install into the package's folder under `root`, unless that was done before and nothing was changed since.
+    """Install into the package's folder under `root`, unless the same lock is installed there already and unchanged.
 
-    Of several processes that want the same one works, the others wait for it. One that is killed meanwhile leaves a
-    folder that counts as nothing. Raises `InstallError`.
+    Of several processes one works and the others wait. A killed installation leaves a folder that is ignored. Raises
+    `InstallError`.
     """
     folder = folder_of(root, locked.package)
     async with _alone(root, folder.name):
@@ -168,13 +155,13 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
 
 
 def made_here(folder: Path, env: Mapping[str, str]) -> Installed | None:
-    """What is installed in `folder`, if this user installed it: a folder that came with a project is none, whatever it says of itself."""
+    """Return the installation in `folder` if this user made it; a folder that came with a project is none, whatever its mark says."""
     known = read_installed(folder)
     return known if known is not None and (_records(env) / known.tree).is_file() else None
 
 
 def _remember(found: Installed, env: Mapping[str, str]) -> None:
-    """Note outside every project that this is what was installed."""
+    """Record outside every project that this user installed it."""
     _records(env).mkdir(parents=True, exist_ok=True)
     (_records(env) / found.tree).touch()
 
@@ -187,7 +174,7 @@ async def _fill(locked: Locked, root: Path, folder: Path, env: Mapping[str, str]
     await asyncio.to_thread(_begin, locked, folder)
     for argv in locked.commands(root):
         await _done(argv, env, _INSTALL_S, f"installing {locked.package.pin}")
-    _check_program(locked, Path(locked.start(root, folder)[0]))
+    _check_program(locked, Path(start_of(locked.package, folder, folder)[0]))
 
 
 def _check_program(locked: Locked, program: Path) -> None:
@@ -198,7 +185,7 @@ def _check_program(locked: Locked, program: Path) -> None:
 
 
 def _begin(locked: Locked, folder: Path) -> None:
-    """A folder with what the installer is given."""
+    """Make the folder with the lock file."""
     folder.mkdir(parents=True)
     if locked.installer == "npm":
         dependencies = {locked.package.name: locked.package.version}
@@ -210,7 +197,7 @@ def _begin(locked: Locked, folder: Path) -> None:
 
 @asynccontextmanager
 async def _alone(root: Path, name: str) -> AsyncIterator[None]:
-    """Hold the lock of a folder, which ends with the process at the latest."""
+    """Hold the file lock of a folder; the kernel releases it when the process ends."""
     await asyncio.to_thread(private_folder, root)
     number = os.open(root / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -264,7 +251,7 @@ async def _lock_npm(package: Package, scratch: Path, env: Mapping[str, str]) -> 
 
 
 def _hashes(package: Package, installer: Installer, text: str) -> dict[str, list[str]]:
-    """The hashes of everything in a lock, by name."""
+    """Return the hashes in a lock file, by name of the package."""
     if installer == "npm":
         packages: dict[str, Any] = json.loads(text)["packages"]
         own = packages.get(f"node_modules/{package.name}", {})
@@ -285,7 +272,7 @@ def _hashes(package: Package, installer: Installer, text: str) -> dict[str, list
 
 
 async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, what: str) -> None:
-    """Run an installer's command; raises `InstallError` with the end of what it said."""
+    """Run a command of an installer; raises `InstallError` with the end of its output."""
     said, taken = bytearray(), 0
 
     def keep(piece: bytes) -> bool:
@@ -314,18 +301,14 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
 
 
 def _normal(name: str) -> str:
-    """The name of a package as indexes compare it."""
+    """Return the normalised name of a package."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _with_hash(package: Package, sha256: str) -> Package:
-    return Package(**{**{field: getattr(package, field) for field in Package.__dataclass_fields__}, "sha256": sha256})
-
-
 def allowed_by(package: Package, patterns: Sequence[str]) -> str:
-    """Which of the patterns a setting allows beforehand names `package`; empty for none.
+    """Return the pattern of a setting that allows `package` beforehand; empty for none.
 
-    A package that is to be given variables of the environment is not: that is asked about each time.
+    A package that needs environment variables is never allowed beforehand: a person decides each time.
     """
     if package.variables:
         return ""
@@ -333,7 +316,7 @@ def allowed_by(package: Package, patterns: Sequence[str]) -> str:
 
 
 def checked_pattern(pattern: str) -> str:
-    """`NAME==VERSION`, or `NAME==VERSION.*` for all versions that begin so; raises `ValueError` for anything else."""
+    """Return the pattern `NAME==VERSION` or `NAME==VERSION.*`; raises `ValueError` for anything else."""
     fixed = pattern.removesuffix(".*")
     name = fixed.removeprefix("npm:")
     if name.count("==") != 1 or not re.fullmatch(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*==\d[\w.+!-]*", name):
@@ -349,7 +332,7 @@ def _names(pattern: str, package: Package) -> bool:
 
 
 def refuse_taken(server: str, taken: Sequence[str]) -> None:
-    """Raise `UsageError` where another server has the name."""
+    """Raise `UsageError` if another server has the name."""
     if server in taken:
         msg = f"there is an MCP server {server!r} already: remove or rename it first (kestrel mcp)"
         raise UsageError(msg)

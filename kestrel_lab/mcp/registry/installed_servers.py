@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.mcp.config import Seal, ServerConfig
-from kestrel_lab.mcp.registry.catalogue import WORKSPACE, Package, named_package
+from kestrel_lab.mcp.registry.catalogue import WORKSPACE, Package
 
 MARK = "kestrel.json"
-"""The file that is written last: a folder without it was left half-way and counts as nothing."""
+"""The file that is written last: a folder without it is an unfinished installation and is ignored."""
 _PIECE = 1 << 20
 _START_S = 60.0
 """A first start reads many files."""
@@ -24,23 +24,23 @@ _BEFORE, _BEHIND = ("mcp-server-", "server-", "mcp-"), ("-mcp-server", "-server"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installed:
-    """A server in its folder."""
+    """An installed server."""
 
     server: str
-    """What its tools are called by: `time` in `time:convert_time`."""
+    """The prefix of its tools: `time` in `time:convert_time`."""
     entry: str
     """Its name in the catalogue or registry; empty when a person named the package."""
     package: Package
     lock: str
     """Hash of the list of everything that was installed, each with version and hash."""
     packages: int
-    """How many that are."""
+    """The number of packages in the list."""
     tree: str
-    """Hash of every file in the folder as it was left."""
+    """Hash of every file in the folder after installation."""
     folder: Path
 
     def config(self, workspace: Path) -> ServerConfig:
-        """How it is started: refused where its files are not what they were."""
+        """Return its configuration, sealed: the server is not started if its files have changed."""
         package = self.package
         env = {**dict(package.settings), **{name: f"${{{name}}}" for name in package.variables}}
         if package.kind == "pypi":
@@ -58,18 +58,18 @@ class Installed:
 
 
 def start_of(package: Package, folder: Path, workspace: Path) -> tuple[str, ...]:
-    """The exact words that start a package's program from its folder."""
+    """Return the command line that starts a package's program from its folder."""
     where = folder / ("bin" if package.kind == "pypi" else "node_modules/.bin")
     return (str(where / package.program), *(str(workspace) if word == WORKSPACE else word for word in package.args))
 
 
 def folder_of(root: Path, package: Package) -> Path:
-    """Where a package belongs."""
+    """Return the folder of a package."""
     return root / f"{package.name.replace('/', '+')}-{package.version}"
 
 
 def short_name(package: Package) -> str:
-    """What the tools of a package's server are called by: `time` for `mcp-server-time`."""
+    """Return the prefix of the tools of a package's server: `time` for `mcp-server-time`."""
     name = package.name.rpartition("/")[2].lower().replace(".", "-")
     for start in _BEFORE:
         if name.startswith(start) and len(name) > len(start):
@@ -85,7 +85,7 @@ def short_name(package: Package) -> str:
 
 
 def installed(root: Path) -> list[Installed]:
-    """Everything that is installed whole under `root`, in order of names; what cannot be read is not."""
+    """Return every complete installation under `root`, in order of names."""
     try:
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
     except OSError:
@@ -94,26 +94,26 @@ def installed(root: Path) -> list[Installed]:
 
 
 def read_installed(folder: Path) -> Installed | None:
-    """What is installed in `folder`; `None` where nothing is, or not to the end."""
+    """Return the installation in `folder`; `None` where there is none, or only a part."""
     try:
-        said = loads((folder / MARK).read_text("utf-8"))
-        return _read(cast("dict[str, Any]", said), folder)
+        said = cast("dict[str, Any]", loads((folder / MARK).read_text("utf-8")))
+        return Installed(
+            package=Package.from_json(said),
+            folder=folder,
+            packages=int(said["packages"]),
+            **{name: str(said[name]) for name in ("server", "entry", "lock", "tree")},
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def write_installed(found: Installed) -> None:
-    """Make the folder count, in one step."""
-    package = found.package
+    """Write the mark of a complete installation, atomically."""
     said: dict[str, Json] = {
+        **found.package.as_json(),
         "server": found.server,
         "entry": found.entry,
-        "package": package.pin,
-        "sha256": package.sha256,
-        "command": package.command,
-        "args": list(package.args),
-        "variables": list(package.variables),
-        "settings": [list(pair) for pair in package.settings],
+        "package": found.package.pin,
         "lock": found.lock,
         "packages": found.packages,
         "tree": found.tree,
@@ -127,13 +127,13 @@ def write_installed(found: Installed) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove what is in a folder; its mark first, so that no half of it is ever used."""
+    """Remove an installation; its mark first, so that a part of it is never used."""
     (folder / MARK).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def tree_of(folder: Path) -> str:
-    """A hash of every file, link and folder below `folder`: names, contents and which may be run; the mark is left out."""
+    """Return a hash of the names, contents and execute bits of everything below `folder`, without the mark."""
     whole = hashlib.sha256()
     for path, kind, content in _entries(folder):
         whole.update(f"{kind}\0{path}\0{content}\0".encode("utf-8", "surrogateescape"))
@@ -141,7 +141,7 @@ def tree_of(folder: Path) -> str:
 
 
 def check_seal(seal: Seal) -> None:
-    """Raise `ConnectionError` where a folder is not as it was left."""
+    """Raise `ConnectionError` where a folder has changed since its installation."""
     folder = Path(seal.folder)
     if tree_of(folder) != seal.tree:
         what = "are not what was installed and approved" if folder.is_dir() else "are gone"
@@ -171,26 +171,3 @@ def _hash_of(path: str) -> str:
         while piece := file.read(_PIECE):
             found.update(piece)
     return found.hexdigest()
-
-
-def _read(said: dict[str, Any], folder: Path) -> Installed:
-    plain = named_package(str(said["package"]))
-    package = Package(
-        kind=plain.kind,
-        name=plain.name,
-        version=plain.version,
-        sha256=str(said["sha256"]),
-        command=str(said["command"]),
-        args=tuple(map(str, said["args"])),
-        variables=tuple(map(str, said["variables"])),
-        settings=tuple((str(name), str(value)) for name, value in said["settings"]),
-    )
-    return Installed(
-        server=str(said["server"]),
-        entry=str(said["entry"]),
-        package=package,
-        lock=str(said["lock"]),
-        packages=int(said["packages"]),
-        tree=str(said["tree"]),
-        folder=folder,
-    )

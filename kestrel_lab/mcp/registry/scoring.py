@@ -1,7 +1,4 @@
-"""What speaks for a server and what against it, in points: the written rubric by which candidates are judged.
-
-Points help a person to decide; they never install anything.
-"""
+"""The rubric that scores candidate servers. Points help a person to decide; they never install anything."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from kestrel_lab.views.html.run_page import table_html
 from kestrel_lab.views.text import table_text
 
 OFFERED = 40
-"""Points from which on a model is told that it may ask for a server."""
+"""Least points of a server that a model may ask for."""
 FITTING = 10
-"""Points for the match, of 30, from which on a server is named at all."""
+"""Least points for the match, of 30, of a server that is listed."""
 _OFFICIAL = ("io.github.modelcontextprotocol/", "io.modelcontextprotocol/")
 _OWNER = re.compile(r"https://github\.com/([A-Za-z0-9-]+)/")
 
@@ -30,17 +27,17 @@ class Point:
     criterion: str
     points: int
     most: int
-    """0 for what can only count against it."""
+    """0 for a criterion that only subtracts."""
     why: str
 
     def as_json(self) -> dict[str, Json]:
-        """For an event."""
+        """Return the line for an event."""
         return {"criterion": self.criterion, "points": self.points, "most": self.most, "why": self.why}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Judged:
-    """An entry with its points."""
+    """A scored entry."""
 
     entry: Entry
     points: tuple[Point, ...]
@@ -52,21 +49,21 @@ class Judged:
 
     @property
     def match(self) -> int:
-        """The points for the match alone."""
+        """The points of the first criterion, the match."""
         return self.points[0].points
 
     @property
     def usable(self) -> bool:
-        """Whether it may be asked for: it can be installed, and enough speaks for it."""
+        """Whether it can be installed and has at least `OFFERED` points."""
         return self.entry.package is not None and self.score >= OFFERED
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What counts against it."""
+        """The reasons that subtract points."""
         return tuple(point.why for point in self.points if point.points < 0)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Headings, and a row of texts per criterion."""
+        """Return the headings and a row of texts per criterion."""
         rows = [(point.criterion, f"{point.points}{f' of {point.most}' if point.most else ''}", point.why) for point in self.points]
         return ("criterion", "points", "why"), [*rows, ("in all", f"{self.score} of 100", "")]
 
@@ -78,13 +75,13 @@ class Judged:
 
 
 def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Judged:
-    """`entry` by the rubric.
+    """Score `entry` by the rubric.
 
     Args:
         entry: The server.
-        need: What is looked for.
-        known: Names of packages that a catalogue vouches for: a name that is nearly one of them is suspicious.
-        env: Our variables, to say which of those it needs are not set.
+        need: What the server is needed for.
+        known: Names of packages in the catalogue: a name that is nearly one of them is suspicious.
+        env: Environment variables, to name those it needs that are not set.
     """
     points = [_match(entry, need), _namespace(entry), _pinned(entry), _hash(entry), _repository(entry), _licence(entry), _kind(entry)]
     return Judged(entry=entry, points=(*points, *_against(entry, tuple(known), env or {})))
@@ -157,7 +154,7 @@ def _against(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> li
 
 
 def lookalike(name: str, known: Iterable[str]) -> str:
-    """The known name that `name` could be taken for without being it; empty for none."""
+    """Return the known name that `name` imitates; empty for none."""
     plain = _plain(name)
     for other in known:
         if name == other:
@@ -169,12 +166,12 @@ def lookalike(name: str, known: Iterable[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    """`name` without what is easily overlooked."""
+    """Return `name` without easily overlooked differences."""
     return re.sub(r"[-_.]", "", name.lower()).translate(str.maketrans("01358", "olesb"))
 
 
 def _near(one: str, other: str, most: int) -> bool:
-    """Whether at most so many letters were put in, left out, changed or swapped."""
+    """Return whether the Damerau–Levenshtein distance is at most `most`."""
     if abs(len(one) - len(other)) > most:
         return False
     before: list[int] = []

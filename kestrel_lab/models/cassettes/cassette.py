@@ -1,10 +1,9 @@
-"""A cassette: model calls written down in one file, to be answered from it later without a model.
+"""Cassettes: model calls recorded in a file, for replay without a model.
 
-The file is JSON Lines, made to be read and kept in git. A line is a message, a list of tools, or a call, which
-names the messages and tools it sent by their hashes, so that a long conversation is written once. Lines are only
-appended while calls are recorded, each flushed to disk before the answer is handed on; when the last trial that
-records is over they are put in an order that depends on nothing but what they say. A line that a killed process
-left unfinished is passed over.
+The file is JSON Lines, made to be read and kept in git. A line is a message, a list of tools, or a call, which refers to its
+messages and tools by hash, so that a long conversation is written once. During recording lines are only appended, each
+flushed to disk before the answer is passed on; when the last recording trial ends they are sorted by content alone. An
+unfinished line of a killed process is skipped.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from kestrel_lab.core.json_types import Json, content_key, loads
 from kestrel_lab.models.cassettes.scrub import mapped
 
 Mode = Literal["off", "record", "replay", "refresh"]
-"""`record` asks a model only for what is missing, `replay` never, `refresh` for everything."""
+"""`record` calls a model only for missing answers, `replay` never, `refresh` always."""
 _HASH: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Take:
-    """Which of several tries at the same work a recording is of: their answers are kept apart."""
+    """The trial of a recording: configuration and epoch, whose answers are kept apart."""
 
     config: str = ""
     epoch: int = 1
@@ -39,7 +38,7 @@ class Take:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recorded:
-    """A call and its answer."""
+    """A recorded call and its answer."""
 
     take: Take
     repeat: int
@@ -48,13 +47,13 @@ class Recorded:
     """`model`, `messages`, `tools`, `settings`."""
     answer: dict[str, Json]
     spelled: str = ""
-    """How whoever asked had named the model, where that is not its name."""
+    """The name by which the model was requested, where that is another."""
     unanswered: str = ""
-    """Why there was no answer. Such a call is kept to tell of it; it never stands for an answer."""
+    """Why there was no answer; such a call is recorded for error messages only."""
 
     @property
     def key(self) -> str:
-        """Equal for equal requests."""
+        """A hash of the request."""
         return content_key(self.request)
 
 
@@ -62,19 +61,19 @@ _Place = tuple[str, Take, int]
 
 
 class Cassette:
-    """The recordings in one file, which need not be there yet.
+    """The recordings in one file, which need not exist yet.
 
     Any number of threads and processes may record into one file at once.
     """
 
     def __init__(self, path: Path, scrub: Callable[[str], str] = str) -> None:
-        """Read the file; `scrub` is applied to what it says, so that what is declared volatile later still matches.
+        """Read the file and apply `scrub` to its texts, so that patterns declared volatile later still match.
 
-        Raises `UsageError` for a file that cannot be read or is none of these.
+        Raises `UsageError` for a file that cannot be read or is no cassette.
         """
         self.path = path
         self.clocks: dict[Take, str] = {}
-        """The time that a take was told, in ISO format."""
+        """The time that each take was given, in ISO format."""
         self._scrub = scrub
         self._calls: dict[_Place, Recorded] = {}
         self._written: set[str] = set()
@@ -89,46 +88,46 @@ class Cassette:
         return iter(self._calls.values())
 
     def find(self, key: str, take: Take, repeat: int) -> Recorded | None:
-        """The recording of exactly this request."""
+        """Return the recording of exactly this request."""
         return self._calls.get((key, take, repeat))
 
     def alike(self, key: str, take: Take, repeat: int) -> Recorded | None:
-        """The same, or where that configuration has none, the one of another."""
+        """Return the recording of this request, or one of another configuration."""
         if found := self.find(key, take, repeat):
             return found
         others = [one for (name, of, number), one in self._calls.items() if (name, of.epoch, number) == (key, take.epoch, repeat)]
         return min(others, key=lambda one: one.take.config, default=None)
 
     def clock(self, take: Take) -> str | None:
-        """The time that the take was told, else that of another one: of its epoch, if there is one."""
+        """Return the time that the take was given, else that of the nearest one."""
         nearest = sorted(self.clocks, key=lambda of: (of != take, of.epoch != take.epoch, of.epoch, of.config))
         return self.clocks[nearest[0]] if nearest else None
 
     def name_of(self, spelled: str, take: Take) -> str:
-        """The model that was meant by `spelled` when the calls were recorded; itself where that is not known."""
+        """Return the model that `spelled` stood for when the calls were recorded, or `spelled`."""
         found = [one for one in self if one.spelled == spelled]
         found.sort(key=lambda one: (one.take != take, one.take.config, one.take.epoch))
         return str(found[0].request["model"]) if found else spelled
 
     def add(self, recorded: Recorded) -> None:
-        """Keep a recording; it is on disk when this returns."""
+        """Add a recording; it is on disk when this returns."""
         with self._lock:
             self._append(_lines(recorded))
             self._note(recorded)
 
     def tell(self, take: Take, clock: str) -> None:
-        """Keep the time that a take is told."""
+        """Record the time that a take is given."""
         with self._lock:
             self._append([_clock_line(take, clock)])
             self.clocks[take] = clock
 
     def begin(self) -> None:
-        """A trial begins to record."""
+        """Begin the recording of a trial."""
         with self._lock:
             self._open += 1
 
     def end(self, take: Take | None = None) -> None:
-        """A trial is over; `take` is given when it recorded all of it anew, so that what it did not ask any more is removed."""
+        """End the recording of a trial; a `take` that was recorded anew loses the calls that it no longer makes."""
         with self._lock:
             if take is not None:
                 self._renewed.add(take)
@@ -137,7 +136,7 @@ class Cassette:
                 self._settle()
 
     def _stale(self) -> bool:
-        """Whether something is there that a trial that was recorded anew did not ask for."""
+        """Return whether a take that was recorded anew has calls that it no longer makes."""
         return any(place[1] in self._renewed and place not in self._fresh for place in self._calls)
 
     def _note(self, recorded: Recorded) -> None:
@@ -152,7 +151,7 @@ class Cassette:
             fd = os.open(self.path, flags, 0o644)
             try:
                 status = os.fstat(fd)
-                if status.st_ino != self._inode:  # put in order by another process, which may have removed some of it
+                if status.st_ino != self._inode:  # sorted by another process, which may have removed lines
                     self._inode, self._written = status.st_ino, set()
                 missing = [line for line in lines if line.get("hash") not in self._written]
                 # A line that was cut off must not take the next one with it.
@@ -182,7 +181,7 @@ class Cassette:
             try:
                 self._take_in(cast("dict[str, Any]", loads(text)), parts)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if _cut_off(text):  # what a killed process left
+                if _cut_off(text):  # of a killed process
                     continue
                 msg = f"{self.path}:{number}: not a line of a cassette ({type(error).__name__}: {error}): restore the file, or remove it and record again"
                 raise UsageError(msg) from error
@@ -211,7 +210,7 @@ class Cassette:
             self._written.add(str(name))
 
     def _settle(self) -> None:
-        """Put the lines in order, those away that are not asked for any more, in one step."""
+        """Sort the lines and remove outdated ones, atomically."""
         fresh, renewed = self._fresh, self._renewed
         with _alone(self.path.parent):
             self._read()  # other processes may have added to it
@@ -221,7 +220,7 @@ class Cassette:
         self._fresh, self._renewed = set(), set()
 
     def _whole(self) -> str:
-        """The file, in the order of its calls, each after what it is the first to send."""
+        """Return the file, sorted by calls; each message stands before the first call that sends it."""
         written: set[str] = set()
         texts = [_text(_clock_line(take, self.clocks[take])) for take in sorted(self.clocks, key=lambda take: (take.config, take.epoch))]
         for recorded in sorted(self, key=_order):
@@ -234,7 +233,7 @@ class Cassette:
 
 
 def file_for(folder: Path, name: str) -> Path:
-    """Where the cassette called `name` is kept; names that only differ in signs that files cannot have stay apart."""
+    """Return the file of the cassette `name`; different names never share a file."""
     plain = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "cassette"
     return folder / (f"{plain}.jsonl" if plain == name else f"{plain}-{content_key(name)[:8]}.jsonl")
 
@@ -244,7 +243,7 @@ def _order(recorded: Recorded) -> tuple[str, int, int, str, int]:
 
 
 def _lines(recorded: Recorded) -> list[dict[str, Json]]:
-    """The messages and tools of a call, then the call."""
+    """Return the lines of the messages and tools of a call, then the call."""
     request = recorded.request
     messages = cast("list[dict[str, Json]]", request["messages"])
     tools = request["tools"]
@@ -275,10 +274,10 @@ def _hash(value: Json) -> str:
 
 
 def _text(line: dict[str, Json]) -> str:
-    import json  # not `dumps` of the package: that is ASCII, and these files are read by people
+    import json  # the `dumps` of the package writes ASCII, and people read these files
 
     text = json.dumps(line, ensure_ascii=False, allow_nan=False)
-    # Not every text is one line to every program that reads lines; a lone surrogate is not UTF-8.
+    # Some programs treat these characters as line ends; a lone surrogate is not UTF-8.
     return (
         text.replace("\x85", "\\u0085")
         .replace("\u2028", "\\u2028")
@@ -293,7 +292,7 @@ _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)')
 
 
 def _cut_off(text: str) -> bool:
-    """Whether `text` is the beginning of a line, and not one that somebody has edited."""
+    """Return whether `text` is an unfinished line, and not an edited one."""
     if not text.startswith("{"):
         return False
     bare = _STRINGS.sub(lambda match: '""' if len(match[0]) > 1 and match[0].endswith('"') else "{", text)
@@ -302,7 +301,7 @@ def _cut_off(text: str) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other thread or process does the same meanwhile. The folder is locked, so that no file is left behind."""
+    """Exclude other threads and processes; the folder is locked, so that no lock file is left behind."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

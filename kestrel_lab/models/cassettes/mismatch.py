@@ -1,4 +1,4 @@
-"""What to say when a cassette has no answer for a request: what changed since it was recorded."""
+"""The error for a request that is not on a cassette: its differences to the nearest recording."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_LINES: Final = 14
 """Lines of differences that are shown."""
 _WIDTH: Final = 160
 _LONGEST: Final = 400
-"""Lines of a message that are compared one by one."""
+"""Most lines of a message that are compared."""
 
 _Request = dict[str, Any]
 
 
 def explained(cassette: Cassette, wanted: Recorded, key: str, repeat: int) -> str:
-    """Why `wanted` is not on the cassette, the nearest recording compared with it, and what to do; the first line says the most."""
+    """Return why `wanted` is not on the cassette, its differences to the nearest recording, and what to do."""
     where = f"turn {1 + _turns(wanted.request)} with {wanted.request['model']}, cassette {Path(*cassette.path.parts[-3:])}"
     again = "Record what is missing (--cassette record), or everything anew (--cassette refresh)."
     known = list(cassette)
@@ -58,7 +58,7 @@ def _turns(request: dict[str, Json]) -> int:
 
 
 def _alikeness(one: Recorded, wanted: Recorded) -> tuple[bool, int, bool, bool, bool]:
-    """The turn counts most, then what was said, which tells the step; of these the trial's own."""
+    """Return the sort key of similarity: equal turn, equal messages, equal model, then the same trial."""
     ours, theirs = (cast("list[Json]", recorded.request["messages"]) for recorded in (wanted, one))
     equal = sum(mine == other for mine, other in zip(ours, theirs, strict=False))
     return (
@@ -71,7 +71,7 @@ def _alikeness(one: Recorded, wanted: Recorded) -> tuple[bool, int, bool, bool, 
 
 
 def _differences(old: _Request, new: _Request) -> Iterator[str]:
-    """What is different, the most telling first: model, settings, tools, messages."""
+    """Yield the differences: model, settings, tools, messages."""
     if old["model"] != new["model"]:
         yield f"the model is {new['model']!r}, recorded was {old['model']!r}"
     for name in sorted({*old["settings"], *new["settings"]}):
@@ -113,7 +113,7 @@ def _messages(old: list[_Request], new: list[_Request]) -> Iterator[str]:
 
 def _lines(old: str, new: str) -> Iterator[str]:
     before, after = (text.splitlines()[:_LONGEST] for text in (old, new))
-    # What many lines have in common is cut off first: the comparison takes time that grows as a square.
+    # The common beginning is removed first, as the time of the comparison grows with the square of the lines.
     start = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after)))
     for line in ndiff(before[start : start + 60], after[start : start + 60]):
         if line.startswith(("- ", "+ ")):
@@ -121,7 +121,7 @@ def _lines(old: str, new: str) -> Iterator[str]:
 
 
 def _around(line: str, other: str) -> str:
-    """The line, cut to where it begins to be different from all of `other` when it is long."""
+    """Return the line; a long one from the place where it differs from `other`."""
     if len(line) <= _WIDTH:
         return one_line(line, _WIDTH)
     at = next((end for end in range(0, len(line), 40) if line[: end + 40] not in other), 0)

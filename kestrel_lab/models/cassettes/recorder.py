@@ -1,7 +1,7 @@
-"""Models whose answers are recorded on a cassette, or come from it.
+"""Recording and replay of models with cassettes.
 
-A request is known again by what it says: the model's name, messages, tools and settings; not by who asks,
-when, or in which folder. Equal requests of one trial are told apart by their number.
+A request is identified by its content: the model's name, messages, tools and settings; not by the caller, the time or the
+folder. Equal requests of one trial are numbered.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from kestrel_lab.models.cassettes.scrub import Scrubber, folder_hidden, folder_s
 
 
 class Tape:
-    """One trial's part of a cassette: counts its requests, so that equal ones get the answers of their own.
+    """One trial's part of a cassette, which numbers equal requests, so that each gets its own answer.
 
-    A context manager: at its end a recording is put in order.
+    A context manager: the file is sorted when the last recording ends.
     """
 
     def __init__(self, cassette: Cassette, mode: Mode, take: Take, *, scrub: Scrubber, workspace: Path) -> None:
         self.replayed = 0
-        """Answers that came from the cassette."""
+        """The number of answers from the cassette."""
         self._cassette, self._mode, self._take = cassette, mode, take
         hide = folder_hidden(workspace)
-        # A conversation is sent whole at every turn, and its messages are the same texts each time.
+        # Every turn sends the whole conversation again, so the same texts come many times.
         self._hide: Callable[[str], str] = lru_cache(2048)(lambda text: scrub(hide(text)))
         self._guard: Callable[[str], str] = lambda text: scrub.without_secrets(hide(text))
         self._show = folder_shown(workspace)
@@ -48,13 +48,13 @@ class Tape:
 
     @property
     def replays(self) -> bool:
-        """Whether no model is ever asked."""
+        """Whether no model is ever called."""
         return self._mode == "replay"
 
     def around(self, model: Model, spelled: str | None = None) -> Model:
-        """`model` on this tape; one that is no real model is returned as it is: its answers can be had again without it.
+        """Return `model` on this tape; a scripted or replayed model is returned as it is.
 
-        `spelled` is how whoever asks names it.
+        `spelled` is the name by which the model was requested.
         """
         if model.kind != "real":
             return model
@@ -62,7 +62,7 @@ class Tape:
         return TapedModel(model=model, tape=self, name=name, spelled=model.name if spelled is None else spelled)
 
     def now(self) -> datetime:
-        """The time as it was when the trial was recorded, so that what is told to a model is the same on another day."""
+        """Return the time of the recording, so that prompts are the same on another day."""
         if self._clock is None:
             told = None if self._mode == "refresh" else self._cassette.clock(self._take)
             self._clock = datetime.now(UTC).replace(microsecond=0) if told is None else datetime.fromisoformat(told)
@@ -70,13 +70,13 @@ class Tape:
         return self._clock
 
     def _tell_time(self) -> None:
-        """Keep the time that the take was told, before its first recording: a script, which is not recorded, leaves none."""
+        """Record the time of the take before its first recording; a script, which is not recorded, leaves none."""
         if self._untold and self._clock is not None:
             self._untold = False
             self._cassette.tell(self._take, self._clock.isoformat())
 
     async def ask(self, model: TapedModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """The recorded answer, or the model's; raises what the model raises, which never becomes an answer, and `ModelError` for a miss."""
+        """Return the recorded answer or the model's; raises the model's error, and `ModelError` for a request that was not recorded."""
         said = self._content(model.name, request)
         wanted = Recorded(take=self._take, repeat=0, request=said, answer={}, spelled=model.spelled)
         key = wanted.key
@@ -92,9 +92,9 @@ class Tape:
             answer = await model.model(request, on_delta)
         except (Exception, asyncio.CancelledError) as error:
             self._failed = True
-            self._taken[key].discard(repeat)  # whoever tries again asks for this one
+            self._taken[key].discard(repeat)  # a retry takes this number
             before = self._cassette.find(key, self._take, repeat)
-            if before is None or before.unanswered:  # an answer that there was stays
+            if before is None or before.unanswered:  # an earlier answer stays
                 why = "it was stopped before it was answered" if isinstance(error, asyncio.CancelledError) else self._guard(str(error))
                 self._cassette.add(replace(wanted, repeat=repeat, unanswered=one_line(why, 300)))
             raise
@@ -114,7 +114,7 @@ class Tape:
             self._cassette.end(self._take if whole else None)
 
     def _content(self, name: str, request: ModelRequest) -> dict[str, Json]:
-        """What the request is known by."""
+        """Return the content that identifies the request."""
         return cast("dict[str, Json]", mapped(request_content(name, request), self._hide))
 
     def _found(self, key: str, repeat: int) -> Recorded | None:
@@ -143,11 +143,11 @@ class TapedModel:
     tape: Tape = field(repr=False)
     name: str
     spelled: str
-    """How it was asked for."""
+    """The name by which it was requested."""
 
     @property
     def kind(self) -> ModelKind:
-        """`replay` where the model is never asked; otherwise the model's own, and each answer says where it is from."""
+        """`replay` where the model is never called; otherwise the model's own, and each answer says whether it is replayed."""
         return "replay" if self.tape.replays else self.model.kind
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -157,13 +157,13 @@ class TapedModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbsentModel:
-    """Stands for a real model that is not to be asked, and need not be there."""
+    """A placeholder for a real model that is only replayed and need not be available."""
 
     name: str
 
     @property
     def kind(self) -> ModelKind:
-        """That of the model it stands for."""
+        """Real, as the model it replaces."""
         return "real"
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -173,7 +173,7 @@ class AbsentModel:
 
 
 def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
-    """All of a request that an answer depends on, as JSON."""
+    """Return everything of a request that the answer depends on, as JSON."""
     settings: dict[str, Json] = {
         "schema": request.schema, "temperature": request.temperature, "max_tokens": request.max_tokens, "seed": request.seed
     }  # fmt: skip
@@ -186,7 +186,7 @@ def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
 
 
 def _message(message: Message) -> dict[str, Json]:
-    """A message without the ids of calls, which number them anew in each run: answers stand in the order of their calls."""
+    """Return a message without the ids of calls, which differ in each run; results are in the order of their calls."""
     told: dict[str, Json] = {"role": message.role, "text": message.text}
     if message.calls:
         told["calls"] = [_call(call) for call in message.calls]
@@ -201,7 +201,7 @@ def _call(call: ToolRequest) -> dict[str, Json]:
 
 
 def answer_content(answer: ModelAnswer) -> dict[str, Json]:
-    """An answer as JSON, without what is at its default."""
+    """Return an answer as JSON, without default values."""
     told: dict[str, Json] = {
         "text": answer.text,
         "calls": [_call(call) for call in answer.calls],
@@ -215,7 +215,7 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
 
 
 def answer_of(told: dict[str, Any]) -> ModelAnswer:
-    """The answer that `answer_content` told, marked as one that is replayed; usage and cost are those of the recording."""
+    """Return the answer from the result of `answer_content`, marked as replayed; usage and cost are those of the recording."""
     calls = told.get("calls", ())
     tried = told.get("tried", ())
     return ModelAnswer(

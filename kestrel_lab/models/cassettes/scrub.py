@@ -1,4 +1,4 @@
-"""What a recording must not hold: secrets, and what is different at every recording."""
+"""Scrubbing of recordings: secrets, and values that differ at every recording."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from kestrel_lab.core.redaction import KEY_LIKE, secret_values
 from kestrel_lab.core.sanitize import one_line
 
 SECRET: Final = "<secret>"  # noqa: S105  # what stands in its place
-"""Stands for what looked like a key, or was the value of a variable that holds one."""
+"""Replaces text that looks like a key, and values of secret environment variables."""
 WORKSPACE: Final = "<kestrel:workspace>"
-"""Stands for the folder that the run worked in."""
+"""Replaces the path of the run's folder."""
 VOLATILE: Final = "<volatile>"
-"""Stands for what a suite declares to be different each time."""
+"""Replaces text that a suite declares volatile."""
 
 
 _OWN: Final = re.compile(r"(?m)(?<=^seconds: )\d+(?:\.\d+)?$|(?:(?<=^--- begin )|(?<=^--- end ))(artifact '.*') [0-9a-f]{12}(?= ---$)")
-"""What this package itself puts into requests: how long a command took, and a hash of an artifact, a path in it included."""
+"""Volatile values from this package: the duration of a command, and the hash of an artifact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scrubber:
-    """Replaces secrets and what is declared to be volatile."""
+    """Replaces secrets and volatile text."""
 
     secrets: re.Pattern[str] | None = None
-    """Values of secret environment variables."""
+    """Matches the values of secret environment variables."""
     volatile: re.Pattern[str] | None = None
 
     @classmethod
     def of(cls, env: Mapping[str, str], volatile: Iterable[str] = ()) -> Scrubber:
-        """For an environment; `volatile` are regular expressions. Raises `UsageError` for one that cannot be read."""
+        """Return the scrubber of an environment; `volatile` are regular expressions. Raises `UsageError` for an invalid one."""
         values = secret_values(env)
         told = [*volatile]
         for pattern in told:
@@ -48,19 +48,19 @@ class Scrubber:
         )
 
     def __call__(self, text: str) -> str:
-        """A text of a request without either; what was replaced already stays as it is."""
+        """Return a text of a request without secrets and volatile text."""
         text = _OWN.sub(lambda match: f"{match[1]} {VOLATILE}" if match[1] else VOLATILE, self.without_secrets(text))
         return text if self.volatile is None else self.volatile.sub(VOLATILE, text)
 
     def without_secrets(self, text: str) -> str:
-        """A text of an answer: what it says is kept whole but for secrets."""
+        """Return a text of an answer without secrets; everything else stays."""
         if self.secrets is not None:
             text = self.secrets.sub(SECRET, text)
         return KEY_LIKE.sub(SECRET, text)
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise `UsageError` for a volatile pattern that cannot be read, or that fits an empty text."""
+    """Raise `UsageError` for a volatile pattern that is invalid or matches an empty text."""
     try:
         empty = re.compile(pattern).search("") is not None
     except (re.error, OverflowError, RecursionError) as error:
@@ -72,7 +72,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def folder_hidden(folder: Path) -> Callable[[str], str]:
-    """Replaces the path of `folder` by `WORKSPACE`; the root of a file system is left as it is."""
+    """Return a function that replaces the path of `folder`, unless it is the root, by `WORKSPACE`."""
     paths = {str(folder.absolute()), str(folder.resolve())} - {"/"}
     if not paths:
         return str
@@ -82,13 +82,13 @@ def folder_hidden(folder: Path) -> Callable[[str], str]:
 
 
 def folder_shown(folder: Path) -> Callable[[str], str]:
-    """The other way round: `WORKSPACE` becomes the path of `folder`."""
+    """Return the inverse function, which replaces `WORKSPACE` by the path of `folder`."""
     path = str(folder.resolve())
     return lambda text: text.replace(WORKSPACE, path)
 
 
 def mapped(value: Json, change: Callable[[str], str]) -> Json:
-    """`value` with every text in it changed, keys of objects excepted."""
+    """Return `value` with `change` applied to every text in it, but not to keys of objects."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):

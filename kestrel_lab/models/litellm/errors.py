@@ -1,4 +1,4 @@
-"""What a failed provider call means for whoever reads about it, and whether trying again may help."""
+"""Errors of provider calls as `ModelError`: a message that says what to do, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RATE_LIMITS = frozenset({429, 529})
 
 
 def model_error(error: Exception, *, model: str, api_base: str | None, key_name: str) -> ModelError:
-    """The same failure as a `ModelError` whose message says what to do."""
+    """Return the failure as a `ModelError` whose message says what to do."""
     status = getattr(error, "status_code", None)
     said = one_line(_without_wrapping(str(error)), 400)
     where = api_base or "the provider"
@@ -58,7 +58,7 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
 
 
 def _without_wrapping(text: str) -> str:
-    """`text` without the class names that litellm stacks in front of a provider's own words."""
+    """Return `text` without the class names that litellm puts before the provider's message."""
     head, dash, rest = text.partition("Exception - ")
     return rest if dash and head.startswith("litellm.") and rest.strip() else text.removeprefix("litellm.")
 
@@ -105,7 +105,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _until(date: str | None) -> float | None:
-    """Seconds until a date as HTTP writes it."""
+    """Return the seconds until an HTTP date."""
     try:
         when = parsedate_to_datetime(date or "")
     except ValueError:

@@ -1,9 +1,8 @@
-"""A model behind an API, through litellm, which is loaded when the first real call is made.
+"""Models behind an API, called through litellm, which is imported by the first real call.
 
-Loading litellm takes seconds and much memory, so nothing here does it before a call. A server that speaks the OpenAI
-protocol at an own address gets `messages` and `tools` through `extra_body`: the bytes on the wire are the same, but the
-client does not walk through the whole conversation on every turn. OpenAI itself is not addressed that way, because
-litellm must see the tools to send some of its models to another endpoint.
+Importing litellm takes seconds and much memory. An own server that speaks the OpenAI protocol gets `messages` and `tools`
+through `extra_body`: the bytes on the wire are the same, but the client does not walk through the whole conversation on every
+turn. OpenAI itself is not called that way, because litellm must see the tools to send some models to another endpoint.
 """
 
 from __future__ import annotations
@@ -35,25 +34,23 @@ _COMPATIBLE = ("openai/", "hosted_vllm/")
 
 @dataclass(frozen=True, slots=True)
 class LiteLLMModel:
-    """The model that litellm calls `name` (`provider/model`), asked once per call: retries are `with_retries`' part.
+    """The model that litellm calls `name` (`provider/model`), without retries: see `with_retries`.
 
-    Settings a provider does not know (a seed, a temperature) are left out. Tokens are the provider's own count; where it
-    gives none they are counted here, approximately.
+    Settings that a provider does not know (a seed, a temperature) are left out. Token counts are the provider's; where it
+    sends none they are estimated. A model that cannot call tools goes into `TextToolModel`.
     """
 
     name: str
     api_base: str | None = field(default=None, kw_only=True)
     """Address of an own server, up to and including `/v1`."""
     api_key: str | None = field(default=None, kw_only=True, repr=False)
-    """Key; by default litellm reads the provider's environment variable."""
+    """The API key; by default litellm reads the provider's environment variable."""
     temperature: float | None = field(default=None, kw_only=True)
     """Used where a request asks for none."""
     timeout_s: float = field(default=120.0, kw_only=True)
-    """Seconds of silence after which a call has failed."""
+    """Seconds of silence after which a call fails."""
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Further arguments of litellm's `acompletion`, e.g. `{"reasoning_effort": "low"}`."""
-    native_tools: bool = field(default=True, kw_only=True)
-    """Whether the model calls tools itself; if not, wrap it in `TextToolModel`."""
 
     @property
     def kind(self) -> ModelKind:
@@ -61,28 +58,28 @@ class LiteLLMModel:
         return "real"
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer, giving text to `on_delta` as it comes, or whole if the request does not stream; raises `ModelError`."""
-        # Loading takes seconds, the event loop goes on meanwhile; later calls need no thread.
+        """Answer; text goes to `on_delta` as it comes, or whole if the request does not stream. Raises `ModelError`."""
+        # Importing litellm takes seconds, so the first call does it in a thread.
         litellm = _litellm() if _litellm.cache_info().currsize else await asyncio.to_thread(_litellm)
-        heard = _Heard(on_delta)
+        incoming = _Incoming(on_delta)
         try:
             answered = await litellm.acompletion(**self._arguments(request))
             if request.stream:
-                await heard.follow(answered)
+                await incoming.follow(answered)
             else:
-                heard.take(answered)
+                incoming.take(answered)
         except KestrelError:
             raise
         except Exception as error:
             provider = self.name.partition("/")[0].upper()
             raise model_error(error, model=self.name, api_base=self.api_base, key_name=f"{provider}_API_KEY") from error
         return ModelAnswer(
-            text=heard.text,
-            calls=from_wire(heard.calls.requests(), request.tools),
-            usage=self._usage(litellm, request, heard),
-            model=heard.model or self.name,
-            finish=heard.finish,
-            sources=heard.sources,
+            text=incoming.text,
+            calls=from_wire(incoming.calls.requests(), request.tools),
+            usage=self._usage(litellm, request, incoming),
+            model=incoming.model or self.name,
+            finish=incoming.finish,
+            sources=incoming.sources,
         )
 
     @property
@@ -115,11 +112,11 @@ class LiteLLMModel:
         body |= self.extra.get("extra_body", {})
         return arguments | {"messages": [{"role": "user", "content": ""}], "extra_body": body}
 
-    def _usage(self, litellm: Any, request: ModelRequest, heard: _Heard) -> Usage:
-        counted = heard.usage
+    def _usage(self, litellm: Any, request: ModelRequest, incoming: _Incoming) -> Usage:
+        counted = incoming.usage
         if counted is None:
             said = [message.text for message in request.messages]
-            read, written = _count(litellm, "\n".join(said)), _count(litellm, heard.text)
+            read, written = _count(litellm, "\n".join(said)), _count(litellm, incoming.text)
             priced: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written}
         else:
             read, written = counted.prompt_tokens or 0, counted.completion_tokens or 0
@@ -127,16 +124,13 @@ class LiteLLMModel:
         usage = Usage(tokens_in=read, tokens_out=written, model_calls=1)
         try:
             paid = litellm.cost_per_token(model=self.name, **priced)
-        except Exception as error:
-            # litellm raises a bare Exception for some models without a price; anything else is a fault to be seen.
-            if "mapped" not in str(error) and type(error).__name__ not in {"NotFoundError", "BadRequestError", "ModelNotMappedError"}:
-                raise
+        except (litellm.ModelNotMappedError, litellm.NotFoundError, litellm.BadRequestError):  # no price, or an unknown provider
             return usage + Usage(unpriced=1)
         return usage + Usage(cost_usd=sum(paid))
 
 
-class _Heard:
-    """What came in of an answer so far."""
+class _Incoming:
+    """The part of an answer that has come in."""
 
     def __init__(self, on_delta: OnDelta) -> None:
         self.calls = CallPieces()
@@ -194,14 +188,14 @@ class _Heard:
 
 
 def litellm_providers() -> frozenset[str]:
-    """Prefixes of all providers that litellm knows; loads litellm."""
+    """Return the prefixes of all providers that litellm knows; imports litellm."""
     return frozenset(str(getattr(provider, "value", provider)) for provider in _litellm().provider_list)
 
 
 def searches_web(name: str) -> bool:
-    """Whether litellm's table says that the model `name` searches the web itself, and litellm passes the wish on; loads litellm.
+    """Return whether the model `name` has a web search, and litellm sends the option to it; imports litellm.
 
-    For some models of the table the option is left out of the request: such a model would answer from memory.
+    For some models with a web search litellm leaves the option out of the request: such a model would answer from memory.
     """
     litellm = _litellm()
     passed = litellm.get_supported_openai_params(model=name) or ()
@@ -209,7 +203,7 @@ def searches_web(name: str) -> bool:
 
 
 def _settings(request: ModelRequest, temperature: float | None) -> dict[str, Any]:
-    """What of a request is no conversation."""
+    """Return the settings of a request as arguments of litellm."""
     wanted = {
         "temperature": request.temperature if request.temperature is not None else temperature,
         "max_tokens": request.max_tokens,
@@ -226,7 +220,7 @@ def _count(litellm: Any, text: str) -> int:
 
 @cache
 def _litellm() -> Any:
-    """litellm, quiet, with the price table it ships and without reading a `.env` file."""
+    """Return litellm, quiet, with the price table it ships and without reading a `.env` file."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     # In its default mode litellm loads the nearest `.env`: a workspace could set keys and addresses that way.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")

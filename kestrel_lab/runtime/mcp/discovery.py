@@ -1,4 +1,4 @@
-"""Where tools can be had that are not there yet: servers that are installed, a catalogue of servers, a registry."""
+"""Discovery of MCP servers: installed ones, the catalogue, and a registry."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.registry.catalogue import Entry, Package, named_package, read_catalogue
 from kestrel_lab.mcp.registry.client import Registry
@@ -22,28 +19,28 @@ from kestrel_lab.tools.tool_search import names, tool_index
 from kestrel_lab.tools.web.fetch import Reach
 
 _LOOKED_AT = 20
-"""Entries that are judged."""
+"""Entries that are scored."""
 _SHARE = 0.6
-"""Of the points that the best match has, what another must have to be named beside it."""
+"""Least share of the best match's points for another entry to be listed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpansionSettings:
-    """How far runs may go to find tools."""
+    """Settings of the search for tools during a run."""
 
     expand: bool = False
-    """Whether runs look for servers unless told otherwise."""
+    """Whether runs search for servers by default."""
     registry: str = ""
     """Address of a registry; empty for none."""
     catalogue: str = ""
     """A file in place of the shipped catalogue."""
     allow: tuple[str, ...] = ()
-    """Packages that are installed without asking: see `tools.mcp.install.allowed_by`."""
+    """Packages that are installed without asking: see `mcp.registry.install.allowed_by`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What can be had, under one folder for what is installed."""
+    """The sources of servers, with the folder of installed ones."""
 
     root: Path
     env: Mapping[str, str]
@@ -60,11 +57,11 @@ class Sources:
         return Registry.at(self.settings.registry, Reach(env=self.env)) if self.settings.registry else None
 
     def installed(self) -> list[Installed]:
-        """What is installed."""
+        """Return the installed servers."""
         return installed(self.root)
 
     async def search(self, need: str, top_k: int) -> tuple[list[Judged], str]:
-        """At most `top_k` servers for `need`, those with the most points first; and why a registry was not asked."""
+        """Return at most `top_k` servers for `need`, best first, and the problem of the registry, if any."""
         entries, problem = list(self.catalogue), ""
         if self.registry is not None:
             try:
@@ -72,7 +69,7 @@ class Sources:
             except ConnectionError as error:
                 problem = str(error)
         by_name: dict[str, Entry] = {}
-        for entry in entries:  # what the catalogue says of a server counts
+        for entry in entries:  # the catalogue goes before the registry
             by_name.setdefault(entry.name, entry)
         hits = names(tool_index(entry.described() for entry in by_name.values()).search(need, _LOOKED_AT))
         judged = [self.judged(by_name[name], need) for name in hits]
@@ -81,13 +78,13 @@ class Sources:
         return sorted(fitting, key=lambda one: -one.score)[:top_k], problem
 
     def judged(self, entry: Entry, need: str) -> Judged:
-        """`entry` by the rubric."""
+        """Score `entry` by the rubric."""
         return judge(entry, need, [one.package.name for one in self.catalogue if one.package is not None], self.env)
 
     def entry(self, name: str) -> Entry:
-        """The entry that a person names: as the catalogue does, by its package, or as `NAME==VERSION`.
+        """Return the entry that a person names: by its name in the catalogue, its package, or as `NAME==VERSION`.
 
-        Raises `UsageError` for a package that the catalogue does not know and that has no version.
+        Raises `UsageError` for a package that is not in the catalogue and has no version.
         """
         for one in self.catalogue:
             package = one.package
@@ -100,14 +97,14 @@ class Sources:
         return Entry(name=f"unknown/{package.name.rpartition('/')[2]}", version=package.version, package=package, source="you")
 
     async def locked(self, package: Package) -> Locked:
-        """What installing `package` would install, kept until then; raises `InstallError`."""
+        """Return the lock of `package` and store it until the installation; raises `InstallError`."""
         found = await lock(package, self.env)
         place = self._locks / found.hash
         await asyncio.to_thread(_keep, place, found.text)
         return found
 
     def kept(self, package: Package, wanted: str, packages: int) -> Locked:
-        """What `locked` found; raises `InstallError` where it is gone or is not what had the hash `wanted`."""
+        """Return the stored lock with the hash `wanted`; raises `InstallError` where it is gone or was changed."""
         text = ""
         with suppress(OSError):
             text = (self._locks / wanted).read_text("utf-8")
@@ -130,38 +127,6 @@ def _keep(place: Path, text: str) -> None:
 
 
 def installed_servers(root: Path, taken: Iterable[str], workspace: Path) -> dict[str, ServerConfig]:
-    """Installed servers as they are started, without those whose name somebody else has."""
+    """Return the configurations of installed servers, without those whose name is taken."""
     others = set(taken)
     return {one.server: one.config(workspace) for one in installed(root) if one.server not in others}
-
-
-def package_json(package: Package) -> dict[str, Json]:
-    """A package for an event."""
-    return {
-        "kind": package.kind,
-        "name": package.name,
-        "version": package.version,
-        "sha256": package.sha256,
-        "command": package.command,
-        "args": list(package.args),
-        "variables": list(package.variables),
-        "settings": [list(pair) for pair in package.settings],
-    }
-
-
-def package_of(said: Mapping[str, Any]) -> Package:
-    """The package that an event tells of; raises `UsageError` for one that must not be installed."""
-    plain = named_package(f"{'npm:' if said['kind'] == 'npm' else ''}{said['name']}=={said['version']}")
-    return replace(
-        plain,
-        sha256=str(said.get("sha256", "")),
-        command=str(said.get("command", "")),
-        args=tuple(map(str, said.get("args", ()))),
-        variables=tuple(map(str, said.get("variables", ()))),
-        settings=tuple((str(name), str(value)) for name, value in said.get("settings", ())),
-    )
-
-
-def no_server(name: str) -> UsageError:
-    """What is wrong with a name that nothing was found under."""
-    return UsageError(f"no server {name!r} was found in this run: look for it with find_tool, and use the name that it gives")

@@ -1,8 +1,8 @@
-"""A run that lacks a tool: it is looked for, judged, asked about, installed and taken into the same run.
+"""Tool expansion: a run that lacks a tool searches for one, has its server installed after approval, and uses it at once.
 
-Two tools do it, made anew for each run. `find_tool` changes nothing outside the run; what it says of servers is what they
-say of themselves, quoted. `mcp_install` is a call like any other, with everything that would be installed and started as its
-arguments, so that whoever allows it allows exactly that.
+Each run has its own two tools for this. `find_tool` changes nothing outside the run; it quotes the descriptions of servers.
+`mcp_install` is an ordinary call whose arguments are everything that would be installed and started, so that an approval
+allows exactly that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.language.tokens import parts
+from kestrel_lab.mcp.registry.catalogue import Package
 from kestrel_lab.mcp.registry.install import InstallError, Locked, allowed_by, install, made_here, refuse_taken
 from kestrel_lab.mcp.registry.installed_servers import Installed, folder_of, short_name, start_of
 from kestrel_lab.mcp.registry.scoring import Judged
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, FOR_NEED, MCP_INSTALL, MOST_SHOWN, always_shown, index_of
 from kestrel_lab.runtime.context.toolboxes import apart_on_the_wire, offered
-from kestrel_lab.runtime.mcp.discovery import Sources, package_json, package_of
+from kestrel_lab.runtime.mcp.discovery import Sources
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.tools.arguments import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool as as_tool
@@ -35,7 +36,7 @@ from kestrel_lab.tools.tool import Tool, Toolbox, ToolContext
 from kestrel_lab.tools.tool_search import covered
 
 _CANDIDATES, _LOCKED = 4, 2
-"""Servers that are named for a need, and of how many it is looked up what they would install."""
+"""Servers that are listed for a need, and how many of them are locked."""
 _MOST_NEED = 500
 _SCHEMA: dict[str, Json] = {
     "type": "object",
@@ -47,17 +48,17 @@ _SCHEMA: dict[str, Json] = {
 
 @dataclass(eq=False)
 class Expansion:
-    """What one run does about tools that it lacks."""
+    """The tool expansion of one run."""
 
     servers: McpServers
     workspace: Path
     sources: Sources | None
-    """Where servers can be had; `None` for a run that only looks among the tools it has."""
+    """The sources of servers; `None` for a run that only searches among its own tools."""
     _ctx: RunContext | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def attach(self, ctx: RunContext) -> None:
-        """Work for this run from now on; a resumed one has the tools again that it had found, those of changed servers left out."""
+        """Set the run. A resumed run gets the tools again that it had found, without those of changed servers."""
         self._ctx = ctx
         shown = {name for names in ctx.state.shown.values() for name in names}
         again = [tool for tool in self.servers.tools() if tool.name in shown and tool.name not in ctx.toolbox]
@@ -73,7 +74,7 @@ class Expansion:
         return self._ctx
 
     def tools(self) -> list[Tool]:
-        """The tools by which a model gets more tools."""
+        """Return `find_tool`, and `mcp_install` where there are sources."""
         foreign = self.sources is not None and self.sources.registry is not None  # the catalogue that is shipped is ours
         made = as_tool(name=FIND_TOOL, danger_level=Danger.SAFE, effect="idempotent", version="1", reads="private", reaches="nothing")
         finding = replace(made(self.find), untrusted=foreign)
@@ -82,7 +83,7 @@ class Expansion:
         return [finding, self._installing()]
 
     def allowed(self, named: tuple[str, ...]) -> tuple[str, ...]:
-        """The tools of a step that names `named`: where it may look for more, those that were found too."""
+        """Return the tools of a step that names `named`; with `find_tool` among them, also the tools found so far."""
         if FIND_TOOL not in named:
             return named
         found = [
@@ -92,7 +93,7 @@ class Expansion:
         return tuple(dict.fromkeys((*named, *(name for name in found if name in self.ctx.toolbox))))
 
     async def missing(self, request: ToolRequest, problem: str) -> str:
-        """What a model is told that called a tool which is not there: `problem`, and what is."""
+        """Return the error for a call of an unknown tool: `problem`, and the tools that fit the call."""
         need = " ".join((*parts(request.name), *(part for name in request.args for part in parts(name))))[:_MOST_NEED]
         return f"{problem}\n{await self.find(need)}" if need else problem
 
@@ -114,7 +115,7 @@ class Expansion:
         return "\n".join(told) or "Nothing that fits was found. Say it in other words, or go on without."
 
     def _own(self, need: str) -> list[str]:
-        """Tools of the run, and approved ones of servers that it was not given."""
+        """Search the tools of the run, and the approved tools of other servers, which are added to it."""
         ctx = self.ctx
         beside = [] if self.sources is None else [tool for tool in self.servers.tools() if tool.name not in ctx.toolbox]
         everything = {tool.name: tool for tool in (*ctx.toolbox, *beside) if tool.name not in {FIND_TOOL, MCP_INSTALL}}
@@ -132,10 +133,10 @@ class Expansion:
         return ["Tools that you can call now:", *(f"- {tool.name}: {one_line(tool.description, 200)}" for tool in fitting)]
 
     async def _others(self, sources: Sources, need: str) -> list[str]:
-        """Servers that could be had."""
+        """Search the sources for servers."""
         judged, problem = await sources.search(need, _CANDIDATES)
         had = {one.entry for one in await asyncio.to_thread(sources.installed) if self.servers.tools(one.server)}
-        judged = [one for one in judged if one.entry.name not in had]  # its tools were looked at as tools
+        judged = [one for one in judged if one.entry.name not in had]  # `_own` has searched its tools
         usable = [one for one in judged if one.usable][:_LOCKED]
         found = await asyncio.gather(*(self._looked_up(sources, one) for one in usable))
         events = [self._candidate(need, one, *looked) for one, looked in zip(usable, found, strict=True)]
@@ -170,7 +171,7 @@ class Expansion:
             description=plain(entry.description),
             score=judged.score,
             rubric=[point.as_json() for point in judged.points],
-            package={} if package is None else package_json(package),
+            package={} if package is None else package.as_json(),
             lock="" if locked is None else locked.hash,
             packages=0 if locked is None else locked.packages,
             installer="" if locked is None else locked.installer,
@@ -200,7 +201,7 @@ class Expansion:
         )
 
     def _filled(self, args: Mapping[str, Json]) -> dict[str, str]:
-        """Where everything but the server's name comes from: none of it is the model's to say."""
+        """Return the origin of every argument but the server's name: the model chooses none of them."""
         event = self.found(str(args["server"]))
         installer = event.installer or "the installer"
         looked_up = f"looked up by kestrel with {installer} in its package index"
@@ -219,10 +220,10 @@ class Expansion:
     def _allowed(self, args: Mapping[str, Json]) -> str:
         assert self.sources is not None
         event = self.found(str(args.get("server")))
-        return allowed_by(package_of(event.package), self.sources.settings.allow)
+        return allowed_by(Package.from_json(event.package), self.sources.settings.allow)
 
     def found(self, server: str) -> McpCandidateFound:
-        """The candidate of that name; raises `ToolArgumentsError` where there is none that can be installed."""
+        """Return the candidate of that name; raises `ToolArgumentsError` where there is none that can be installed."""
         known = self.ctx.state.candidates
         event = known.get(server)
         if event is None or not event.lock:
@@ -233,12 +234,12 @@ class Expansion:
         return event
 
     def whole(self, event: McpCandidateFound) -> dict[str, Json]:
-        """The arguments of the call that installs a candidate: everything that would be installed and started.
+        """Return the arguments of the call that installs a candidate: everything that would be installed and started.
 
-        Commands are written as one would type them; they are started as lists of words.
+        Commands are written as one would type them, but are started without a shell.
         """
         assert self.sources is not None
-        package, root = package_of(event.package), self.sources.root
+        package, root = Package.from_json(event.package), self.sources.root
         locked = self.sources.kept(package, event.lock, event.packages)
         return {
             "server": event.server,
@@ -252,7 +253,7 @@ class Expansion:
         }
 
     def _preview(self, args: Mapping[str, Json]) -> str:
-        """What speaks for it and against it, for whoever decides."""
+        """Return the score and its reasons, for the person who decides."""
         event = self.found(str(args.get("server")))
         lines = [f"{event.server}: {dumps(one_line(event.description, 300))} (from {event.source})"]
         for point in event.rubric:
@@ -266,7 +267,7 @@ class Expansion:
             msg = "what would be installed is no longer what was asked about: look for it again"
             raise ToolError(msg)
         assert self.sources is not None
-        package = package_of(event.package)
+        package = Package.from_json(event.package)
         locked = self.sources.kept(package, event.lock, event.packages)
         folder = folder_of(self.sources.root, package)
         known = await asyncio.to_thread(made_here, folder, self.sources.env)
@@ -301,7 +302,7 @@ class Expansion:
         return name
 
     async def _connected(self, got: Installed) -> Sequence[Tool]:
-        """Its tools, as it has them at its first start: what was approved is this package, so they are too."""
+        """Start the installed server and return its tools; the approval of the package covers them."""
         config = got.config(self.workspace)
         await self.servers.adopt(config)
         if self.servers.approvals.tools(config) is None:
@@ -318,17 +319,17 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class InstallArguments:
-    """The model says which server; everything else is filled in, and cannot be chosen."""
+    """The arguments of `mcp_install`: the model names the server, everything else is filled in."""
 
     expansion: Expansion
 
     @property
     def schema(self) -> dict[str, Json]:
-        """JSON Schema of what the model says."""
+        """JSON Schema of the model's argument."""
         return _SCHEMA
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """The whole call; raises `ToolArgumentsError` for a server that was not found, and for anything else that is changed."""
+        """Return all arguments; raises `ToolArgumentsError` for a server that was not found, and for any changed argument."""
         server = args.get("server")
         if not isinstance(server, str):
             msg = f"{MCP_INSTALL} takes server: a name that {FIND_TOOL} gives"
@@ -349,13 +350,13 @@ class InstallArguments:
 
 
 def _fits(tool: Tool, need: str) -> bool:
-    """Whether a tool has a good part of the words of a need."""
+    """Return whether a tool has at least a third of the words of a need."""
     hit, wanted = covered(need, f"{tool.name} {tool.description} {dumps(tool.schema)}")
     return 3 * hit >= wanted
 
 
 def with_growth(toolbox: Toolbox, servers: McpServers, workspace: Path, sources: Sources | None) -> tuple[Toolbox, Expansion | None]:
-    """`toolbox` with the tools that get more tools, if there are `sources` or more tools than a model is told of at once."""
+    """Return `toolbox` with the expansion tools, if there are `sources` or more tools than a model is shown at once."""
     if FIND_TOOL in toolbox or (sources is None and len(toolbox) <= MOST_SHOWN):
         return toolbox, None
     expansion = Expansion(servers=servers, workspace=workspace, sources=sources)

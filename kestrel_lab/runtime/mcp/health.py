@@ -1,4 +1,4 @@
-"""Changes of health of MCP servers, told to the runs that use them."""
+"""Health of MCP servers in the logs of the runs that use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
 
 def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None]:
-    """Record in the run of `ctx` how the MCP servers of its tools do, from now on; returns what ends that."""
+    """Record changes of health of the run's MCP servers in its log; returns a function that ends that."""
     if ctx.growth is None and ctx.equip is None and not _used(ctx):
         return _nothing
     loop = asyncio.get_running_loop()
@@ -31,7 +31,7 @@ def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[
 
 
 def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[HealthChanged, ...]:
-    """A word on each server, but for some, that is configured and has no tool to offer: a run without them goes on, and should say so."""
+    """Return an event for each configured server without tools, except those in `but`: the run goes on without them and says so."""
     return tuple(
         HealthChanged(
             dependency=watched_as(row.name), kind="mcp", source="", target=row.state, reason=f"none of its tools are offered; {row.reason}"
@@ -42,7 +42,7 @@ def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[
 
 
 def _used(ctx: RunContext) -> set[str]:
-    """The servers of the run's tools, which may become more."""
+    """Return the servers of the run's tools, which may become more."""
     return {watched_as(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}
 
 

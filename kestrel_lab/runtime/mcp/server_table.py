@@ -1,4 +1,4 @@
-"""MCP servers as a table."""
+"""The table of MCP servers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _NONE = "no MCP server is configured: write [mcp.servers.NAME] with command = â€
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerRow:
-    """One server as it stands."""
+    """The state of one server."""
 
     name: str
     state: str
     """`not approved`, `not started`, `off`, `cannot be used`, or its health: `ready`, `degraded`, `recovering`, `failed`."""
     tools: int
-    """How many are approved and offered."""
+    """The number of approved and offered tools."""
     what: str
     sandbox: str = ""
-    """The level it is held in at, or was asked to be; empty for one that is reached, not started."""
+    """Its sandbox level, or the configured one; empty for a server at an address."""
     reason: str = ""
     source: str = ""
 
@@ -33,7 +33,7 @@ class ServerTable(tuple[ServerRow, ...]):
     __slots__ = ()
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Headings, and a row of texts per server."""
+        """Return the headings and a row of texts per server."""
         return _COLUMNS, [(row.name, row.state, str(row.tools), row.what, row.sandbox, row.reason, row.source or "code") for row in self]
 
     def __repr__(self) -> str:

@@ -1,11 +1,12 @@
-"""The MCP servers of a session: which are known and approved, their tools, and calls under supervision.
+"""The MCP servers of a session: configuration, approval, tools, and supervised calls.
 
-A server is started at the first call of one of its tools. Until then its tools are those that were approved.
+A server is started at the first call of one of its tools. Until then its tools are the approved ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from kestrel_lab.core.calls import REPEATABLE
 from kestrel_lab.core.errors import DependencyError, ToolError, UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.mcp.approvals import Approvals, Definition, difference
-from kestrel_lab.mcp.background_loop import submit, there
+from kestrel_lab.mcp.background_loop import BackgroundLoop
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.connection import Progress, Server
+from kestrel_lab.mcp.connection import Connection, Progress, Server
 from kestrel_lab.runtime.mcp.server_table import ServerRow, ServerTable
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy
@@ -29,19 +30,19 @@ from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.tool import Tool, ToolContext
 
 POLICY = HealthPolicy(failures=1, open_s=1.0, restarts=3, restarts_per_s=600.0)
-"""A server that is gone answers nothing: one failure is enough, and three restarts in ten minutes."""
+"""One failure opens the breaker, as a server that is gone answers nothing; three restarts in ten minutes."""
 _CONTEXT = "kestrel context"
 _CLOSE_S = 8.0
 
 
 def watched_as(server: str) -> str:
-    """The name of a server among the dependencies of a session."""
+    """Return the name of a server among the dependencies of a session."""
     return f"server {server}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """A server as it is now beside what was approved of it."""
+    """A server as it is now, and as it was approved."""
 
     server: ServerConfig
     tools: Mapping[str, Definition]
@@ -53,7 +54,7 @@ class Checked:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """A diff for each tool that is new, gone or different."""
+        """Return a diff for each tool that is new, gone or different."""
         before = self.approved or {}
         names = sorted({*before, *self.tools})
         pins = {name: (before[name].pin if name in before else "", self.tools[name].pin if name in self.tools else "") for name in names}
@@ -61,7 +62,7 @@ class Checked:
 
 
 class McpServers:
-    """Servers by name; may be used from any thread and event loop, and from none."""
+    """MCP servers by name. May be used from any thread and event loop, and from plain code."""
 
     def __init__(
         self,
@@ -76,23 +77,22 @@ class McpServers:
         """Start nothing.
 
         Args:
-            servers: What is configured. One that code gives (it has no `source`) counts as approved, with the
+            servers: The configured servers. One given by code (it has no `source`) counts as approved, with the
                 tools it has at its first start; one of a file has to be approved first.
-            supervisor: Watches each from its first start on.
-            env: Our variables: where approvals are kept, and what servers are given by name.
+            supervisor: Watches each server from its first start on.
+            env: Environment variables: they say where approvals are kept, and servers are given those they name.
             logs: Folder of the servers' logs.
             policy: When a server is given up.
-            sandbox: How those that are started are held in, where their tables do not say otherwise; without network. Asked
-                each time: a server that was started with another level is restarted before its next call.
+            sandbox: The sandbox of servers that are started, where their tables do not say otherwise; without network. It is
+                called each time: a server that was started at another level is restarted before its next call.
         """
         self.approvals = Approvals.of(env)
         self._supervisor, self._policy = supervisor, policy
         self._env, self._logs, self._sandbox = env, logs, sandbox
-        self._servers = {
-            name: Server(config, env, logs / f"mcp-{name}.log", partial(self._ended, name), sandbox)
-            for name, config in servers.items()
-            if config.enabled
-        }
+        self._loop = BackgroundLoop(at_exit=self.close)
+        self._changing = threading.RLock()
+        # Replaced as a whole under the lock, never changed in place: whoever iterates needs no lock.
+        self._servers = {name: self._server(config) for name, config in servers.items() if config.enabled}
         self._off = {name: config for name, config in servers.items() if not config.enabled}
 
     def __len__(self) -> int:
@@ -100,34 +100,37 @@ class McpServers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The servers that are not switched off."""
+        """The servers that are enabled."""
         return tuple(self._servers)
 
     def tools(self, server: str | None = None) -> tuple[Tool, ...]:
-        """The approved tools of every server, or of one; starts none."""
-        names = self._servers if server is None else [server] if server in self._servers else []
-        return tuple(tool for name in names for tool in self._tools_of(name))
+        """Return the approved tools of every server, or of one; starts none."""
+        servers = self._servers
+        wanted = servers.values() if server is None else [servers[server]] if server in servers else []
+        return tuple(tool for one in wanted for tool in self._tools_of(one))
 
     async def adopt(self, config: ServerConfig) -> None:
-        """Know a server from now on; one of the same name that is started otherwise is ended first."""
-        known = self._servers.get(config.name)
-        if known is not None and known.config.key == config.key:
-            return
-        await self.forget(config.name)
-        log = self._logs / f"mcp-{config.name}.log"
-        self._servers[config.name] = Server(config, self._env, log, partial(self._ended, config.name), self._sandbox)
+        """Add a server; one of the same name with another command or address is replaced and ended."""
+        with self._changing:
+            known = self._servers.get(config.name)
+            if known is not None and known.config.key == config.key:
+                return
+            self._servers = {**self._servers, config.name: self._server(config)}
+            self._supervisor.unwatch(watched_as(config.name))
+        await self._end([known] if known is not None else [])
 
     async def forget(self, name: str) -> None:
-        """End a server and know it no longer."""
-        known = self._servers.pop(name, None)
-        if known is not None and known.connection is not None:
+        """Remove a server and end it."""
+        with self._changing:
+            known = self._servers.get(name)
+            self._servers = {other: server for other, server in self._servers.items() if other != name}
             self._supervisor.unwatch(watched_as(name))
-            await there(known.close())
+        await self._end([known] if known is not None else [])
 
     def named(self, wanted: Iterable[Any]) -> list[Any]:
-        """`wanted` with `SERVER:*` replaced by the names of its tools.
+        """Return `wanted` with each `SERVER:*` replaced by the names of the server's tools.
 
-        A server that code gives and that was never started is started for that, which takes as long as its
+        A server given by code that was never started is started for that, which takes as long as its
         `start_timeout_s` at most. Raises `UsageError` for a server that is unknown or not approved.
         """
         names: list[Any] = []
@@ -137,25 +140,25 @@ class McpServers:
                 names.append(item)
                 continue
             self.learn(server)
-            names += [one.name for one in self._tools_of(server)] if tool == "*" else [item]
+            names += [one.name for one in self.tools(server)] if tool == "*" else [item]
         return names
 
     def learn(self, name: str | None = None) -> None:
-        """Have approved tools of `name`, or of every server that code gives; blocks while one is started for the first time.
+        """Make sure that the tools of `name`, or of every server given by code, are approved; blocks during a first start.
 
         Raises `UsageError` for a server that is unknown or not approved, `DependencyError` for one that cannot be started;
-        with no name neither.
+        without a name neither.
         """
         if name is None:
-            for waiting in [submit(self._first(each)) for each in self.unstarted(None)]:
-                with suppress(DependencyError):  # it is named in the table, and blocks nothing else
+            for waiting in [self._loop.submit(self._first(each)) for each in self.unstarted(None)]:
+                with suppress(DependencyError):  # the table names it, and the other servers work
                     waiting.result()
             return
-        if not self._learned(name):
-            submit(self._first(name)).result()
+        if not self._is_approved(name):
+            self._loop.submit(self._first(name)).result()
 
-    def _learned(self, name: str) -> bool:
-        """Whether the tools of a server are approved; raises `UsageError` for one that is unknown, or of a file and not approved."""
+    def _is_approved(self, name: str) -> bool:
+        """Return whether the tools of a server are approved; raises `UsageError` for an unknown one, or one of a file that is not."""
         server = self._known(name)
         if self.approvals.tools(server.config) is not None:
             return True
@@ -165,13 +168,13 @@ class McpServers:
         return False
 
     async def check(self, name: str) -> Checked:
-        """Start `name` and compare its tools with what was approved; raises `DependencyError` when it cannot be started."""
+        """Start `name` and compare its tools with the approved ones; raises `DependencyError` when it cannot be started."""
         server = self._known(name)
         watched = self._watched(name, server)
-        if watched.health.given_up or server.connection is None or not server.connection.alive:
-            await self._start(server, watched, again=True)  # whoever asks for this is not bound by the budget
         connection = server.connection
-        assert connection is not None
+        if watched.health.given_up or connection is None or not connection.alive:
+            await self._start(server, watched, replacing=connection)  # a person asked for it, so the restart budget does not count
+        connection = server.connected
         return Checked(
             server=server.config,
             tools=connection.definitions,
@@ -187,65 +190,63 @@ class McpServers:
         return checked
 
     def withdraw(self, name: str) -> bool:
-        """Approve `name` no longer; returns whether it was."""
+        """Withdraw the approval of `name`; returns whether there was one."""
         return self.approvals.withdraw(self._known(name).config)
 
     def table(self) -> ServerTable:
-        """Every server as it stands; starts none."""
+        """Return the state of every server; starts none."""
         rows = [self._row(name, server) for name, server in self._servers.items()]
         rows += [_off_row(one) for one in self._off.values()]
         return ServerTable(rows)
 
     def row(self, name: str) -> ServerRow:
-        """One server as it stands; raises `UsageError` for an unknown one."""
+        """Return the state of one server; raises `UsageError` for an unknown one."""
         return _off_row(self._off[name]) if name in self._off else self._row(name, self._known(name))
 
     def unstarted(self, wanted: Iterable[Any] | None) -> tuple[str, ...]:
-        """Servers given by code whose tools nobody knows yet, of those that `wanted` names, or of all.
+        """Return the servers given by code whose tools are unknown, of those that `wanted` names, or of all.
 
         Raises `UsageError` for a name of a server that is unknown or not approved.
         """
         if wanted is None:
             return tuple(name for name, one in self._servers.items() if not one.config.source and self.approvals.tools(one.config) is None)
         named = dict.fromkeys(item.partition(":")[0] for item in wanted if isinstance(item, str) and ":" in item)
-        return tuple(name for name in named if not self._learned(name))
+        return tuple(name for name in named if not self._is_approved(name))
 
     async def start_first(self, names: Iterable[str]) -> dict[str, DependencyError]:
-        """Start servers together, for the first time, and approve what they have; returns the errors of those that cannot be started."""
+        """Start servers together for the first time and approve their tools; returns the errors of those that cannot be started."""
         names = tuple(names)
-        ends = await asyncio.gather(*(there(self._first(name)) for name in names), return_exceptions=True)
+        ends = await asyncio.gather(*(self._loop.run(self._first(name)) for name in names), return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException) and not isinstance(end, DependencyError):
                 raise end
         return {name: end for name, end in zip(names, ends, strict=True) if isinstance(end, DependencyError)}
 
     async def aclose(self) -> None:
-        """End every server; from any event loop."""
-        for name, server in self._servers.items():
-            self._supervisor.unwatch(watched_as(name))
-            if server.connection is not None:
-                await there(server.close())
+        """End every server; from any event loop. A later call starts its server again."""
+        await self._end(self._reset())
+        self._loop.stop()
 
     def close(self) -> None:
-        """End every server; from any code that is not a coroutine of the servers' own loop."""
-        waiting = [submit(server.close()) for server in self._servers.values() if server.connection is not None]
-        for name in self._servers:
-            self._supervisor.unwatch(watched_as(name))
+        """End every server; from any code that is not a coroutine on the loop of the connections."""
+        servers = self._reset()
+        waiting = [self._loop.submit(server.close()) for server in servers] if self._loop.running else []
         for one in waiting:
-            with suppress(TimeoutError):  # what does not end then dies with this process
+            with suppress(TimeoutError):  # the sandbox kills what does not end when this process ends
                 one.result(_CLOSE_S)
+        self._loop.stop()
 
     async def call(self, server: str, tool: str, pin: str, args: dict[str, Json], progress: Progress, *, again: bool = False) -> str:
-        """Have a tool called, its server started or restarted first where need be; `again` once more when it dies meanwhile.
+        """Call a tool, starting or restarting its server first where needed; `again` repeats the call once if the server dies.
 
         Raises `ToolError` with the tool's own error, and `DependencyError` that names the server and its state.
         """
         known = self._known(server)
-        await self._begun(server, known)
         watched = self._watched(server, known)
+        await self._ensure_open(known, watched)
         permit = watched.admit()
         try:
-            text = await there(known.call(tool, pin, args, progress))
+            text = await self._loop.run(known.call(tool, pin, args, progress))
         except ToolError:
             watched.success(permit)
             raise
@@ -266,51 +267,60 @@ class McpServers:
         watched.success(permit)
         return text
 
-    async def _begun(self, name: str, server: Server) -> None:
-        """Return once `name` can be called; restarts it within its budget."""
-        watched = self._watched(name, server)
-        if server.connection is None:
-            await self._start(server, watched)
-        elif server.outdated:
-            await self._start(server, watched, again=True)
-        elif not server.connection.alive:
-            watched.failure(server.connection.reason or "it is not connected")
+    async def _ensure_open(self, server: Server, watched: Dependency) -> None:
+        """Return once the server can be called; restarts it within its budget."""
+        connection = server.connection
+        if connection is None or server.outdated:
+            await self._start(server, watched, replacing=connection)
+        elif not connection.alive:
+            watched.failure(connection.reason or "it is not connected")
         if not watched.health.usable or not (server.connection and server.connection.alive):
             await self._supervisor.ready(watched.name, timeout=server.config.start_timeout_s + self._policy.open_max_s)
 
-    async def _start(self, server: Server, watched: Dependency, *, again: bool = False) -> None:
+    async def _start(self, server: Server, watched: Dependency, *, replacing: Connection | None = None) -> None:
         try:
-            await there(server.reopen(again=again))
+            await self._loop.run(server.open(replacing=replacing))
         except (ConnectionError, UsageError) as error:
             watched.failure(str(error))
             raise watched.error() from error
         watched.success()
 
     async def _first(self, name: str) -> None:
-        """Start a server that code gives, and approve what it has."""
-        server = self._servers[name]
-        watched = self._watched(name, server)
-        try:
-            await server.reopen()
-        except (ConnectionError, UsageError) as error:
-            watched.failure(str(error))
-            raise watched.error() from error
-        watched.success()
-        assert server.connection is not None
-        self.approvals.approve(server.config, server.connection.definitions)
+        """Start a server given by code, and approve the tools it has."""
+        server = self._known(name)
+        await self._start(server, self._watched(name, server))
+        self.approvals.approve(server.config, server.connected.definitions)
+
+    def _server(self, config: ServerConfig) -> Server:
+        return Server(config, self._env, self._logs / f"mcp-{config.name}.log", partial(self._ended, config.name), self._sandbox)
+
+    def _reset(self) -> list[Server]:
+        """Replace every server by one that was never started; returns the replaced ones, which are to be closed."""
+        with self._changing:
+            before = self._servers
+            self._servers = {name: self._server(server.config) for name, server in before.items()}
+            for name in before:
+                self._supervisor.unwatch(watched_as(name))
+        return list(before.values())
+
+    async def _end(self, servers: Iterable[Server]) -> None:
+        if self._loop.running:  # else none was ever started
+            await asyncio.gather(*(self._loop.run(server.close()) for server in servers))
 
     def _watched(self, name: str, server: Server) -> Dependency:
-        if (found := self._supervisor.get(watched_as(name))) is not None:
-            return found
+        """Return the server as a dependency, watched from the first call on."""
 
         async def probe() -> None:
-            await there(server.ping())
+            await self._loop.run(server.ping())
 
         async def restart() -> None:
-            await there(server.reopen(again=True))
+            await self._loop.run(server.open(replacing=server.connection))
 
-        advice = f"Its log: {server.log}. kestrel mcp check {name} tries it."
-        return self._supervisor.watch(watched_as(name), "mcp", probe, restart, policy=self._policy, advice=advice)
+        with self._changing:
+            if (found := self._supervisor.get(watched_as(name))) is not None:
+                return found
+            advice = f"Its log: {server.log}. kestrel mcp check {name} tries it."
+            return self._supervisor.watch(watched_as(name), "mcp", probe, restart, policy=self._policy, advice=advice)
 
     def _ended(self, name: str, reason: str) -> None:
         if (watched := self._supervisor.get(watched_as(name))) is not None:
@@ -326,8 +336,8 @@ class McpServers:
         msg = f"there is no MCP server {name!r}: {nearest(name, self._servers)}"
         raise UsageError(msg)
 
-    def _tools_of(self, name: str) -> list[Tool]:
-        config = self._servers[name].config
+    def _tools_of(self, server: Server) -> list[Tool]:
+        config = server.config
         approved = self.approvals.tools(config) or {}
         return [self._tool(config, one) for one in approved.values() if config.only is None or one.name in config.only]
 
@@ -372,16 +382,16 @@ class McpServers:
         return ServerRow(
             name=name,
             state=state,
-            tools=len(self._tools_of(name)),
+            tools=len(self._tools_of(server)),
             what=config.shown,
-            sandbox=_held(server),
+            sandbox=_sandbox_of(server),
             reason=reason,
             source=config.source,
         )
 
 
-def _held(server: Server) -> str:
-    """How far a server is held in, or will be; empty for one that others start."""
+def _sandbox_of(server: Server) -> str:
+    """Return the sandbox level of a server, now or at its start, and its network; empty for one reached by address."""
     config = server.config
     if config.url:
         return ""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.retrieval.file_search_loop import Propose, ResourceMap, propose_by_rule
@@ -16,16 +15,12 @@ from kestrel_lab.retrieval.file_search_loop import find_files as search_round_by
 from kestrel_lab.retrieval.semantic import Meaning
 from kestrel_lab.retrieval.trace_events import events_of
 from kestrel_lab.retrieval.workspace_indexes import Indexes
-from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
-from kestrel_lab.runtime.execution.artifacts import as_text, told
+from kestrel_lab.runtime.agent.structured_output import read_json
+from kestrel_lab.runtime.execution.artifacts import told
 from kestrel_lab.runtime.execution.operation import Done, Scope
+from kestrel_lab.runtime.operations.arguments import Arguments, closed, dialogue
 
-_QUERIES: dict[str, Json] = {
-    "type": "object",
-    "properties": {"queries": {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 300}}},
-    "required": ["queries"],
-    "additionalProperties": False,
-}
+_QUERIES = closed({"queries": {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 300}}})
 _ASK = """\
 Find the files of a project that matter for this goal:
 
@@ -44,14 +39,11 @@ async def find_files(scope: Scope) -> Done:
     proposes queries after the first round (false: rules do). Its output is `{files: [{path, place, why, score}], clusters,
     gaps, coverage, stopped, queries}`.
     """
-    goal, asks = as_text(scope.args.get("goal")).strip(), scope.args.get("ask", False)
-    numbers = {name: scope.args.get(name, default) for name, default in (("top_k", 8), ("rounds", 4))}
-    if not goal or not isinstance(asks, bool) or any(isinstance(value, bool) or not isinstance(value, int) for value in numbers.values()):
-        msg = "the operation 'find_files' needs a goal in its args; top_k and rounds are whole numbers, ask is true or false"
-        raise UsageError(msg)
-    propose = _asking(scope, goal) if asks else propose_by_rule
+    args = Arguments(scope)
+    goal, most, rounds = args.required("goal"), args.whole("top_k", 8, least=1), args.whole("rounds", 4, least=1)
+    propose = _asking(scope, goal) if args.flag("ask", default=False) else propose_by_rule
     indexes = session_indexes(scope.ctx.store.path.parent)
-    found = await find_in(indexes, scope.ctx.workspace.root, goal, propose=propose, **cast("dict[str, Any]", numbers))
+    found = await find_in(indexes, scope.ctx.workspace.root, goal, propose=propose, top_k=most, rounds=rounds)
     for retrieval in found.retrievals:
         for event in events_of(retrieval):
             scope.ctx.emit(replace(event, step=scope.step.id))
@@ -59,19 +51,19 @@ async def find_files(scope: Scope) -> Done:
 
 
 async def find_in(indexes: Indexes, folder: Any, goal: str, *, propose: Propose = propose_by_rule, **bounds: Any) -> ResourceMap:
-    """`retrieval.finding.find_files` in a folder whose index is made if need be."""
+    """Search a folder round by round; its index is made first where there is none."""
     index, _ = await asyncio.to_thread(indexes.ready, folder)
     return await search_round_by_round(indexes.cascade(index), indexes.search(index), goal, propose=propose, **bounds)
 
 
 def session_indexes(home: Path) -> Indexes:
-    """The indexes under a session's home, with meaning where the extra `semantic` is installed."""
+    """Return the indexes under a session's home, with embeddings where the extra `semantic` is installed."""
     load = default_embedder()
     return Indexes(home, None if load is None else Meaning(load))
 
 
 def as_json(found: ResourceMap) -> Json:
-    """A resource map for whoever goes on with it."""
+    """Return a resource map as JSON for the steps that consume it."""
     files: list[Json] = [{"path": one.path, "place": one.place, "why": one.why, "score": one.score} for one in found.key_files]
     return {
         "files": files,
@@ -84,8 +76,8 @@ def as_json(found: ResourceMap) -> Json:
 
 
 def _asking(scope: Scope, goal: str) -> Propose:
-    """Proposes by asking the step's model, and by rule beside it: a model adds words, it takes none away."""
-    dialogue = Dialogue(replace(scope.step, schema=_QUERIES, tools=()), scope.ctx, scope.desk)
+    """Return what proposes queries: the step's model, and the rules beside it, so that a model only adds queries."""
+    asking = dialogue(scope, schema=_QUERIES, tools=())
 
     async def propose(found: ResourceMap) -> Sequence[str]:
         ruled = await propose_by_rule(found)
@@ -96,7 +88,7 @@ def _asking(scope: Scope, goal: str) -> Propose:
             "found": [f"{one.place} ({one.why})" for one in found.key_files],
             "missing": list(found.gaps),
         }
-        answer = await dialogue.ask(f"{_ASK.format(goal=goal)}\n\n{told(artifacts)}", lambda text: read_json(text, _QUERIES))
+        answer = await asking.ask(f"{_ASK.format(goal=goal)}\n\n{told(artifacts)}", lambda text: read_json(text, _QUERIES))
         return [*cast("list[str]", cast("dict[str, Json]", answer)["queries"]), *ruled]
 
     return propose

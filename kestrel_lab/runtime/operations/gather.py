@@ -1,15 +1,14 @@
-"""The operation `gather`: what the workspace holds that has to do with a goal."""
+"""The operations `gather` (files of the workspace that match a goal) and `bootstrap` (time and recalled notes)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import cast
 
-from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import FilesTainted, MemoryRecalled
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
+from kestrel_lab.runtime.operations.arguments import Arguments
 from kestrel_lab.tools.timeparse.session_time import handshake
 
 MOST_SOURCES = 8
@@ -20,13 +19,8 @@ async def gather(scope: Scope) -> Done:
 
     Arguments: `goal`; `top_k`, how many files at most. Its output is `{files: [{path, lines, terms}], gaps}`.
     """
-    goal, most = as_text(scope.args.get("goal")).strip(), scope.args.get("top_k", MOST_SOURCES)
-    if not goal:
-        msg = "the operation 'gather' needs a goal in its args"
-        raise UsageError(msg)
-    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-        msg = f"top_k of the operation 'gather' must be a positive number, not {most!r}"
-        raise UsageError(msg)
+    args = Arguments(scope)
+    goal, most = args.required("goal"), args.whole("top_k", MOST_SOURCES, least=1)
     found = await scope.ctx.ports.gatherer(goal, scope.ctx.workspace.root, most)
     for looked in found.steps:
         scope.ctx.emit(replace(looked, step=scope.step.id))
@@ -42,7 +36,7 @@ async def gather(scope: Scope) -> Done:
 
 
 def _foreign(scope: Scope, paths: list[str]) -> str:
-    """Whose words the lines of these files may be, if they are those of others."""
+    """Return why these files are untrusted; empty when they are not."""
     ctx = scope.ctx
     if ctx.containment == "strict":
         return "files of the workspace"
@@ -51,26 +45,18 @@ def _foreign(scope: Scope, paths: list[str]) -> str:
     return next((why for path in paths for why in ctx.files.below(ctx.workspace, path).values()), "")
 
 
-# The operation `bootstrap`: what a session should know before it begins, the time and what earlier runs have learned.
-
 MOST_NOTES = 5
 
 
 async def bootstrap(scope: Scope) -> Done:
-    """Tell the time and recall notes that have to do with `goal`.
+    """Give the time and recall notes that match `goal`.
 
     Arguments: `goal`; `top_k`, how many notes at most, 0 for none. Its output is `{time: {now_iso, timezone, weekday,
     date, iso_week}, notes: [{text, id, kind, confidence, run, at, taint}]}`; the time is when the run began, also where it was
-    resumed. The text of a note is a reference, which becomes its words when a model is asked: see `engine.references`.
+    resumed. The text of a note is a reference, replaced by its words when a model is asked.
     """
-    goal, most = as_text(scope.args.get("goal")).strip(), scope.args.get("top_k", MOST_NOTES)
-    if not goal:
-        msg = "the operation 'bootstrap' needs a goal in its args"
-        raise UsageError(msg)
-    if not isinstance(most, int) or isinstance(most, bool) or most < 0:
-        msg = f"top_k of the operation 'bootstrap' must be a number from 0, not {most!r}"
-        raise UsageError(msg)
-    ctx = scope.ctx
+    args, ctx = Arguments(scope), scope.ctx
+    goal, most = args.required("goal"), args.whole("top_k", MOST_NOTES, least=0)
     recalled = await ctx.ports.memory.recall(goal, most, workspace=str(ctx.workspace.root), run=ctx.run_id) if most else ()
     if recalled:
         named, words = [note.named() for note in recalled], [note.as_json() for note in recalled]

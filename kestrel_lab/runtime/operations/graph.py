@@ -1,4 +1,4 @@
-"""The operation `graph`: nodes in waves along edges that may lead back, each wave grown when the one before is done."""
+"""The operation `graph`: nodes visited in waves along edges, cycles included; each wave is grown when the one before is done."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kestrel_lab.runtime.operations.loop import asking, numbered, reached
 
 
 async def graph(scope: Scope) -> Done:
-    """Visit the nodes to which the wave before leads, or give the answer; `core.shapes.along_edges` writes the arguments.
+    """Visit the nodes to which the last wave leads, or give the answer; `core.plan_shapes.along_edges` writes the arguments.
 
     The n-th visit of a node is the step `ID#n`, and after wave n comes `GRAPH#n`, which decides where to go on. A node
-    that was skipped leads nowhere. Raises `RunError` when the limit is reached and the graph is to fail then.
+    that was skipped leads nowhere. At the limit the graph raises `RunError`, or records a warning, as `at_limit` says.
     """
     args = scope.args
     nodes = {step.id: step for step in (Step.from_json(cast("dict[str, Json]", item)) for item in cast("list[Json]", args["nodes"]))}
@@ -42,7 +42,7 @@ async def graph(scope: Scope) -> Done:
 
 
 def _following(scope: Scope, nodes: Mapping[str, Step], edges: Sequence[Edge], wave: Sequence[str], visits: Mapping[str, int]) -> list[str]:
-    """The nodes that come next, in the order of the file."""
+    """Return the nodes of the next wave, in the order of the file."""
     ran = {node for node in wave if not cast("dict[str, Json]", scope.steps[f"{node}#{visits[node]}"])["skipped"]}
     ways = [edge for edge in edges if edge.source in ran]
     led = {edge.target for edge in ways if not edge.when.strip() or parse(edge.when).holds(scope.inputs)}

@@ -1,4 +1,4 @@
-"""The operation `intake`: what a goal asks for decides which form its answer is to have."""
+"""The operations `intake` (the intent of a goal decides the form of its answer) and `converse` (prepared user turns)."""
 
 from __future__ import annotations
 
@@ -7,41 +7,36 @@ from typing import Final, cast
 
 from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT
 from kestrel_lab.answers.intent import settle
-from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.agent.structured_output import Dialogue
-from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope, under
+from kestrel_lab.runtime.operations.arguments import Arguments, dialogue, without_chance
 from kestrel_lab.runtime.operations.verify_plan import parse_level, verification
 
 _DRAFT: Final = "answer_of_{}"
 
 
 async def intake(scope: Scope) -> Done:
-    """Find out what `goal` asks for, have it worked on with the contract that fits, and have the answer verified.
+    """Classify the intent of `goal`, work on it with the contract of that intent, and verify the answer.
 
     Arguments: `goal`, the run's if not given; `verify`, the level of verification beside the form (`warn`). Rules guess
-    the intent; only where they are unsure the model is asked, once and without chance, and what names no intent leaves
-    the guess as it is. Grows `work` and `check`; the last artifact that this step produces is the answer that passed, one
+    the intent; only where they are unsure the model is asked, once and at temperature 0, and an answer that names no intent
+    leaves the guess as it is. Grows `work` and `check`; the last artifact that this step produces is the answer that passed, one
     before it the operation's own output, `{intent, share, by, form}`.
     """
-    started = scope.ctx.state.started
-    goal = as_text(scope.args.get("goal")).strip() or ("" if started is None else started.goal)
-    if not goal:
-        msg = "the operation 'intake' needs a goal in its args"
-        raise UsageError(msg)
-    level = parse_level(as_text(scope.args.get("verify")) or "warn")
-    asks = replace(scope.step, temperature=0.0 if scope.step.temperature is None else scope.step.temperature)
+    args = Arguments(scope)
+    goal = args.goal() or args.required("goal")
+    level = parse_level(args.text("verify") or "warn")
 
     async def second(question: str) -> str:
         try:
-            return await Dialogue(asks, scope.ctx, scope.desk).ask(question, str)
+            return await dialogue(scope, temperature=without_chance(scope)).ask(question, str)
         except ModelError:
             if not scope.talk.replies:
                 raise
-            return ""  # it did answer, with nothing; a model that cannot be reached would not do the work either
+            return ""  # it answered with nothing; a model that cannot be reached could not do the work either
 
     found = await settle(goal, second)
     form = FOR_INTENT[found.intent]
@@ -55,18 +50,14 @@ async def intake(scope: Scope) -> Done:
     return Done(output={"intent": found.intent, "share": round(found.share, 3), "by": found.by, "form": form}, grows=grown)
 
 
-# The operation `converse`: what a user says, one thing after the other, each when the one before has been answered.
-
-
 async def converse(scope: Scope) -> Done:
-    """Say each of the texts `says` to the step's model, which uses the step's tools until it answers; the last answer is the output."""
-    dialogue = Dialogue(scope.step, scope.ctx, scope.desk)
-    answer = ""
+    """Send the texts `says` to the step's model one by one, each after the answer to the one before; the last answer is the output."""
+    talk, answer = dialogue(scope), ""
     for text in cast("list[str]", scope.args["says"]):
-        answer = await dialogue.ask(text, str)
+        answer = await talk.ask(text, str)
     return Done(output=answer)
 
 
 def conversation(says: tuple[str, ...], tools: tuple[str, ...]) -> Plan:
-    """A plan of one conversation in which the user says so and the agent may use these tools."""
+    """Return a plan of one conversation with these user turns and tools."""
     return Plan(steps=(Step(id="conversation", operation="converse", args={"says": escape(list(says))}, tools=tools),))

@@ -1,4 +1,4 @@
-"""The operation `loop`: steps again and again until a condition holds, each round grown when the one before is done."""
+"""The operation `loop`: steps repeated until a condition holds; each round is grown when the one before is done."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kestrel_lab.runtime.execution.operation import Done, Scope
 
 
 async def loop(scope: Scope) -> Done:
-    """Do one more round of a loop, or give its answer; `core.shapes.repeated` writes the arguments.
+    """Grow one more round of a loop, or give its answer; `core.plan_shapes.repeated` writes the arguments.
 
-    Round n has the steps `ID#n`, and after them `LOOP#n`, which asks whether to go on. Raises `RunError` when the
-    limit is reached and the loop is to fail then; one that is to go on says in the log that the limit was reached.
+    Round n has the steps `ID#n`, and after them `LOOP#n`, which decides whether to go on. At the limit the loop raises
+    `RunError`, or records a warning and gives the last result, as `at_limit` says.
     """
     args = scope.args
     until, limit, done = str(args["until"]), cast("int", args["limit"]), cast("int", args.get("round", 0))
@@ -37,7 +37,7 @@ async def loop(scope: Scope) -> Done:
 
 
 def asking(scope: Scope, name: str, turn: int, args: Mapping[str, Json], after: tuple[Step, ...], names: set[str]) -> Step:
-    """The step that decides how it goes on when those `after` which it comes are done; the same operation, with new arguments."""
+    """Return the step that decides how to go on after the steps `after`: the same operation, with new arguments."""
     return Step(
         id=f"{name}#{turn}",
         operation=scope.step.operation,
@@ -49,12 +49,12 @@ def asking(scope: Scope, name: str, turn: int, args: Mapping[str, Json], after: 
 
 
 def numbered(step: Step, turns: Mapping[str, int]) -> Step:
-    """The step as it is done for the n-th time, under an id that says so; `turns` has n for it and for those it may wait for."""
+    """Return the n-th visit of a step, `ID#n`; `turns` has n for the step and for those it may wait for."""
     return replace(step, id=f"{step.id}#{turns[step.id]}", depends_on=tuple(f"{need}#{turns[need]}" for need in step.depends_on))
 
 
 def reached(scope: Scope, what: str, *, fail: bool) -> None:
-    """Say that a limit was reached: by failing, or with a warning in the log."""
+    """Raise `UnmetError` for a limit that was reached, or record a warning."""
     if fail:
         raise UnmetError(what)
     scope.ctx.emit(BudgetWarned(limit=scope.step.operation, message=f"{what}; it goes on with what there is"))

@@ -1,15 +1,15 @@
-"""The operation `quality`: an answer is reported on, with places and fixes, and nothing new is made.
+"""The operation `quality`: a report on an answer, with issues, their places and fixes. It changes nothing.
 
-It has no tools, whatever its step names, and grows no steps: what it finds is for others to act upon, and is never the
-run's answer while there is another (`Plan.ends`). Deterministic checks come first; a model is asked only where the step
-says so. What it says has to point at what it was shown, or does not count, and stays short: a line for each thing.
+It has no tools, whatever its step names, and grows no steps: others act on the report, which is never the run's answer
+while there is another (`Plan.ends`). Deterministic checks come first; a model is asked only where the step says so, and an
+issue of the model counts only if its place is in the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -19,9 +19,10 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
-from kestrel_lab.runtime.execution.artifacts import as_text, told
+from kestrel_lab.runtime.agent.structured_output import read_json
+from kestrel_lab.runtime.execution.artifacts import told
 from kestrel_lab.runtime.execution.operation import Done, Scope
+from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed, dialogue, without_chance
 from kestrel_lab.runtime.review.evidence_table import checked, subject_in
 from kestrel_lab.verification.evidence import Backed, evidence_of
 from kestrel_lab.verification.issues import Issue, issue
@@ -38,31 +39,19 @@ __all__ = ["REPORT", "quality"]
 SEVERITIES: Final = ("critical", "major", "minor")
 MOST: Final = 20
 """Issues, and claims without evidence, that are taken from one model."""
-REPORT: Final[dict[str, Json]] = {
-    "type": "object",
-    "properties": {
-        "issues": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "severity": {"enum": list(SEVERITIES)},
-                    "place": {"type": "string"},
-                    "what": {"type": "string"},
-                    "fix": {"type": "string"},
-                    "step": {"type": "string"},
-                },
-                "required": ["severity", "place", "what", "fix"],
-                "additionalProperties": False,
-            },
-        },
-        "missing_evidence": {"type": "array", "items": {"type": "string"}},
-    },
-    "required": ["issues", "missing_evidence"],
-    "additionalProperties": False,
+_TEXT_FIELD: Final[Json] = {"type": "string"}
+_ISSUE: Final[dict[str, Json]] = {
+    "severity": {"enum": list(SEVERITIES)},
+    "place": _TEXT_FIELD,
+    "what": _TEXT_FIELD,
+    "fix": _TEXT_FIELD,
+    "step": _TEXT_FIELD,
 }
-"""What a model reports; `pass` follows from it and is not asked for."""
-_TEXT: Final = """\
+REPORT: Final[dict[str, Json]] = closed(
+    {"issues": {"type": "array", "items": closed(_ISSUE, optional={"step"})}, "missing_evidence": TEXTS}
+)
+"""JSON Schema of a model's report; `pass` follows from the issues and is not asked for."""
+_PROMPT: Final = """\
 Report on the quality of an answer that somebody else gave to this goal:
 
 {goal}
@@ -79,20 +68,15 @@ nothing that is shown speaks. Answer with one JSON object and nothing else:
 async def quality(scope: Scope) -> Done:
     """The operation `quality`.
 
-    Arguments of the step: `answer`, what is reported on; `goal`, the run's if not given; `model`, whether a model is asked
-    beside the checks (no). Its output: `{pass, issues: [{severity, place, what, fix, check, step}], fixes: {step: [text]},
+    Arguments of the step: `answer`; `goal`, the run's if not given; `model`, whether a model is asked beside the checks (no). Its output: `{pass, issues: [{severity, place, what, fix, check, step}], fixes: {step: [text]},
     missing_evidence: [text]}`. `pass` is false if any issue is critical or major, or the answer is empty. A model that
-    cannot report, or only in another form, is an issue of the report: it takes nothing from the answer.
+    gives no usable report is one more minor issue: the answer does not fail for it.
     """
-    args, ctx = scope.args, scope.ctx
-    if "answer" not in args:
+    args, ctx = Arguments(scope), scope.ctx
+    if "answer" not in scope.args:
         msg = "the operation 'quality' needs the `answer` it reports on"
         raise UsageError(msg)
-    if not isinstance(asked := args.get("model", False), bool):
-        msg = f"model of the operation 'quality' must be true or false, not {asked!r}"
-        raise UsageError(msg)
-    answer = as_text(args["answer"]).strip()
-    goal = as_text(args.get("goal")).strip() or (ctx.state.started.goal if ctx.state.started else "")
+    answer, goal, asked = args.text("answer"), args.goal(), args.flag("model", default=False)
     root, maker = Path(ctx.workspace.root), _maker(scope)
     issues = await checked(ctx, answer, goal=goal, but=scope.step.id)
     found = [_entry(one, maker) for one in issues]
@@ -114,15 +98,14 @@ async def quality(scope: Scope) -> Done:
 
 
 async def _asked(scope: Scope, goal: str, answer: str, backed: tuple[Backed, ...]) -> tuple[list[dict[str, Json]], list[str]]:
-    """What the model has to report: its issues, and claims without evidence."""
+    """Return the model's issues, and the claims for which it sees no evidence."""
     step = scope.step
     steps = {other.id: other.work for other in scope.plan.steps if other.id != step.id and not other.operation}
     work = {"steps": "\n".join(f"{name}: {one_line(text, 200)}" for name, text in steps.items())} if len(steps) > 1 else {}
-    reporter = replace(step, tools=(), schema=REPORT, temperature=0.0 if step.temperature is None else step.temperature)
     shown = cast("dict[str, Json]", {"answer": answer, **work, **_shown(backed)})
     try:
-        said = await Dialogue(reporter, scope.ctx, scope.desk).ask(
-            _TEXT.format(goal=goal, artifacts=told(shown)), lambda text: _report(text, answer)
+        said = await dialogue(scope, tools=(), schema=REPORT, temperature=without_chance(scope)).ask(
+            _PROMPT.format(goal=goal, artifacts=told(shown)), lambda text: _report(text, answer)
         )
     except ModelError as error:  # the answer is there, and what the checks found of it
         return [_entry(issue("minor", "", f"no model reported on it: {error}", "report again, with another model", check="model"))], []
@@ -139,7 +122,7 @@ def _entry(one: Issue, step: str = "") -> dict[str, Json]:
 
 
 def _maker(scope: Scope) -> str:
-    """The step that made the answer, where the answer is an artifact of one that this waits for."""
+    """Return the step that produced the answer, where the answer is an artifact; empty otherwise."""
     return next((step.id for step in scope.plan.steps if step.id in scope.steps and set(step.produces) & scope.step.references), "")
 
 
@@ -148,7 +131,7 @@ def _shown(backed: tuple[Backed, ...]) -> dict[str, str]:
 
 
 def _report(text: str, answer: str) -> dict[str, Any]:
-    """What a model reported; raises `UsageError` for one that names places that the answer does not have."""
+    """Return a model's report; raises `UsageError` for one with places that are not in the answer."""
     report = cast("dict[str, Any]", read_json(text, REPORT))
     plain = " ".join(answer.split())
     if strange := [entry["place"] for entry in report["issues"] if entry["place"] and " ".join(entry["place"].split()) not in plain]:
@@ -157,17 +140,15 @@ def _report(text: str, answer: str) -> dict[str, Any]:
     return report
 
 
-# What the operation `quality` reported of a run's answer, as its user holds it.
-
 _NONE: Final = "no step of this run reports on quality: kestrel run GOAL --verify quality, or a step with `operation: quality`"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Quality:
-    """A report on an answer, shown as a table; nothing of it was acted upon. Without a report it says how to get one."""
+    """The quality report of a run's answer, shown as a table. Without a report it says how to get one."""
 
     report: Mapping[str, Any] = field(default_factory=dict)
-    """As the step gave it: `pass`, `issues`, `fixes` by step, `missing_evidence`; empty where there is none."""
+    """The output of the step: `pass`, `issues`, `fixes` by step, `missing_evidence`; empty where there is none."""
 
     @property
     def passed(self) -> bool | None:
@@ -176,17 +157,17 @@ class Quality:
 
     @property
     def issues(self) -> list[dict[str, Json]]:
-        """The worst first: `severity`, `place`, `what`, `fix`, `step`, `check` each."""
+        """The issues, worst first, each with `severity`, `place`, `what`, `fix`, `step` and `check`."""
         return list(self.report.get("issues", ()))
 
     @property
     def fixes(self) -> dict[str, list[str]]:
-        """What would put it right, by the step that should do it; `answer` where no step is known."""
+        """The fixes by the step that should make them; under `answer` where no step is known."""
         return dict(self.report.get("fixes", {}))
 
     @property
     def missing_evidence(self) -> list[str]:
-        """Claims of the answer that nothing in the run speaks of."""
+        """Claims of the answer for which the run has no evidence."""
         return list(self.report.get("missing_evidence", ()))
 
     @property
@@ -198,7 +179,7 @@ class Quality:
         return shown_frame(list(quality_rows(self.report)), columns=list(COLUMNS), units={})
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Headings, and the rows of `frame`."""
+        """Return the headings and the rows of `frame`."""
         return COLUMNS, [tuple(row.values()) for row in quality_rows(self.report)]
 
     def __str__(self) -> str:
@@ -217,7 +198,7 @@ class Quality:
 
 
 def quality_of(state: RunState) -> Quality:
-    """The last report of a run."""
+    """Return the last quality report of a run."""
     reports = [state.outputs.get(step.id) for step in state.planned.steps if step.operation in REPORTS]
     last = next((report for report in reversed(reports) if isinstance(report, dict)), {})
     return Quality(last)

@@ -1,4 +1,4 @@
-"""Every operation a step may name."""
+"""The operations that a step may name."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ OPERATIONS: Mapping[str, Operation] = {
     "websearch_report": websearch_report,
 }
 WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph", "thoughts", "websearch_pages", "websearch_report"})
-"""Those that never ask a model."""
+"""Operations that never ask a model."""

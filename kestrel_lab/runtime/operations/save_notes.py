@@ -1,4 +1,4 @@
-"""The operation `commit`: a model proposes what to remember, rules decide, and what passes is kept with its evidence."""
+"""The operation `commit`: a model proposes notes to remember, rules decide on each, and the memory stores them with evidence."""
 
 from __future__ import annotations
 
@@ -12,29 +12,16 @@ from kestrel_lab.core.events.union import MemoryStored, Progress
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.notes import OWN, Note, unvouched
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
+from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.artifacts import as_text, told
 from kestrel_lab.runtime.execution.operation import Done, Scope
 from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, learned, refusal, sourced, unfit
+from kestrel_lab.runtime.operations.arguments import Arguments, closed, dialogue
 
 MOST_NOTES = 3
-SCHEMA: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "notes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}},
-                "required": ["text", "kind", "evidence"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["notes"],
-    "additionalProperties": False,
-}
-"""What a model proposes."""
+_NOTE = closed({"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}})
+SCHEMA = closed({"notes": {"type": "array", "items": _NOTE}})
+"""JSON Schema of the notes that a model proposes."""
 
 _TEXT = """\
 A run has reached its goal. Propose what is worth remembering for later runs in the same workspace: preferences of the user, \
@@ -54,29 +41,26 @@ At most {most} notes of at most {longest} characters."""
 
 
 async def commit(scope: Scope) -> Done:
-    """Keep what the run has learned and pass on its answer unchanged.
+    """Store what the run has learned and pass on its answer unchanged.
 
-    Arguments: `goal` and `answer`; `propose`, whether a model is asked, true if left out. A model proposes notes; `refusal` decides on each, and what passes is given to the
-    memory; then what the log itself shows, see `learned`. A proposal that cannot be used after three attempts means
-    that nothing of it is kept: the run has its answer.
+    Arguments: `goal` and `answer`; `propose`, whether a model is asked (yes). A model proposes notes; `refusal` decides on
+    each, and the memory stores those that pass, then the notes that follow from the log alone, see `learned`. A proposal
+    that cannot be read after three attempts stores nothing: the run has its answer all the same.
     """
-    goal, answer, ctx = as_text(scope.args.get("goal")).strip(), scope.args.get("answer"), scope.ctx
-    if not goal:
-        msg = "the operation 'commit' needs a goal in its args"
-        raise UsageError(msg)
+    goal, answer, ctx = Arguments(scope).required("goal"), scope.args.get("answer"), scope.ctx
     said = as_text(answer)
     if scope.args.get("propose", True) is not True:
         await _keep_learned(scope, goal)
         return Done(output=answer)
     text = _TEXT.format(goal=goal, answer=told({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
     try:
-        proposed = await Dialogue(scope.step, ctx, scope.desk).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
+        proposed = await dialogue(scope).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
     except ModelError as error:
         if not isinstance(error.__cause__, UsageError):
             raise
         ctx.emit(Progress(text="nothing was remembered: the model proposed nothing that could be read"))
         proposed = []
-    await ctx.on_disk()  # what this run kept before a crash is known to the memory
+    await ctx.on_disk()  # the memory may hold notes that this run stored before a crash
     kept = 0
     for place, item in enumerate(proposed):
         note = replace(sourced(item, goal), run=ctx.run_id, at=time.time(), id=f"n{content_key(ctx.run_id, scope.step.id, place)[:10]}")
@@ -90,7 +74,7 @@ async def commit(scope: Scope) -> Done:
 
 
 async def _keep_learned(scope: Scope, goal: str) -> None:
-    """Keep what the log itself shows."""
+    """Store the notes that follow from the log alone."""
     ctx = scope.ctx
     await ctx.on_disk()
     for note in await asyncio.to_thread(lambda: learned(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):
@@ -99,7 +83,7 @@ async def _keep_learned(scope: Scope, goal: str) -> None:
 
 
 async def _keep(scope: Scope, note: Note) -> None:
-    """Give a note to the memory and tell of it, unless that was done before a crash."""
+    """Store a note in the memory and emit its event, unless that was done before a crash."""
     ctx = scope.ctx
     if note.id in ctx.state.kept:
         return

@@ -1,4 +1,4 @@
-"""The operation `thoughts`: candidate ways to a goal are proposed and scored, the best open one is followed, others wait their turn."""
+"""The operation `thoughts` (tree of thoughts): candidates are proposed and scored, and the best open one is expanded next."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
+from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.artifacts import as_text, told
 from kestrel_lab.runtime.execution.operation import Done, Scope
+from kestrel_lab.runtime.operations.arguments import Arguments, closed, dialogue
 
-DEFAULTS: dict[str, Json] = {"breadth": 3, "beam": 4, "nodes": 12, "depth": 3, "floor": 0.1, "enough": 1.0}
-_COUNTED = ("breadth", "beam", "nodes", "depth")
-_SCORED = ("floor", "enough")
+COUNTS = {"breadth": 3, "beam": 4, "nodes": 12, "depth": 3}
+SHARES = {"floor": 0.1, "enough": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thought:
-    """A candidate: a way to go on from its parent."""
+    """A candidate: the next part of a solution, after its parent."""
 
     id: str
-    """The step that scores it."""
+    """Also the id of the step that scores it."""
     text: str
     parent: str = ""
     """Empty for a first thought."""
@@ -35,18 +35,18 @@ class Thought:
     done: bool = False
     """Whether it solves the goal."""
     note: str = ""
-    """What its scorer says of it."""
+    """The remark of its scorer."""
     state: str = "open"
     """`open`, `expanded` (others go on from it) or `closed`: scored low, failed, too deep or pushed out by better ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What a step orders: the goal and the bounds of the search."""
+    """The checked arguments of a search: its goal and bounds."""
 
     goal: str
     breadth: int
-    """Candidates of one expansion."""
+    """Candidates per expansion."""
     beam: int
     """Open candidates that are kept; worse ones are closed."""
     nodes: int
@@ -56,40 +56,32 @@ class Order:
     floor: float
     """A candidate with a lower score is closed."""
     enough: float
-    """A candidate with this score solves the goal, whatever its scorer says of it."""
+    """A candidate with this score counts as a solution."""
     score: dict[str, Json]
-    """How candidates are scored by a tool; empty for a model."""
+    """The tool that scores candidates and its arguments; empty where a model scores them."""
     round: int = 1
 
     @classmethod
     def read(cls, scope: Scope) -> Order:
-        """The order in the arguments of a step; raises `UsageError` for what cannot be."""
-        known = {*DEFAULTS, "goal", "score", "round"}
+        """Return the checked arguments of a step; raises `UsageError`."""
+        known = {*COUNTS, *SHARES, "goal", "score", "round"}
         for name in scope.args:
             if name not in known:
                 msg = f"the operation 'thoughts' has no argument {name!r}; {nearest(name, known)}"
                 raise UsageError(msg)
-        given = {**DEFAULTS, "round": 1, **scope.args}
-        for name in (*_COUNTED, "round"):
-            value = given[name]
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                msg = f"{name} of the operation 'thoughts' must be a positive whole number, not {value!r}"
-                raise UsageError(msg)
-        for name in _SCORED:
-            value = given[name]
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-                msg = f"{name} of the operation 'thoughts' must be a number from 0 to 1, not {value!r}"
-                raise UsageError(msg)
-        goal = as_text(given.get("goal")).strip() or (scope.ctx.state.started.goal if scope.ctx.state.started else "")
-        return cls(**cast("dict[str, Any]", {**given, "goal": goal, "score": _scorer(given.get("score"), scope)}))
+        args = Arguments(scope)
+        counts = {name: args.whole(name, default, least=1) for name, default in COUNTS.items()}
+        shares = {name: args.share(name, default) for name, default in SHARES.items()}
+        score = _scorer(scope.args.get("score"), scope)
+        return cls(goal=args.goal(), score=score, round=args.whole("round", 1, least=1), **cast("dict[str, Any]", {**counts, **shares}))
 
     def as_args(self) -> dict[str, Json]:
-        """The arguments that give this order again."""
+        """Return the same arguments for another step."""
         return cast("dict[str, Json]", escape(asdict(self)))
 
 
 async def thoughts(scope: Scope) -> Done:
-    """Search: each round takes in the scores of the last one and follows the best open candidate.
+    """Search: each round reads the scores of the last one and expands the best open candidate.
 
     Arguments: `goal`, the run's if not given; `breadth`, `beam`, `nodes`, `depth`, `floor` and `enough`, see `Order`;
     `score`, a tool that scores in place of a model: `{tool: NAME, args: {…}}` and, under `goal`, `path` and
@@ -126,14 +118,14 @@ async def thoughts(scope: Scope) -> Done:
 
 
 def known_before(scope: Scope) -> list[Thought]:
-    """The candidates as the round left them that grew this step."""
+    """Return the candidates as the last round left them."""
     went = scope.steps.get(scope.step.parent)
     state = went.get("answer") if isinstance(went, dict) else None
     return [Thought(**cast("dict[str, Any]", item)) for item in state] if isinstance(state, list) else []
 
 
 def taken_in(scope: Scope, order: Order) -> list[Thought]:
-    """The candidates that were scored since the last round; one that could not be scored is closed."""
+    """Return the candidates scored since the last round; one that could not be scored is closed."""
     found = []
     for step in scope.plan.steps:
         went = scope.steps.get(step.id)
@@ -149,24 +141,24 @@ def taken_in(scope: Scope, order: Order) -> list[Thought]:
 
 
 def pruned(known: Sequence[Thought], order: Order) -> list[Thought]:
-    """The candidates with those closed that are not to be followed: scored low, too deep, not among the best open ones."""
+    """Return the candidates with those closed that score low, are too deep, or are not among the best open ones."""
     able = [thought for thought in known if thought.state == "open" and thought.score >= order.floor and thought.depth < order.depth]
     kept = {thought.id for thought in sorted(able, key=lambda thought: rank(thought, known))[: order.beam]}
     return [replace(thought, state="closed") if thought.state == "open" and thought.id not in kept else thought for thought in known]
 
 
 def best_open(known: Sequence[Thought]) -> Thought | None:
-    """The candidate to follow next."""
+    """Return the candidate to expand next."""
     return min((thought for thought in known if thought.state == "open"), key=lambda thought: rank(thought, known), default=None)
 
 
 def rank(thought: Thought, known: Sequence[Thought]) -> tuple[float, int, int]:
-    """Candidates that are better, deeper and older come first."""
+    """Return the sort key of a candidate: better, then deeper, then older ones come first."""
     return -thought.score, -thought.depth, next(place for place, other in enumerate(known) if other.id == thought.id)
 
 
 def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
-    """The thoughts from the first one to the candidate."""
+    """Return the thoughts from the first one to the candidate."""
     by_id = {thought.id: thought for thought in known}
     found: list[Thought] = []
     while candidate:
@@ -176,7 +168,7 @@ def path_to(candidate: str, known: Sequence[Thought]) -> list[Thought]:
 
 
 def read_score(value: Json, step: Step) -> tuple[float, bool, str]:
-    """Score, whether it is solved, and the note, in what a scorer answered; raises `UsageError` that says what it has to be."""
+    """Return score, done and note from the answer of a scorer; raises `UsageError` that says which form it must have."""
     score = value.get("score") if isinstance(value, dict) else value
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 1:
         who = f"the tool {step.tool!r}" if step.tool else f"the step {step.id!r}"
@@ -255,24 +247,10 @@ def _scorer(given: Json, scope: Scope) -> dict[str, Json]:
 
 MAX_THOUGHT = 4_000
 """Characters of a candidate."""
-_CANDIDATES: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "candidates": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1, "maxLength": MAX_THOUGHT}},
-    },
-    "required": ["candidates"],
-    "additionalProperties": False,
-}
-_SCORE: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "score": {"type": "number", "minimum": 0, "maximum": 1},
-        "done": {"type": "boolean"},
-        "note": {"type": "string"},
-    },
-    "required": ["score", "done", "note"],
-    "additionalProperties": False,
-}
+_CANDIDATES = closed(
+    {"candidates": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1, "maxLength": MAX_THOUGHT}}}
+)
+_SCORE = closed({"score": {"type": "number", "minimum": 0, "maximum": 1}, "done": {"type": "boolean"}, "note": {"type": "string"}})
 _EXPAND = """\
 Think of ways to reach this goal:
 
@@ -295,7 +273,7 @@ and nothing is left to do."""
 
 
 async def thoughts_expand(scope: Scope) -> Done:
-    """Ask the model for candidates that go on from the path given, and grow a step for each that scores it."""
+    """Ask the model for candidates after the given path, and grow a step for each that scores it."""
     args = scope.args
     goal, count = str(args["goal"]), cast("int", args["count"])
     path = cast("list[dict[str, Json]]", scope.step.given["path"])
@@ -303,19 +281,18 @@ async def thoughts_expand(scope: Scope) -> Done:
     text = _EXPAND.format(goal=goal, so_far=_NEXT if path else _FIRST, what=what)
     if path:
         text = f"{text}\n\n{told(_as_artifacts(path))}"
-    dialogue = Dialogue(replace(scope.step, schema=_CANDIDATES), scope.ctx, scope.desk)
-    candidates = await dialogue.ask(text, _proposed)
+    candidates = await dialogue(scope, schema=_CANDIDATES).ask(text, _proposed)
     grown = [_scoring(scope, goal, path, text, number) for number, text in enumerate(candidates[:count], cast("int", args["known"]) + 1)]
     return Done(output=cast("Json", candidates[:count]), grows=tuple(grown))
 
 
 async def thoughts_score(scope: Scope) -> Done:
-    """Ask the model what a candidate is worth."""
+    """Ask the model for the score of a candidate."""
     thought, path = (scope.step.given[name] for name in ("thought", "path"))
     shown = _as_artifacts([*cast("list[dict[str, Json]]", path), cast("dict[str, Json]", thought)])
     text = f"{_JUDGE.format(goal=scope.args['goal'])}\n\n{told(shown)}"
-    dialogue = Dialogue(replace(scope.step, schema=_SCORE, temperature=0.0), scope.ctx, scope.desk)
-    return Done(output=await dialogue.ask(text, lambda answer: read_json(answer, _SCORE)))
+    judge = dialogue(scope, schema=_SCORE, temperature=0.0)
+    return Done(output=await judge.ask(text, lambda answer: read_json(answer, _SCORE)))
 
 
 def _first(count: int) -> str:
@@ -323,7 +300,7 @@ def _first(count: int) -> str:
 
 
 def _proposed(answer: str) -> list[str]:
-    """The different candidates in an answer."""
+    """Return the different candidates in an answer."""
     value = cast("dict[str, Any]", read_json(answer, _CANDIDATES))
     found = dict.fromkeys(text.strip() for text in value["candidates"])
     found.pop("", None)
@@ -334,7 +311,7 @@ def _proposed(answer: str) -> list[str]:
 
 
 def _scoring(scope: Scope, goal: str, path: list[dict[str, Json]], text: str, number: int) -> Step:
-    """The step that scores a candidate: a tool's call, or a question to a model."""
+    """Return the step that scores a candidate: a call of a tool, or a question to a model."""
     step, order = scope.step, cast("dict[str, Any]", scope.args["score"])
     name = f"{scope.args['prefix']}{number}"
     thought: dict[str, Json] = {"id": name, "text": text, "parent": path[-1]["id"] if path else "", "depth": len(path) + 1}

@@ -1,4 +1,4 @@
-"""Verifiers that come with the package: models that must point at evidence, and a look at what an answer names."""
+"""The verifiers of the package: models that must cite evidence, deterministic fact checks, answer forms, and a vote of judges."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kestrel_lab.core.protocols import Claim, Verification, Verifier
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
 from kestrel_lab.runtime.execution.artifacts import told
+from kestrel_lab.runtime.operations.arguments import TEXTS, closed
 from kestrel_lab.runtime.review.evidence_table import checked
 from kestrel_lab.verification.engine import UNFINISHED
 
@@ -23,31 +24,13 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.context.run_context import RunContext
 
 MAX_EVIDENCE = 24_000
-"""Characters of all evidence that a model is shown; the newest is kept, long texts lose their middle."""
+"""Characters of evidence shown to a model; the newest is kept, long texts lose their middle."""
 MAX_ONE_EVIDENCE = 4_000
-VERDICT: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "criteria": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "criterion": {"type": "integer", "minimum": 1},
-                    "met": {"type": "boolean"},
-                    "why": {"type": "string"},
-                    "evidence": {"type": "array", "items": {"type": "string"}},
-                },
-                "required": ["criterion", "met", "why", "evidence"],
-                "additionalProperties": False,
-            },
-        },
-        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-    },
-    "required": ["criteria", "confidence"],
-    "additionalProperties": False,
-}
-"""What a model says of an answer, criterion by criterion."""
+_CRITERION = closed(
+    {"criterion": {"type": "integer", "minimum": 1}, "met": {"type": "boolean"}, "why": {"type": "string"}, "evidence": TEXTS}
+)
+VERDICT = closed({"criteria": {"type": "array", "items": _CRITERION}, "confidence": {"type": "number", "minimum": 0, "maximum": 1}})
+"""JSON Schema of a model's verdict on an answer, criterion by criterion."""
 
 _TEXT = """\
 Judge an answer that somebody else gave to this goal:
@@ -64,19 +47,19 @@ is not met, and one that is met names what shows it. {sources} Answer with one J
 
 @dataclass(frozen=True, slots=True)
 class ModelVerifier:
-    """A model decides criterion by criterion, and names the spans that show it; it sees no more than these.
+    """A model decides criterion by criterion and cites the evidence for it; it sees nothing but that evidence.
 
-    A verdict is void if it names what it was not shown, or, where there is evidence, if it says that a criterion is met
-    and names nothing for it.
+    A verdict is refused if it cites evidence that the model was not shown or, where there is evidence, if it calls a
+    criterion met and cites nothing.
     """
 
     dialogue: Dialogue
     knows: Callable[[str], bool]
-    """Whether there was a call or a span of this id; a verdict that points at one that never was is no verdict."""
+    """Returns whether there is a call or a span with an id."""
     name: str = "model"
 
     async def __call__(self, claim: Claim) -> Verification:
-        """Judge; a verdict that cannot be used goes back to the model twice at most, then `ModelError` is raised."""
+        """Judge; an unusable verdict goes back to the model twice at most, then `ModelError` is raised."""
         shown = {
             "criteria": "\n".join(f"{number}. {text}" for number, text in enumerate(claim.criteria, 1)),
             "answer": claim.answer,
@@ -111,7 +94,7 @@ class ModelVerifier:
 
 
 def _shown(claim: Claim) -> dict[str, str]:
-    """Evidence by the call it comes from, the newest as far as there is room, in the order it came."""
+    """Return the newest evidence that fits, in its order, by the call it comes from."""
     found: list[tuple[str, str]] = []
     room = MAX_EVIDENCE
     for item in reversed(claim.evidence):
@@ -129,7 +112,7 @@ class Grounded:
 
     ctx: RunContext
     but: str = ""
-    """The step that verifies: what is said in it is no evidence."""
+    """The verifying step, whose own conversation is no evidence."""
     name: str = "facts"
 
     async def __call__(self, claim: Claim) -> Verification:
@@ -142,27 +125,27 @@ class Grounded:
 
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """The answer keeps a contract for answers of its kind; without a model, see `answers.contracts`."""
+    """Deterministic check of an answer against a contract; see `answers.contracts`."""
 
     contract: Contract
     root: Path
     name: str = "form"
 
     async def __call__(self, claim: Claim) -> Verification:
-        """Judge the form; whether what is said is so is not looked at, but files that it names as there must be."""
+        """Judge the form, and that files named as existing exist; the content is not judged."""
         wrong = await asyncio.to_thread(self.contract.issues, claim.answer, self.root)
         return Verification(passed=not wrong, issues=tuple(f"form {self.contract.name!r}: {one}" for one in wrong))
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Several judges, of whom most must pass an answer; one that comes to no verdict has no vote."""
+    """A majority vote of several judges; one without a usable verdict has no vote."""
 
     judges: tuple[Verifier, ...]
     name: str = "vote"
 
     async def __call__(self, claim: Claim) -> Verification:
-        """Judge; raises what the last judge raised when none comes to a verdict. A tie does not pass."""
+        """Judge; a tie does not pass. Raises the last judge's error when none of them gives a verdict."""
         verdicts: list[Verification] = []
         problem: RunError | None = None
         for judge in self.judges:
@@ -171,7 +154,7 @@ class Vote:
             except (ModelError, UsageError) as error:
                 problem = error if isinstance(error, RunError) else RunError(str(error))
         if not verdicts:
-            raise problem or RunError("there is no judge")  # it cannot be
+            raise problem or RunError("a vote needs at least one judge")
         passing = sum(found.passed for found in verdicts)
         passed = 2 * passing > len(verdicts)
         issues = tuple(dict.fromkeys(issue for found in verdicts if not found.passed for issue in found.issues))

@@ -1,4 +1,4 @@
-"""The operation `verify`: an answer is judged, and repaired and judged again until it passes or the rounds are used up."""
+"""The operation `verify`: verifiers judge an answer, and it is repaired and judged again until it passes or the rounds are used up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kestrel_lab.core.protocols import Claim, Evidence, Verification, Verifier
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.runtime.agent.structured_output import Dialogue
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
+from kestrel_lab.runtime.operations.arguments import Arguments, dialogue, without_chance
 from kestrel_lab.runtime.operations.verifiers import VERDICT, Formed, Grounded, ModelVerifier, Vote
 from kestrel_lab.runtime.review.evidence_table import as_cited, subject_in
 from kestrel_lab.verification.abstention import abstains
@@ -43,15 +43,15 @@ Judges = Callable[[Scope], Sequence[Verifier]]
 
 
 def verifying(judges: Judges) -> Operation:
-    """The operation `verify` with verifiers of one's own: an answer passes if all of them pass it.
+    """Return the operation `verify` for the given verifiers: an answer passes if all of them pass it.
 
     Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
     run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
     repair (the last of them for all that follow); `form`, the name of a contract that the answer has to keep (see
-    `answers.contracts`), which is looked at first; `facts`, whether what it names is looked up in workspace and log (yes);
+    `answers.contracts`), which is checked first; `facts`, whether its facts are checked in workspace and log (yes);
     `judge`, whether a model is asked beside the deterministic checks (yes);
-    `judges`, models of which most must pass it; `support`, from 0 to 1, the mean support that its claims must have in what
-    the run saw, unless it says that it does not know. The plan's own acceptance criteria, and those that an operation
+    `judges`, models of which most must pass it; `support`, from 0 to 1, the mean support that its claims must have in the
+    run's evidence, unless the answer says that it does not know. The plan's own acceptance criteria, and those that an operation
     `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
 
     Its output is the answer that passed. One that does not pass grows a step `STEP/repair#N`, which produces the answer
@@ -80,7 +80,7 @@ def verifying(judges: Judges) -> Operation:
 
 
 async def _judged(judge: Verifier, claim: Claim, scope: Scope) -> tuple[str, ...]:
-    """What the verifier finds wrong; recorded."""
+    """Return the issues of a verifier, and record its verdict."""
     ctx, step = scope.ctx, scope.step.id
     ctx.emit(VerifierStarted(step=step, verifier=judge.name, criteria=list(claim.criteria)))
     found = await judge(claim)
@@ -89,27 +89,24 @@ async def _judged(judge: Verifier, claim: Claim, scope: Scope) -> tuple[str, ...
 
 
 class _Order:
-    """What a step orders to be verified, read and checked."""
+    """The checked arguments of a step."""
 
     def __init__(self, scope: Scope) -> None:
-        args = scope.args
+        args = Arguments(scope)
         self._scope = scope
         self.artifact = _artifact(scope.step)
         self.answer = scope.inputs[self.artifact]
-        self.goal = as_text(args.get("goal")).strip() or (scope.ctx.state.started.goal if scope.ctx.state.started else "")
-        self.rounds = _number(args.get("rounds", ROUNDS), "rounds", least=0)
-        self.round = _number(args.get("round", 1), "round", least=1)
-        self.judge = _yes(args.get("judge", True), "judge")
-        self.facts = _yes(args.get("facts", True), "facts")
-        self.contract = contract_named(form) if (form := as_text(args.get("form")).strip()) else None
-        self.support = _share(args.get("support", 0))
-        self.judges = _texts(args.get("judges", []), "judges")
-        for model in self.judges:
+        self.goal = args.goal()
+        self.rounds = args.whole("rounds", ROUNDS, least=0)
+        self.round = args.whole("round", 1, least=1)
+        self.judge = args.flag("judge", default=True)
+        self.facts = args.flag("facts", default=True)
+        self.contract = contract_named(form) if (form := args.text("form")) else None
+        self.support = args.share("support", 0)
+        self.judges, self.escalate = args.texts("judges"), args.texts("escalate")
+        for model in (*self.judges, *self.escalate):
             scope.ctx.resolve(model)
-        self.escalate = _texts(args.get("escalate", []), "escalate")
-        for model in self.escalate:
-            scope.ctx.resolve(model)
-        written = dict.fromkeys((*scope.plan.acceptance_criteria, *_texts(args.get("criteria", []), "criteria"), *_proposed(scope)))
+        written = dict.fromkeys((*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed(scope, args)))
         self.criteria = tuple(text for text in written if text.strip()) or (_DEFAULT,)
         went = cast("dict[str, dict[str, Json]]", scope.steps)
         self.failed = tuple(
@@ -117,14 +114,14 @@ class _Order:
             for name, how in went.items()
             if not how["ok"]
         )
-        """What went wrong with the steps it waits for."""
+        """The failures of the steps it waits for."""
 
     def formed(self) -> tuple[Verifier, ...]:
-        """Who looks at the form, where one is asked for."""
+        """Return the verifier of the form, where one is asked for."""
         return () if self.contract is None else (Formed(self.contract, Path(self._scope.ctx.workspace.root)),)
 
     def growth(self, answer: str, issues: Sequence[str]) -> tuple[Step, ...]:
-        """The repair, and the round after it."""
+        """Return the step that repairs the answer, and the next round."""
         step = self._scope.step
         first = step.id if self.round == 1 else step.id.removesuffix(f"#{self.round}")
         repair = Step(
@@ -163,12 +160,12 @@ class _Order:
         return repair, again
 
     def _model(self, repair: int) -> str:
-        """The model of the n-th repair; empty for the run's."""
+        """Return the model of the n-th repair; empty for the run's."""
         return self.escalate[min(repair, len(self.escalate)) - 1] if self.escalate and repair else ""
 
 
 def _artifact(step: Step) -> str:
-    """The artifact that the step's `answer` refers to."""
+    """Return the artifact that the step's `answer` refers to."""
     written = step.args.get("answer")
     if isinstance(written, str) and (found := _REFERENCE.fullmatch(written)):
         return found["a"] or found["b"]
@@ -176,22 +173,17 @@ def _artifact(step: Step) -> str:
     raise UsageError(msg)
 
 
-def _proposed(scope: Scope) -> tuple[str, ...]:
-    """Criteria proposed together with the steps that this one waits for."""
+def _proposed(scope: Scope, args: Arguments) -> tuple[str, ...]:
+    """Return the criteria that an operation `plan` proposed together with the steps that this one waits for."""
     plans = {step.id for step in scope.plan.steps if step.operation == "plan"}
     given = [how.get("answer") for name, how in scope.steps.items() if name in plans and isinstance(how, dict)]
-    return tuple(text for value in given if isinstance(value, dict) for text in _texts(value.get("acceptance_criteria", []), "criteria"))
-
-
-def _texts(value: Json, name: str) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(cast("list[str]", value))
-    msg = f"{name} of the operation 'verify' must be a list of texts, not {one_line(repr(value), 60)}"
-    raise UsageError(msg)
+    return tuple(
+        text for value in given if isinstance(value, dict) for text in args.as_texts("criteria", value.get("acceptance_criteria", []))
+    )
 
 
 async def _unsupported(scope: Scope, order: _Order, answer: str) -> list[str]:
-    """What to say of an answer whose claims have too little support; one that says it does not know claims nothing."""
+    """Return the issue of an answer whose claims have too little support; none where it says that it does not know."""
     if not answer or not order.support or abstains(answer):
         return []
     subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=order.goal, but=scope.step.id)
@@ -206,29 +198,8 @@ async def _unsupported(scope: Scope, order: _Order, answer: str) -> list[str]:
     ]
 
 
-def _share(value: Json) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-        return value
-    msg = f"support of the operation 'verify' must be a number from 0 to 1, not {value!r}"
-    raise UsageError(msg)
-
-
-def _yes(value: Json, name: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    msg = f"{name} of the operation 'verify' must be true or false, not {value!r}"
-    raise UsageError(msg)
-
-
-def _number(value: Json, name: str, *, least: int) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
-    msg = f"{name} of the operation 'verify' must be a whole number from {least}, not {value!r}"
-    raise UsageError(msg)
-
-
 def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
-    """What tools answered in all steps of the run, except the step `but`."""
+    """Return the results of tools in all steps of the run, except the step `but`."""
     steps = {step.id: step for step in state.planned.steps}
     found: list[Evidence] = []
     for name, talk in state.conversations.items():
@@ -241,7 +212,7 @@ def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
 
 
 async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
-    """The evidence that an answer is judged by: the spans it cites, or that speak of the same; without any, all that tools answered."""
+    """Return the evidence for judging an answer: the spans it cites or that match it; without any, all results of tools."""
     subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=goal, but=scope.step.id)
     spans = await asyncio.to_thread(as_cited, subject)
     cited = tuple(
@@ -252,7 +223,7 @@ async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...
 
 
 def _judges(scope: Scope) -> Sequence[Verifier]:
-    """What the answer names, then models; no chance in what they say unless the step asks for it."""
+    """Return the verifiers that a step asks for: fact checks, then models, at temperature 0 unless the step names another."""
     order = _Order(scope)
     if not (order.facts or order.judge or order.contract or order.support):
         msg = "the operation 'verify' has nothing to verify by: facts and judge are off, and neither form nor support is asked for"
@@ -265,22 +236,21 @@ def _judges(scope: Scope) -> Sequence[Verifier]:
 
 
 def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
-    """The n-th judge; each but the first has a conversation of its own, so that none is led by another."""
+    """Return the n-th judge; each but the first has a conversation of its own, so that none is influenced by another."""
     own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
-    temperature = 0.0 if scope.step.temperature is None else scope.step.temperature
-    step = replace(scope.step, id=own, schema=VERDICT, temperature=temperature, model=model or scope.step.model)
 
     def knows(name: str) -> bool:
         return any(name in (item.call, item.span) for item in evidence(scope.ctx.state)) or name in known
 
     known = {span.id for span in subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), "").spans} | _cited(scope)
-    judge = ModelVerifier(Dialogue(step, scope.ctx, scope.desk), knows, name=f"model {model}".strip())
+    asked = dialogue(scope, id=own, schema=VERDICT, temperature=without_chance(scope), model=model or scope.step.model)
+    judge = ModelVerifier(asked, knows, name=f"model {model}".strip())
     return judge if number == 1 else _Apart(judge, own, scope)
 
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """A judge whose conversation is no step of the plan: it ends with the verdict."""
+    """A judge whose conversation is no step of the plan; the verdict ends it."""
 
     judge: Verifier
     step: str
@@ -299,7 +269,7 @@ class _Apart:
 
 
 def _cited(scope: Scope) -> set[str]:
-    """Ids of lines that only the answer pointed at, and that are there."""
+    """Return the ids of existing lines that only the answer cites."""
     order = _Order(scope)
     subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), as_text(order.answer), goal=order.goal, but=scope.step.id)
     return {span.id for span in as_cited(subject)}

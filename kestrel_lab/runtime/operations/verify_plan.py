@@ -1,4 +1,4 @@
-"""How much is done about what an answer claims, and which form it has to have: words that runs take, and the plan they make."""
+"""Levels of verification and answer forms: the words that runs take, and the steps they add to a plan."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LEVELS: Final = {
     "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims without evidence",
 }
 ANSWER: Final = "answer_to_verify"
-"""The artifact that is verified."""
+"""The artifact that is verified where the plan names none."""
 ROUNDS: Final = 1
 FORM_ROUNDS: Final = 2
-"""Repairs of an answer that must have a form."""
+"""Repairs of an answer that must keep a form."""
 NONE, AUTO = "none", "auto"
-"""Forms: answers are as they come; what the goal asks for decides."""
+"""Forms: none; and the one that fits the goal's intent."""
 _CRITERION: Final = "What it says is shown by the evidence, and nothing in it is made up."
 
 
 def parse_level(text: str) -> str:
-    """`text` as a level; raises `UsageError` with the nearest one."""
+    """Return `text` as a level; raises `UsageError` with the nearest one."""
     word = text.strip().lower()
     if word not in LEVELS:
         msg = f"{text!r} is no level of verification; {nearest(word, LEVELS)} ({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
@@ -39,29 +39,29 @@ def parse_level(text: str) -> str:
 
 
 def parse_form(text: str) -> str:
-    """`text` as a form of answers: `none`, `auto` or the name of a contract; raises `UsageError` with the nearest one."""
+    """Return `text` as an answer form: `none`, `auto` or the name of a contract; raises `UsageError` with the nearest one."""
     word = text.strip().lower()
     return word if word in (NONE, AUTO) else contract_named(word, NONE, AUTO).name
 
 
 def form_for(given: str | None, default: str, plan: Plan | None) -> str:
-    """The form `given` for a run, or else the `default`; that may be `auto` without being meant for a plan."""
+    """Return the form `given` for a run, or the `default`; a default of `auto` does not apply to plans."""
     if given:
         return parse_form(given)
     return NONE if default == AUTO and plan is not None else default
 
 
 def forms() -> str:
-    """Every word that says which form answers have, for help texts."""
+    """Return every name of an answer form, for help texts."""
     return ", ".join((*CONTRACTS, AUTO, NONE))
 
 
 def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:
-    """`plan` with a step at its end that verifies the answer or reports on it, where the level or the form asks for it.
+    """Return `plan` with a last step that verifies the answer or reports on it, where the level or the form asks for that.
 
-    A plan that verifies already is left as it is, but for the form that its last verification then also asks for. With
-    `auto` and no plan it is one that finds out first what the goal asks for. Raises `UsageError` for `auto` beside a
-    plan, and for a plan with several ends: what its answer is then, is not for this to say.
+    A plan that verifies already only gets the form, in its last verification. `auto` without a plan gives one that first
+    classifies the goal. Raises `UsageError` for `auto` beside a plan, and for a plan with several ends, whose answer is
+    not defined.
     """
     level = parse_level(level)
     if level == "quality":
@@ -80,18 +80,18 @@ def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan
     if last.operation == "verify" and contract is not None:
         return _formed(known, last, contract)
     name = last.produces[0] if last.produces else ANSWER
-    made = _told(last if last.produces else replace(last, produces=(name,)), contract)
+    made = _instructed(last if last.produces else replace(last, produces=(name,)), contract)
     check = verification(_free("verify", {step.id for step in known.steps}), name, level, form)
     return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
 
 
 def report(step: str, artifact: str) -> Step:
-    """The step that reports on the quality of `artifact`, by checks and by a model."""
+    """Return the step that reports on the quality of `artifact`, by checks and by a model."""
     return Step(id=step, operation="quality", args={"answer": f"{{{{{artifact}}}}}", "model": True}, consumes=(artifact,))
 
 
 def _reported(plan: Plan) -> Plan:
-    """`plan` with a report on its answer; one that ends with a report is left as it is."""
+    """Return `plan` with a report on its answer; one that has a report already is returned as it is."""
     if any(step.operation in REPORTS for step in plan.steps):
         return plan
     last, artifacts = _end(plan), {name for step in plan.steps for name in step.produces}
@@ -101,7 +101,7 @@ def _reported(plan: Plan) -> Plan:
 
 
 def _end(plan: Plan) -> Step:
-    """The step whose answer is the plan's."""
+    """Return the step whose answer is the plan's."""
     ends = plan.ends()
     if len(ends) != 1:
         names = ", ".join(step.id for step in ends)
@@ -111,7 +111,7 @@ def _end(plan: Plan) -> Step:
 
 
 def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step:
-    """The step that verifies `artifact` as far as the level says, and its form; what does not pass is repaired."""
+    """Return the step that verifies and repairs `artifact` as the level and the form ask."""
     args: dict[str, Json] = {"answer": f"{{{{{artifact}}}}}"}
     if form != NONE:
         args |= {"form": form, "facts": level in ("repair", "judge")}
@@ -120,17 +120,17 @@ def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step
 
 
 def _formed(plan: Plan, last: Step, contract: Contract) -> Plan:
-    """A plan whose own verification at the end also asks for the form, unless it asks for one already."""
+    """Return the plan with the form in its own last verification, unless that asks for one already."""
     if last.args.get("form"):
         return plan
     asks = replace(last, args={**last.args, "form": contract.name})
     makers = {step.id for step in plan.steps if set(step.produces) & last.references}
-    steps = (asks if step.id == last.id else _told(step, contract) if step.id in makers else step for step in plan.steps)
+    steps = (asks if step.id == last.id else _instructed(step, contract) if step.id in makers else step for step in plan.steps)
     return replace(plan, steps=tuple(steps))
 
 
-def _told(step: Step, contract: Contract | None) -> Step:
-    """An agent's step with the instructions of the contract."""
+def _instructed(step: Step, contract: Contract | None) -> Step:
+    """Return an agent's step with the instructions of the contract."""
     if contract is None or not step.goal:
         return step
     return replace(step, instructions="\n\n".join(text for text in (step.instructions.strip(), contract.instructions) if text))

@@ -1,11 +1,14 @@
-"""What a search of the web found: results, the facts in them with their quotes, what is missing, and how sure that is."""
+"""Evidence bundles of web searches: results, facts with quotes that were found in their pages, gaps and confidence."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
@@ -36,7 +39,7 @@ class WebResult:
     at: str = ""
     """When it was read, in UTC."""
     problem: str = ""
-    """Why it could not be read, where that was tried."""
+    """Why it could not be read; empty where that was not tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +57,7 @@ class Fact:
     """A statement with the words it rests on; each quote was found in its page."""
 
     text: str
-    """In the words of a model: that the quotes bear it out was not checked but for their numbers."""
+    """In the words of a model: only its numbers were compared with the quotes."""
     quotes: tuple[Quote, ...]
     sites: tuple[str, ...]
     """Independent ones."""
@@ -77,17 +80,17 @@ class EvidenceBundle:
     gaps: tuple[str, ...] = ()
     """What is missing, and what went wrong on the way."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """How many quotes and facts of the model were dropped, by reason."""
+    """Number of quotes and facts of the model that were dropped, by reason."""
     confidence: float | None = None
     model: str = ""
-    """Who extracted the facts; `none` where nobody did."""
+    """The model that extracted the facts, or `none`."""
     grounded: str = ""
-    """What a model that searched the web itself said; unchecked, and no fact rests on it. Empty where none was asked."""
+    """The unchecked answer of a model that searched the web itself; empty where none was asked."""
     run: str = ""
 
     @classmethod
     def from_json(cls, body: Json) -> EvidenceBundle:
-        """Rebuild what `as_json` gave; raises `UsageError` for anything else."""
+        """Rebuild a bundle from the result of `as_json`; raises `UsageError` for anything else."""
         if not isinstance(body, dict) or body.get("kind") != KIND:
             msg = f"this is no evidence bundle: {one_line(repr(body), 80)}"
             raise UsageError(msg)
@@ -106,16 +109,16 @@ class EvidenceBundle:
             raise UsageError(msg) from error
 
     def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object, which says what it is and that it is not to be trusted."""
+        """Return the bundle as a JSON object, with its kind and a note that it is untrusted."""
         value = asdict(self) | {"kind": KIND, "untrusted": UNTRUSTED}
         return cast("dict[str, Json]", json.loads(json.dumps(value)))
 
     def to_json(self) -> str:
-        """The same as JSON text."""
+        """Return the bundle as JSON text."""
         return json.dumps(self.as_json(), indent=2, ensure_ascii=True)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per fact and quote: fact, confidence, sites (how many), result, url, quote, at."""
+        """Return one row per fact and quote: fact, confidence, sites (their number), result, url, quote, at."""
         found = {row.id: row for row in self.results}
         rows = [
             (fact.text, fact.confidence, len(fact.sites), quote.result, found[quote.result].url, quote.text, found[quote.result].at)
@@ -133,7 +136,7 @@ class EvidenceBundle:
         return f"{_many(len(self.facts), 'fact')} from {_many(read, 'page')} read, {_many(len(self.results), 'result')}, {sure}"
 
     def text(self) -> str:
-        """As a person reads it, or a model that is told it is foreign."""
+        """Return the bundle as plain text."""
         lines = [f"{self.headline} ({UNTRUSTED})"]
         for fact in self.facts:
             cited = "".join(f"[{name}]" for name in dict.fromkeys(quote.result for quote in fact.quotes))
@@ -183,3 +186,109 @@ class EvidenceBundle:
 
 def _many(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+# Checking the quotes of facts.
+
+LEAST_QUOTE = 12
+"""Characters of a quote: a shorter one is found in any page."""
+SAME_TEXT = 60
+"""Characters from which on equal quotes of two sites count as one: one of them copied."""
+_NUMBER = re.compile(r"\d(?:[\d.,]*\d)?")
+_EMPHASIS = re.compile(r"[*`]+")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*\)")
+_SECOND_LEVEL = frozenset({"ac", "co", "com", "edu", "gov", "net", "org"})
+
+
+def evened(text: str) -> str:
+    """Return `text` in the form in which quotes are compared: hidden characters shown, any white space as one space.
+
+    The emphasis and the link targets of Markdown, which come from the conversion of the page, are left out.
+    """
+    return " ".join(_LINK.sub(r"\1", _EMPHASIS.sub("", plain(text))).split())
+
+
+def checked_facts(
+    claimed: Iterable[Mapping[str, Any]], pages: Mapping[str, str], urls: Mapping[str, str], known: str
+) -> tuple[tuple[Fact, ...], dict[str, int], int]:
+    """Return the facts with a quote that is in its page, the number of dropped items by reason, and the number of good quotes.
+
+    A quote counts when the page it names was read, when it is at least 12 characters long, stands there word for
+    word, and has every number that the fact has, unless that is in `known` (what was asked). A fact without one is
+    dropped. `pages` are texts and `urls` addresses by the id of the result.
+    """
+    texts = {name: evened(text) for name, text in pages.items()}
+    given = set(_numbers(known))
+    dropped: Counter[str] = Counter()
+    facts: dict[str, Fact] = {}
+    held = 0
+    for claim in claimed:
+        said = evened(str(claim["fact"]))
+        quotes: list[Quote] = []
+        for item in claim["quotes"]:
+            quote = Quote(result=str(item["result"]), text=evened(str(item["quote"])))
+            why = _wrong(quote, texts, {*_numbers(said)} - given)
+            if why:
+                dropped[why] += 1
+            elif quote not in quotes:
+                quotes.append(quote)
+        if not quotes or not said:
+            dropped["fact without a quote that holds"] += 1
+            continue
+        held += len(quotes)
+        before = facts[said].quotes if said in facts else ()
+        every = tuple(dict.fromkeys((*before, *quotes)))
+        sites = independent_sites(every, urls)
+        facts[said] = Fact(text=said, quotes=every, sites=sites, confidence=agreement(len(sites)))
+    return tuple(facts.values()), dict(dropped), held
+
+
+def agreement(sites: int) -> float:
+    """Return the confidence for a number of independent sites, 1 - 2^-n: 0.5 for one, 0.75 for two, 0.875 for three."""
+    return 1 - 2.0**-sites
+
+
+def overall(facts: Sequence[Fact], held: int, wrong: int) -> float | None:
+    """Return the mean confidence of the facts times the share of good quotes; `None` without facts."""
+    if not facts:
+        return None
+    return sum(fact.confidence for fact in facts) / len(facts) * held / (held + wrong)
+
+
+def site(url: str) -> str:
+    """Return the publisher of a page: the last two labels of its host, three under endings such as co.uk; a number as it is.
+
+    Subdomains count as one site, and so do the customers of a shared host (`a.github.io`, `b.github.io`): too few
+    independent sites are safer than too many.
+    """
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    labels = host.split(".")
+    if ":" in host or labels[-1].isdecimal():
+        return host
+    count = 3 if len(labels) > 2 and labels[-2] in _SECOND_LEVEL and len(labels[-1]) == 2 else 2
+    return ".".join(labels[-count:])
+
+
+def independent_sites(quotes: Iterable[Quote], urls: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the sites of the quotes; of sites with the same long text only the first."""
+    found: dict[str, None] = {}
+    seen: dict[str, str] = {}
+    for quote in quotes:
+        where, text = site(urls[quote.result]), quote.text.casefold()
+        if len(text) < SAME_TEXT or seen.setdefault(text, where) == where:
+            found[where] = None
+    return tuple(found)
+
+
+def _wrong(quote: Quote, texts: Mapping[str, str], numbers: set[str]) -> str:
+    if quote.result not in texts:
+        return "quote of a page that was not read"
+    if len(quote.text) < LEAST_QUOTE:
+        return "quote too short to tell anything"
+    if quote.text not in texts[quote.result]:
+        return "quote that is not in its page"
+    return "quote without a number of its fact" if numbers - {*_numbers(quote.text)} else ""
+
+
+def _numbers(text: str) -> list[str]:
+    return [match.replace(",", "") for match in _NUMBER.findall(text)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from kestrel_lab.core.errors import RunError, UsageError
+from kestrel_lab.core.errors import ModelError, RunError, UsageError
 from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, plain
@@ -16,38 +16,20 @@ from kestrel_lab.language.goal_terms import terms
 from kestrel_lab.models.litellm.web_sources import MARK, read_sources
 from kestrel_lab.models.resolve import NONE
 from kestrel_lab.models.web_grounding import WEB
-from kestrel_lab.runtime.agent.structured_output import RETRIES, Dialogue, read_json
-from kestrel_lab.runtime.execution.artifacts import as_text
+from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle, WebResult
-from kestrel_lab.runtime.operations.web_quotes import checked_facts, overall, site
+from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed, dialogue, without_chance
+from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle, WebResult, checked_facts, overall, site
 from kestrel_lab.tools.web.search_engines import PAGE, RESULTS
 from kestrel_lab.tools.web.tools import foreign
 from kestrel_lab.tools.web.urls import read_url
 
-T = TypeVar("T")
 SHOWN_CHARS = 24_000
 """Of all pages together, to the model that extracts facts."""
-_TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string"}}
-_QUERIES: dict[str, Json] = {"type": "object", "properties": {"queries": _TEXTS}, "required": ["queries"], "additionalProperties": False}
-_QUOTE: dict[str, Json] = {
-    "type": "object",
-    "properties": {"result": {"type": "string"}, "quote": {"type": "string"}},
-    "required": ["result", "quote"],
-    "additionalProperties": False,
-}
-_FACT: dict[str, Json] = {
-    "type": "object",
-    "properties": {"fact": {"type": "string"}, "quotes": {"type": "array", "items": _QUOTE}},
-    "required": ["fact", "quotes"],
-    "additionalProperties": False,
-}
-_FACTS: dict[str, Json] = {
-    "type": "object",
-    "properties": {"facts": {"type": "array", "items": _FACT}, "gaps": _TEXTS},
-    "required": ["facts", "gaps"],
-    "additionalProperties": False,
-}
+_QUERIES = closed({"queries": TEXTS})
+_QUOTE = closed({"result": {"type": "string"}, "quote": {"type": "string"}})
+_FACT = closed({"fact": {"type": "string"}, "quotes": {"type": "array", "items": _QUOTE}})
+_FACTS = closed({"facts": {"type": "array", "items": _FACT}, "gaps": TEXTS})
 _ASK_QUERIES = """\
 Propose at most {count} queries for a web search engine that together find what answers this question:
 
@@ -75,7 +57,7 @@ Search the web and answer this question from what you find, with the pages it is
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Order:
-    """What a step orders, read and checked."""
+    """The checked arguments of a step."""
 
     question: str
     queries: int
@@ -85,29 +67,26 @@ class _Order:
 
     @classmethod
     def of(cls, scope: Scope) -> _Order:
-        args = scope.args
-        question = as_text(args.get("question")).strip()
-        if not question:
-            msg = "the operation 'websearch' needs a question in its args"
-            raise UsageError(msg)
-        wanted = args.get("grounded", False)
-        if not isinstance(wanted, bool):
-            msg = f"grounded of the operation 'websearch' must be true or false, not {wanted!r}"
-            raise UsageError(msg)
-        bounds = {"queries": (3, 1, 8), "results": (8, 1, 20), "pages": (4, 0, 12)}
-        return cls(question=question, grounded=wanted, **{name: _number(args, name, *bound) for name, bound in bounds.items()})
+        args = Arguments(scope, "websearch")
+        return cls(
+            question=args.required("question"),
+            queries=args.whole("queries", 3, least=1, most=8),
+            results=args.whole("results", 8, least=1, most=20),
+            pages=args.whole("pages", 4, least=0, most=12),
+            grounded=args.flag("grounded", default=False),
+        )
 
     def args(self) -> dict[str, Json]:
-        """The arguments of a step that goes on with it."""
+        """Return the arguments of the next step of the same search."""
         own: dict[str, Json] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return cast("dict[str, Json]", escape(own))
 
 
 async def websearch(scope: Scope) -> Done:
-    """Have a model propose queries, and grow the searches; with `grounded` the model's own search is asked instead.
+    """Ask a model for queries and grow the searches; with `grounded` the model's own web search is used instead.
 
-    Arguments: `question`; `queries`, `results` of each and `pages` to read, at most; `grounded`. What comes of it in the
-    end is an evidence bundle as JSON, see `engine.webevidence`. Without a model the question itself is looked for.
+    Arguments: `question`; `queries`, `results` of each and `pages` to read, at most; `grounded`. The last step gives an
+    `EvidenceBundle` as JSON. Without a model the question itself is the query.
     """
     order = _Order.of(scope)
     if order.grounded:
@@ -137,7 +116,7 @@ async def websearch(scope: Scope) -> Done:
 async def websearch_pages(scope: Scope) -> Done:
     """Number the results and grow the reading of the best: those that several queries found, from different sites first.
 
-    Without a model, which would extract facts, none is read. Raises `RunError` when there are no results because no search worked.
+    Without a model, which would extract facts, no page is read. Raises `RunError` when there are no results because no search worked.
     """
     order, given = _Order.of(scope), dict(scope.step.given)
     gaps = [str(gap) for gap in cast("list[Json]", given["gaps"])]
@@ -167,7 +146,7 @@ async def websearch_pages(scope: Scope) -> Done:
 
 
 async def websearch_facts(scope: Scope) -> Done:
-    """Extract facts from the pages that were read, check their quotes, and give the bundle."""
+    """Extract facts from the pages that were read, check their quotes, and give the evidence bundle."""
     order, given = _Order.of(scope), cast("dict[str, Any]", scope.step.given)
     gaps, texts, results = [*given["gaps"]], {}, []
     for row in given["results"]:
@@ -209,12 +188,12 @@ async def websearch_facts(scope: Scope) -> Done:
 
 
 async def websearch_report(scope: Scope) -> Done:
-    """An evidence bundle as text for people. Argument: `evidence`, a reference to it."""
+    """Give an evidence bundle as text for people. Argument: `evidence`, a reference to the bundle."""
     return Done(output=EvidenceBundle.from_json(scope.args.get("evidence")).text())
 
 
 async def _grounded(scope: Scope, order: _Order) -> Done:
-    """The pages that a model names which searches the web itself; raises `UsageError` for a model that does not."""
+    """Take the pages that a model with its own web search names; raises `UsageError` for a model without one."""
     name = scope.step.model or scope.ctx.model.name
     searching = name if name.endswith(WEB) else f"{name}{WEB}"
     scope.ctx.resolve(searching)
@@ -225,8 +204,7 @@ async def _grounded(scope: Scope, order: _Order) -> Done:
             raise UsageError(msg)
         return read_sources(answer)
 
-    dialogue = Dialogue(replace(scope.step, model=searching, tools=()), scope.ctx, scope.desk)
-    said, sources = await dialogue.ask(_ASK_GROUNDED.format(question=order.question), read)
+    said, sources = await dialogue(scope, model=searching, tools=()).ask(_ASK_GROUNDED.format(question=order.question), read)
     gaps: list[Json] = [] if sources else ["the provider named no pages for what its model said"]
     rows: list[Json] = [{"title": title, "url": url, "snippet": ""} for title, url in sources]
     given: dict[str, Json] = {"queries": [one_line(order.question, 300)], "gaps": gaps, "results": rows, "grounded": plain(said)}
@@ -234,30 +212,18 @@ async def _grounded(scope: Scope, order: _Order) -> Done:
 
 
 async def _asked(scope: Scope, text: str, schema: dict[str, Json]) -> dict[str, Any] | None:
-    """What the model answers, or `None` if it does not fit `schema` after as many tries as a dialogue has."""
-    step = replace(scope.step, schema=schema, tools=(), temperature=0.0 if scope.step.temperature is None else scope.step.temperature)
-    return await Dialogue(step, scope.ctx, scope.desk).ask(text, _lenient(lambda answer: cast("dict[str, Any]", read_json(answer, schema))))
-
-
-def _lenient(check: Callable[[str], T]) -> Callable[[str], T | None]:
-    """`check`, which gives `None` for the last answer that cannot be used."""
-    tries = 0
-
-    def lenient(answer: str) -> T | None:
-        nonlocal tries
-        tries += 1
-        try:
-            return check(answer)
-        except UsageError:
-            if tries <= RETRIES:
-                raise
-            return None
-
-    return lenient
+    """Return the model's answer, or `None` if it still does not fit `schema` after all attempts of a dialogue."""
+    asking = dialogue(scope, schema=schema, tools=(), temperature=without_chance(scope))
+    try:
+        return await asking.ask(text, lambda answer: cast("dict[str, Any]", read_json(answer, schema)))
+    except ModelError as error:
+        if not isinstance(error.__cause__, UsageError):  # the model failed; else it answered, in no usable form
+            raise
+        return None
 
 
 def _next(scope: Scope, what: str, order: _Order, given: Mapping[str, Json], after: Iterable[Step]) -> Step:
-    """The step that goes on when those `after` which it comes are over, however they went."""
+    """Return the next step of the search, which follows the steps `after` even if they fail."""
     return Step(
         id=f"{_first(scope)}/{what}",
         operation=f"websearch_{what}",
@@ -273,20 +239,20 @@ def _next(scope: Scope, what: str, order: _Order, given: Mapping[str, Json], aft
 
 
 def _first(scope: Scope) -> str:
-    """The id of the step that began the search."""
+    """Return the id of the step that began the search."""
     word = scope.step.operation.removeprefix("websearch").lstrip("_")
     return scope.step.id.removesuffix(f"/{word}") if word else scope.step.id
 
 
 def _merged(answers: Iterable[list[dict[str, str]]]) -> list[dict[str, Json]]:
-    """The results of several queries, each address once, those first that stand high in many lists (reciprocal ranks)."""
+    """Return the results of several queries, each address once, ordered by reciprocal rank fusion."""
     score: dict[str, float] = {}
     rows: dict[str, dict[str, Json]] = {}
     for found in answers:
         for rank, row in enumerate(found):
             try:
                 url = str(read_url(row["url"])).partition("#")[0]
-            except ValueError:  # what can never be read is no result
+            except ValueError:  # an address that can never be read
                 continue
             rows.setdefault(url, {"title": one_line(row["title"], 300), "url": url, "snippet": one_line(row["snippet"], 500)})
             score[url] = score.get(url, 0.0) + 1 / (60 + rank)
@@ -294,7 +260,7 @@ def _merged(answers: Iterable[list[dict[str, str]]]) -> list[dict[str, Json]]:
 
 
 def _best(results: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The first of each site, then the second of each, and so on."""
+    """Return the first result of each site, then the second of each, and so on."""
     turns: dict[str, int] = {}
     placed = []
     for place, row in enumerate(results):
@@ -315,7 +281,7 @@ def _facts_asked(order: _Order, results: Iterable[WebResult], texts: Mapping[str
 
 
 def telling(text: str, words: Iterable[str], most: int) -> str:
-    """At most about `most` characters of `text`: the beginning, then the lines with the most of `words`, in their order."""
+    """Return about `most` characters of `text`: its beginning and the lines with the most of `words`, in their order."""
     if len(text) <= most:
         return text
     wanted = [*words]
@@ -328,11 +294,3 @@ def telling(text: str, words: Iterable[str], most: int) -> str:
             used += len(lines[place]) + 1
     parts = [("" if place - 1 in kept or place == 0 else "[…]\n") + lines[place] for place in sorted(kept)]
     return "\n".join(parts)
-
-
-def _number(args: Mapping[str, Json], name: str, default: int, least: int, most: int) -> int:
-    value = args.get(name, default)
-    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-        return value
-    msg = f"{name} of the operation 'websearch' must be a whole number from {least} to {most}, not {value!r}"
-    raise UsageError(msg)

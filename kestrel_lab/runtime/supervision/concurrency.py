@@ -1,8 +1,8 @@
-"""How many calls an endpoint gets at once: ever more while that goes well, fewer when it asks to slow down.
+"""Adaptive concurrency: how many calls an endpoint gets at once, and the queue of those that wait.
 
-Arithmetic on an injected clock, as `engine.health` is: nothing here waits or calls; `engine.gate` does that. Many calls
-are refused together when a limit is reached. They are one episode: refusals of calls that had begun before the last cut
-cut no further, they can only make the pause longer.
+The limit grows with successes and is cut when the endpoint answers with a rate limit (additive increase, multiplicative
+decrease). Many calls are refused together when a rate limit is reached. They count as one episode: refusals of calls that
+had begun before the last cut do not cut again, they can only make the pause longer.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from kestrel_lab.runtime.supervision.health import Clock
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThrottlePolicy:
-    """How boldly is asked."""
+    """How fast the limit grows and how far it is cut."""
 
     start: int = 8
-    """Calls at once to begin with: as many as steps of a plan run together."""
+    """Calls at once at the beginning: as many as steps of a plan run together."""
     cut: float = 0.7
-    """What is left of the width after an episode."""
+    """The share of the width that is left after an episode."""
     pause_s: float = 0.5
-    """How long nothing is asked after a refusal that names no time; doubled with each episode in a row."""
+    """The pause after a refusal that names no time; doubled with each episode in a row."""
     pause_max_s: float = 30.0
     jitter: float = 0.2
-    """Up to this share of such a pause is added at random, so that many processes do not come back together."""
+    """Up to this share of the pause is added at random, so that many processes do not return together."""
 
 
 class Throttle:
-    """The width of one endpoint: calls that may be under way at once.
+    """The width of one endpoint: the calls that may be under way at once. Arithmetic on an injected clock, without waiting.
 
-    A call asks with `enter` and reports with the ticket it got. Until the first episode each success adds one to the
-    width, so that it doubles with each round of calls; afterwards two whole rounds of successes do. It grows only while
-    it is used up, and never beyond `bound`.
+    A call enters with `enter` and reports with its ticket. Until the first episode each success adds one to the width, so
+    that it doubles with each round of calls; afterwards it takes two rounds of successes to add one. The width grows only
+    while all of it is used, and never beyond `bound`.
     """
 
     __slots__ = ("_bounds", "_clock", "_cut_at", "_number", "_policy", "_random", "_row", "_slow", "_until", "_width",
@@ -54,37 +54,37 @@ class Throttle:
         self._bounds: list[int] = []
         self.in_flight = 0
         self.episodes = 0
-        """How often it was cut."""
+        """The number of cuts."""
         self.refusals = 0
-        """Calls that were refused for being too many."""
+        """Calls that were refused with a rate limit."""
         self.succeeded_at = -math.inf
-        """When a call was answered last, on the clock given."""
+        """The time of the last answer, on the injected clock."""
 
     @property
     def width(self) -> int:
-        """Calls that may be under way at once now."""
+        """The calls that may be under way at once now."""
         return max(1, math.floor(min(self._width, self.bound)))
 
     @property
     def bound(self) -> float:
-        """The most that somebody who uses the endpoint allows; infinite where nobody said."""
+        """The largest limit set by users of the endpoint; infinite without one."""
         return max(self._bounds, default=math.inf)
 
     @property
     def retry_in(self) -> float:
-        """Seconds of a pause that are left."""
+        """The seconds left of a pause."""
         return max(0.0, self._until - self._clock())
 
     def add_bound(self, calls: int) -> None:
-        """Allow at most so many calls at once, until `remove_bound`; of several the largest holds."""
+        """Allow at most `calls` at once until `remove_bound`; of several bounds the largest holds."""
         self._bounds.append(calls)
 
     def remove_bound(self, calls: int) -> None:
-        """Take a bound back."""
+        """Remove a bound."""
         self._bounds.remove(calls)
 
     def enter(self) -> int | None:
-        """A ticket for one call, or `None` when it must not be made now."""
+        """Return a ticket for one call, or `None` when no call may be made now."""
         if self.in_flight >= self.width or self.retry_in > 0:
             return None
         self.in_flight += 1
@@ -92,7 +92,7 @@ class Throttle:
         return self._number
 
     def succeeded(self, ticket: int) -> None:
-        """Take in that the call was answered."""
+        """Report that the call was answered."""
         used_up = self.in_flight >= self.width
         self.in_flight -= 1
         self.succeeded_at = self._clock()
@@ -103,7 +103,7 @@ class Throttle:
             self._width = min(self._width + (1.0 if self._slow else 0.5 / self._width), self.bound)
 
     def refused(self, ticket: int, wait_s: float | None) -> None:
-        """Take in that the endpoint wants fewer calls, and how long it wants to be left alone, if it said."""
+        """Report a rate limit, and the pause that the endpoint asked for, if any."""
         self.in_flight -= 1
         self.refusals += 1
         if ticket > self._cut_at:
@@ -117,15 +117,12 @@ class Throttle:
             self._until = max(self._until, self._clock() + wait_s)
 
     def released(self) -> None:
-        """Take in that a call ended without saying anything about the endpoint's limit."""
+        """Report a call that ended without evidence on the rate limit."""
         self.in_flight -= 1
 
     def _pause(self) -> float:
         grown: float = min(self._policy.pause_s * 2 ** min(self._row - 1, 60), self._policy.pause_max_s)
         return grown * (1 + self._policy.jitter * self._random())
-
-
-# Where calls wait for their turn at an endpoint: first come, first served, from whichever thread or event loop.
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +132,7 @@ class _Waiter:
 
 
 class Gate:
-    """The calls of one endpoint: those under way, and those that wait until `throttle` lets them in."""
+    """The queue of calls at one endpoint: first come, first served, from any thread and event loop."""
 
     def __init__(self, throttle: Throttle) -> None:
         self.throttle = throttle
@@ -144,11 +141,11 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for their turn."""
+        """The number of waiting calls."""
         return len(self._waiting)
 
     async def enter(self) -> int:
-        """Wait for a turn; the ticket is to be given back by `succeeded`, `refused` or `released`."""
+        """Wait for a turn and return its ticket, which `succeeded`, `refused` or `released` must end."""
         with self._lock:
             if not self._waiting and (ticket := self.throttle.enter()) is not None:
                 return ticket
@@ -159,7 +156,8 @@ class Gate:
             return await self._turn(waiter)
         except BaseException:
             with self._lock:
-                self._waiting.remove(waiter)
+                if waiter in self._waiting:  # `_wake` removes it when its event loop has closed
+                    self._waiting.remove(waiter)
                 self._wake()
             raise
 
@@ -172,7 +170,7 @@ class Gate:
                     self._waiting.popleft()
                     self._wake()
                     return ticket
-                # Only the first of the line watches the clock; a pause may have become longer when it looks again.
+                # Only the first in the queue watches the clock; meanwhile the pause may have become longer.
                 pause = (self.throttle.retry_in or None) if first else None
             try:
                 async with asyncio.timeout(pause):
@@ -181,26 +179,26 @@ class Gate:
                 continue
 
     def succeeded(self, ticket: int) -> None:
-        """Take in that the call was answered."""
+        """Report that the call was answered."""
         with self._lock:
             self.throttle.succeeded(ticket)
             self._wake()
 
     def refused(self, ticket: int, wait_s: float | None) -> None:
-        """Take in that the endpoint wants fewer calls; see `Throttle.refused`."""
+        """Report a rate limit; see `Throttle.refused`."""
         with self._lock:
             self.throttle.refused(ticket, wait_s)
             self._wake()
 
     def released(self) -> None:
-        """Take in that a call ended without saying anything about the endpoint's limit."""
+        """Report a call that ended without evidence on the rate limit."""
         with self._lock:
             self.throttle.released()
             self._wake()
 
     @contextmanager
     def bounded(self, calls: int) -> Iterator[None]:
-        """Let at most so many calls in at once while the block runs."""
+        """Limit the calls at once to `calls` while the block runs."""
         with self._lock:
             self.throttle.add_bound(calls)
         try:
@@ -211,12 +209,15 @@ class Gate:
                 self._wake()
 
     def _wake(self) -> None:
-        """Have the first of the line look again."""
-        while self._waiting and self._waiting[0].loop.is_closed():
-            self._waiting.popleft()
-        if self._waiting:
+        """Wake the first in the queue; a caller whose event loop has closed loses its place."""
+        while self._waiting:
             waiter = self._waiting[0]
-            waiter.loop.call_soon_threadsafe(_let, waiter)
+            try:
+                waiter.loop.call_soon_threadsafe(_let, waiter)
+            except RuntimeError:  # closed; asking `is_closed` first would leave a moment in which it closes all the same
+                self._waiting.popleft()
+            else:
+                return
 
 
 def _let(waiter: _Waiter) -> None:

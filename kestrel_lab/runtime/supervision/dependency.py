@@ -1,6 +1,6 @@
-"""One thing that is watched: takes reports of calls, probes and restarts it, and says what is wrong with it.
+"""A watched dependency: it records the results of calls, probes and restarts the dependency, and explains its errors.
 
-May be used from several threads and event loops at once, as a session is.
+May be used from several threads and event loops at once, as a session may.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from kestrel_lab.core.errors import DependencyError, KestrelError
@@ -21,23 +21,23 @@ from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, Heal
 from kestrel_lab.views.formatting import duration
 
 Probe = Callable[[], Awaitable[None]]
-"""Raises when what it looks at is not in order."""
+"""Raises when the dependency does not work."""
 LOOK_S = 0.05
-"""How often somebody who waits for another's call or restart looks again."""
+"""Seconds between two checks while another caller probes or restarts the dependency."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """How often is looked, and how long is waited."""
+    """Intervals and timeouts of probes and restarts."""
 
     interval_s: float
-    """Seconds between two probes in the background; also how long good news counts."""
+    """Seconds between two probes in the background; also how long a success counts."""
     probe_timeout_s: float
     restart_timeout_s: float
 
 
 class Dependency:
-    """Something watched; `changed` is told of each change of its health, on the thread that notices it."""
+    """A watched dependency; `changed` is called with each change of its health, on the thread that notices it."""
 
     def __init__(
         self,
@@ -54,24 +54,24 @@ class Dependency:
         throttle: Throttle | None = None,
     ) -> None:
         self.turns = Gate(throttle or Throttle(ThrottlePolicy(), clock, lambda: 0.0))
-        """Where calls wait until one more of them may be under way."""
+        """The queue of its calls."""
         self.name, self.kind, self.health = name, kind, health
         self._pace, self._clock, self._changed = pace, clock, changed
         self._probe, self._restart, self._advice = probe, restart, advice
-        self._heard: float | None = None  # when it was last heard of in good order
-        self._looked = (-math.inf, False)  # when a probe ended last, and whether it found nothing wrong
+        self._heard: float | None = None  # the time of the last success
+        self._probed = (-math.inf, False)  # the end of the last probe, and whether it succeeded
         self._busy = self._restarting = False
         self._wake: Callable[[], object] | None = None
         self._lock = threading.Lock()
 
     @property
     def now(self) -> float:
-        """The time on the clock that it goes by."""
+        """The time on its clock."""
         return self._clock()
 
     @property
     def slowed(self) -> str:
-        """How it has been slowed down, for a person; empty where it gets as many calls as are wanted."""
+        """How it is throttled, for a person; empty where it is not."""
         throttle = self.turns.throttle
         if not throttle.episodes or (throttle.width >= throttle.bound and not throttle.retry_in):
             return ""
@@ -80,7 +80,7 @@ class Dependency:
         return f"it asked to slow down {times}, {throttle.width} calls at once{pause}"
 
     def admit(self) -> int:
-        """A permit for one call; raises `DependencyError` when it must not be made now."""
+        """Return a permit for one call; raises `DependencyError` when none may be made now."""
         with self._lock:
             permit = self.health.admit()
         if permit is None:
@@ -88,29 +88,29 @@ class Dependency:
         return permit
 
     def success(self, permit: int | None = None) -> list[HealthChanged]:
-        """Take in that a call or, without a permit, a probe succeeded; returns what that changed."""
+        """Record the success of a call or, without a permit, of a probe; returns the changes of health."""
         with self._lock:
             self.health.succeeded(permit)
             self._heard = self._clock()
-            # Nearly every call ends here, and nothing has changed.
+            # The usual case: nothing has changed.
             if not self.health.changed:
                 return []
-        return self._tell()
+        return self._report_changes()
 
     def failure(self, error: BaseException | str, permit: int | None = None) -> list[HealthChanged]:
-        """Take in that a call or, without a permit, a probe failed; returns what that changed."""
+        """Record the failure of a call or, without a permit, of a probe; returns the changes of health."""
         with self._lock:
             self.health.failed(_reason(error), permit)
             self._heard = None
-        return self._tell()
+        return self._report_changes()
 
     def release(self, permit: int) -> None:
-        """Take in that an admitted call ended without saying anything about the dependency."""
+        """Record an admitted call that ended without evidence on the dependency."""
         with self._lock:
             self.health.released(permit)
 
     def row(self) -> HealthRow:
-        """How it stands."""
+        """Return its health as a row."""
         health = self.health
         with self._lock:
             return HealthRow(
@@ -125,7 +125,7 @@ class Dependency:
             )
 
     def error(self) -> DependencyError:
-        """What is wrong with it and what to do, to be raised."""
+        """Return its error, which says what is wrong and what to do."""
         row, policy = self.row(), self.health.policy
         again: float | None = row.retry_in_s or LOOK_S
         if row.state is HealthState.FAILED and self.health.restartable:
@@ -142,9 +142,9 @@ class Dependency:
         return DependencyError(self.name, row.state.value, f"{what}; {when}. {self._advice}".rstrip(), retry_in_s=again)
 
     async def gate(self, until: float, *, attended: bool) -> None:
-        """Return once it is in order; raise `DependencyError` at `until` (monotonic), or at once when there is no more hope.
+        """Return once it works; raise `DependencyError` at `until` (monotonic), or at once when its restarts are used up.
 
-        Restarts it where need be, unless it is `attended`.
+        Restarts it where needed, unless a background task does (`attended`).
         """
         pause = LOOK_S
         try:
@@ -182,7 +182,7 @@ class Dependency:
         return self._restart if self.health.state is HealthState.RECOVERING else None
 
     async def _in_order(self, *, restart: bool) -> bool:
-        """Look once, and do what can be done."""
+        """Probe or restart it once, and return whether it works."""
         health = self.health
         if (needed := self._needed_restart) is not None:
             if restart:
@@ -194,36 +194,36 @@ class Dependency:
         return health.usable
 
     async def look(self) -> bool:
-        """Probe it once, if it can be probed; returns whether nothing was found wrong. Who asks meanwhile gets the same finding."""
+        """Probe it once, if it has a probe, and return whether it works. Concurrent callers share one probe."""
         if self._probe is None:
             return True
         asked = self._clock()
         async with self._alone():
-            at, found = self._looked
+            at, found = self._probed
             if at < asked:
-                found = await self._find(self._probe)
-                self._looked = (self._clock(), found)
+                found = await self._probe_once(self._probe)
+                self._probed = (self._clock(), found)
             return found
 
-    async def _find(self, probe: Probe) -> bool:
+    async def _probe_once(self, probe: Probe) -> bool:
         try:
             async with asyncio.timeout(self._pace.probe_timeout_s):
                 await probe()
         except TimeoutError as error:
             self.failure(str(error) or f"no answer to a probe within {duration(self._pace.probe_timeout_s)}")
             return False
-        except Exception as error:  # noqa: BLE001  # whatever a probe raises is its finding
+        except Exception as error:  # noqa: BLE001  # whatever a probe raises is its result
             self.failure(error)
             return False
         self.success()
         return True
 
     async def _recover(self, restart: Probe) -> None:
-        """Restart it and probe it, if it still needs that and the budget allows it now."""
+        """Restart and probe it, if it still needs a restart and the budget allows one."""
         async with self._alone():
             with self._lock:
                 begins = self._restarting = self.health.restart_begins()
-            self._tell()
+            self._report_changes()
             if not begins:
                 return
             problem = "its restart was cancelled"
@@ -235,18 +235,18 @@ class Dependency:
                 problem = ""
             except TimeoutError as error:
                 problem = str(error) or f"its restart took longer than {duration(self._pace.restart_timeout_s)}"
-            except Exception as error:  # noqa: BLE001  # whatever it raises, it is not back
+            except Exception as error:  # noqa: BLE001  # any error means that the restart failed
                 problem = _reason(error)
             finally:
                 with self._lock:
                     self._restarting = False
                     self.health.restart_ended(problem)
                     self._heard = None if problem else self._clock()
-                self._tell()
+                self._report_changes()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Probes and restarts never overlap, whichever event loops they are on: hence no lock of asyncio's."""
+        """Keep probes and restarts from overlapping across event loops, which a lock of asyncio cannot do."""
         while True:
             with self._lock:
                 taken, self._busy = self._busy, True
@@ -258,7 +258,7 @@ class Dependency:
         finally:
             self._busy = False
 
-    def _tell(self) -> list[HealthChanged]:
+    def _report_changes(self) -> list[HealthChanged]:
         with self._lock:
             drained = self.health.drain()
         changes = [
@@ -267,8 +267,10 @@ class Dependency:
         ]
         for change in changes:
             self._changed(change)
-        if changes and self._needed_restart and self._wake is not None:
-            self._wake()
+        wake = self._wake
+        if changes and self._needed_restart and wake is not None:
+            with suppress(RuntimeError):  # the event loop of `attend` has closed: nobody restarts it in the background any more
+                wake()
         return changes
 
 

@@ -1,8 +1,8 @@
-"""Which kind of failure an error is, and what to do about it: what decides whether anything is tried again.
+"""Classification of errors, which decides about retries, and advice on each kind.
 
-`transient` may pass by itself, `dependency` passes once something outside works again, `budget` means a
-limit was reached, and `logic` is everything else: repeating it gives the same. Errors of libraries go by
-the names of their classes, so that none has to be loaded.
+`transient` may pass by itself, `dependency` passes once something outside works again, `budget` means a limit was reached,
+and `logic` is everything else, where a retry gives the same error. Errors of libraries are classified by the names of their
+classes, so that no library has to be imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kestrel_lab.core.errors import CheckError, DependencyError, LimitError, Mod
 
 FailureClass = Literal["transient", "dependency", "logic", "budget"]
 RECOVERABLE: frozenset[FailureClass] = frozenset({"transient", "dependency"})
-"""What is worth another try, within limits, where repeating does no harm."""
+"""The kinds that are retried, within limits, where a repetition does no harm."""
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _DOWN = frozenset(
@@ -53,10 +53,10 @@ _PROBLEMS: dict[str, FailureClass] = {"timeout": "transient", "limit": "budget"}
 
 
 def classify(error: BaseException | Problem) -> FailureClass:
-    """The kind of failure that `error` is.
+    """Return the kind of failure of `error`.
 
-    An error of ours that wraps another one is what the other one is, unless it says itself. Of several
-    errors raised together the one that recovers least decides.
+    An error of this package without a kind of its own has that of its cause. Of several errors raised together the least
+    recoverable one decides.
     """
     if isinstance(error, Problem):
         return _PROBLEMS.get(error.kind, "transient" if error.transient else "logic")
@@ -67,7 +67,7 @@ def classify(error: BaseException | Problem) -> FailureClass:
         return "dependency" if any(_known(cause) == "dependency" for cause in _causes(error)) else "transient"
     if isinstance(error, ModelError) and error.caller:
         return "logic"
-    # Only an error of ours stands for its cause; one that somebody else raised has said what it is.
+    # Only errors of this package stand for their cause.
     chain = _causes(error) if isinstance(error, RunError) else iter([error])
     return next((kind for cause in chain if (kind := _known(cause)) is not None), "logic")
 
@@ -76,7 +76,7 @@ _LEAST_FIRST: tuple[FailureClass, ...] = ("logic", "budget", "dependency", "tran
 
 
 def _known(error: BaseException) -> FailureClass | None:  # noqa: C901  # a table of conditions, one per line
-    """What `error` by itself says; `None` when it says nothing."""
+    """Return the kind of `error` without its causes; `None` when it has none."""
     name = type(error).__name__
     status = _status(error)
     match error:
@@ -108,8 +108,8 @@ def _known(error: BaseException) -> FailureClass | None:  # noqa: C901  # a tabl
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that `error` carries, itself or in its response."""
-    # litellm gives what it did not expect the status 500, its own faults included.
+    """Return the HTTP status of `error` or of its response."""
+    # litellm gives the status 500 to whatever it did not expect, its own defects included.
     if type(error).__name__ == "APIConnectionError":
         return None
     for holder in (error, getattr(error, "response", None)):
@@ -120,7 +120,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what led to it."""
+    """Yield `error` and its causes."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -146,7 +146,7 @@ _LIMITS = {
 
 
 def advice(error: BaseException | Problem) -> str:
-    """What to do about `error`, in one sentence or two."""
+    """Return what to do about `error`, in one or two sentences."""
     kind = classify(error)
     match error:
         case LimitError() if error.limit in _LIMITS:

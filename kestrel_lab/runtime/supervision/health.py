@@ -1,8 +1,8 @@
-"""What is known of something that runs depend on: a state by legal transitions, a circuit breaker, a budget of restarts.
+"""Health of a dependency: a state machine, a circuit breaker and a budget of restarts.
 
-All of it is arithmetic on an injected clock: nothing here waits, calls or prints. `engine.supervisor` does that.
+All of it is arithmetic on an injected clock; `supervisor` and `dependency` wait, probe and restart.
 
-    starting → ready ⇄ degraded → recovering → ready or failed; failed → starting when it is heard of again.
+    starting → ready ⇄ degraded → recovering → ready or failed; failed → starting after a new success.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BreakerState = Literal["closed", "open", "half-open"]
 
 
 class HealthState(StrEnum):
-    """How well a dependency does."""
+    """The state of a dependency."""
 
     STARTING = "starting"
-    """Nothing is known yet."""
+    """No call or probe has ended yet."""
     READY = "ready"
     DEGRADED = "degraded"
     """The last call or probe failed; it is still used."""
     RECOVERING = "recovering"
-    """It failed too often: it is left alone for a while, or being restarted."""
+    """It failed too often: the breaker is open, or it is being restarted."""
     FAILED = "failed"
     """It did not recover within its budget."""
 
@@ -46,26 +46,26 @@ TRANSITIONS: dict[HealthState, frozenset[HealthState]] = {
 
 
 class IllegalHealthError(RuntimeError):
-    """A state of health was to follow one that it cannot follow: a defect of this program."""
+    """A transition of health that is not allowed: a defect of this program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthPolicy:
-    """When something counts as broken and how hard is tried to have it back."""
+    """When a dependency counts as broken, and how often a recovery is tried."""
 
     failures: int = 3
     """Failures in a row that open the breaker."""
     open_s: float = 5.0
-    """How long the breaker lets nothing through the first time; doubled each time the one call after it fails."""
+    """Seconds the breaker stays open the first time; doubled each time the trial call after it fails."""
     open_max_s: float = 30.0
     jitter: float = 0.2
-    """Up to this share of a window is added at random, so that many sessions do not knock at once."""
+    """Up to this share of a window is added at random, so that many sessions do not retry at once."""
     restarts: int = 3
-    """Attempts to recover within `restarts_per_s`: restarts, or single calls after a window where there is no restart."""
+    """Recovery attempts within `restarts_per_s`: restarts, or trial calls where there is no restart."""
     restarts_per_s: float = 600.0
 
     def window(self, times: int, random: float) -> float:
-        """Seconds to leave it alone the `times`-th time in a row, from 1; `random` is from 0 to 1."""
+        """Return the seconds of the `times`-th window in a row, from 1; `random` is from 0 to 1."""
         grown: float = min(self.open_s * 2 ** min(times - 1, 60), self.open_max_s)
         return grown * (1 + self.jitter * random)
 
@@ -80,10 +80,10 @@ class HealthChange:
 
 
 class CircuitBreaker:
-    """Lets calls through while they succeed, none for a window once they fail, then one to find out.
+    """A circuit breaker: closed while calls succeed, open for a window after failures, then half-open for one trial call.
 
-    A call asks with `admit` and reports with the permit it got. A permit is void after the next change of
-    state: what a call that began before it has to say no longer counts.
+    A call enters with `admit` and reports with its permit. A permit is void after the next change of state, so that
+    calls that began before it no longer count.
     """
 
     __slots__ = ("_clock", "_failures", "_opened", "_permit", "_policy", "_probing", "_random", "_state", "_until")
@@ -103,21 +103,21 @@ class CircuitBreaker:
 
     @property
     def permit(self) -> int:
-        """What a closed breaker gives to every call."""
+        """The permit that a closed breaker gives to every call."""
         return self._permit
 
     @property
     def probing(self) -> bool:
-        """Whether the one call of a half-open breaker is under way."""
+        """Whether the trial call of a half-open breaker is under way."""
         return self._probing
 
     @property
     def retry_in(self) -> float:
-        """Seconds of the window that are left."""
+        """The seconds left of the window."""
         return max(0.0, self._until - self._clock()) if self._state == "open" else 0.0
 
     def admit(self) -> int | None:
-        """A permit for one call, or `None` when it must not be made."""
+        """Return a permit for one call, or `None` when no call may be made."""
         if self._state == "open" and self._clock() >= self._until:
             self._turn("half-open")
         if self._state == "closed":
@@ -129,14 +129,14 @@ class CircuitBreaker:
         return self._permit
 
     def success(self, permit: int) -> bool:
-        """Take in that the call succeeded; returns whether that counts."""
+        """Record a successful call; returns whether it counts."""
         if permit != self._permit or self._state == "open":
             return False
         self.reset()
         return True
 
     def failure(self, permit: int) -> bool:
-        """Take in that the call failed; returns whether that counts."""
+        """Record a failed call; returns whether it counts."""
         if permit != self._permit or self._state == "open":
             return False
         self._failures += 1
@@ -147,12 +147,12 @@ class CircuitBreaker:
         return True
 
     def release(self, permit: int) -> None:
-        """Take in that the call ended without saying anything about the other side."""
+        """Record a call that ended without evidence on the dependency."""
         if permit == self._permit and self._probing:
             self._turn("half-open")
 
     def reset(self) -> None:
-        """Close: what is behind it is known to work."""
+        """Close the breaker: the dependency is known to work."""
         self._failures = self._opened = 0
         if self._state != "closed":
             self._turn("closed")
@@ -164,25 +164,25 @@ class CircuitBreaker:
 
 
 class RestartBudget:
-    """So many attempts in any window of so many seconds."""
+    """A limit of attempts in any window of seconds."""
 
     __slots__ = ("_clock", "_policy", "_taken")
 
     def __init__(self, policy: HealthPolicy, clock: Clock) -> None:
-        """Begin with all of them."""
+        """Begin with all attempts left."""
         self._policy, self._clock = policy, clock
         self._taken: deque[float] = deque()
 
     @property
     def left(self) -> int:
-        """Attempts that may be made now."""
+        """The attempts that may be made now."""
         since = self._clock() - self._policy.restarts_per_s
         while self._taken and self._taken[0] <= since:
             self._taken.popleft()
         return self._policy.restarts - len(self._taken)
 
     def take(self) -> bool:
-        """Use one up; returns whether there was one."""
+        """Use one attempt up; returns whether there was one."""
         if self.left <= 0:
             return False
         self._taken.append(self._clock())
@@ -190,11 +190,10 @@ class RestartBudget:
 
 
 class DependencyHealth:
-    """State, breaker and budget of one dependency; `drain` hands out the transitions that reports caused.
+    """State, breaker and budget of one dependency; `drain` returns the transitions that reports caused.
 
-    Where it can be restarted, nothing is let through from the moment it is given up until a restart
-    succeeded. Where it cannot, each window ends with one call, and a failure of that call uses up one
-    attempt of the budget; the breaker goes on trying also after the state is `failed`.
+    A restartable dependency admits no call between its failure and a successful restart. For others each window ends
+    with a trial call, whose failure uses up one attempt of the budget; the breaker goes on trying in the state `failed`.
     """
 
     __slots__ = ("_changes", "_clock", "_random", "_restart_at", "_state", "breaker", "budget", "policy", "reason",
@@ -214,42 +213,42 @@ class DependencyHealth:
 
     @property
     def state(self) -> HealthState:
-        """Changed by reports only."""
+        """The state, which only reports change."""
         return self._state
 
     @property
     def restart_in(self) -> float:
-        """Seconds until the next restart may begin."""
+        """The seconds until the next restart may begin."""
         return max(0.0, self._restart_at - self._clock())
 
     @property
     def given_up(self) -> bool:
-        """Whether it is not used before a restart succeeded."""
+        """Whether it needs a successful restart before its next call."""
         return self.restartable and self._state in {HealthState.RECOVERING, HealthState.FAILED}
 
     @property
     def usable(self) -> bool:
-        """Whether a call would be let through."""
+        """Whether a call would be admitted."""
         return not (self.given_up or self.breaker.probing or self.breaker.retry_in > 0)
 
     @property
     def changed(self) -> bool:
-        """Whether `drain` has something to hand out."""
+        """Whether `drain` would return a transition."""
         return bool(self._changes)
 
     def drain(self) -> list[HealthChange]:
-        """The transitions since the last time, in order."""
+        """Return the transitions since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
     def admit(self) -> int | None:
-        """A permit for one call, or `None` when it must not be made."""
+        """Return a permit for one call, or `None` when no call may be made."""
         return None if self.given_up else self.breaker.admit()
 
     def succeeded(self, permit: int | None = None) -> None:
-        """Take in a call that succeeded, or without a permit a probe."""
+        """Record a successful call or, without a permit, probe."""
         if permit is None and self.given_up and self._state is HealthState.FAILED:
-            self.breaker.reset()  # somebody else brought it back
+            self.breaker.reset()  # it was restarted by somebody else
         elif self.given_up or not self._counts(permit, self.breaker.success):
             return
         if self._state is HealthState.FAILED:
@@ -258,7 +257,7 @@ class DependencyHealth:
             self._go(HealthState.READY)
 
     def failed(self, reason: str, permit: int | None = None) -> None:
-        """Take in a call that failed, or without a permit a probe."""
+        """Record a failed call or, without a permit, probe."""
         tried = self.breaker.state == "half-open"
         if self.given_up or not self._counts(permit, self.breaker.failure):
             return
@@ -275,11 +274,11 @@ class DependencyHealth:
             self._go(HealthState.RECOVERING, reason)
 
     def released(self, permit: int) -> None:
-        """Take in a call that ended without saying anything about the dependency."""
+        """Record a call that ended without evidence on the dependency."""
         self.breaker.release(permit)
 
     def restart_begins(self) -> bool:
-        """Use up one restart; returns whether it may be made. The pause before the next one grows with those used up."""
+        """Use up one restart; returns whether it may be made. The pause before the next one grows with each."""
         if not self.restartable or self._state is not HealthState.RECOVERING or self.restart_in > 0:
             return False
         if self.budget.take():
@@ -290,7 +289,7 @@ class DependencyHealth:
         return False
 
     def restart_ended(self, problem: str = "") -> None:
-        """Take in how a restart ended: well, unless there was a `problem`."""
+        """Record the end of a restart: success, unless there is a `problem`."""
         if self._state is not HealthState.RECOVERING:
             return
         if not problem:
@@ -321,23 +320,21 @@ class DependencyHealth:
             self.was_ready, self.reason = True, ""
 
 
-# The health of everything watched, as a table.
-
 _COLUMNS = ("dependency", "kind", "state", "for", "breaker", "tried again in", "restarts left", "reason")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthRow:
-    """One dependency as it stands."""
+    """The health of one dependency."""
 
     dependency: str
     kind: str
     state: HealthState
     seconds: float
-    """How long it has been in that state."""
+    """Seconds since the last change of state."""
     breaker: BreakerState
     retry_in_s: float
-    """Seconds until it is tried again; 0 when it may be used."""
+    """Seconds until the next attempt; 0 when it may be used."""
     restarts_left: int | None
     """`None` where it cannot be restarted."""
     reason: str

@@ -1,4 +1,4 @@
-"""Model calls under supervision: each is admitted and reported, and a run waits for an endpoint that worked before."""
+"""Supervised model calls: circuit breaker, rate limits and call time per endpoint; a run waits for an endpoint that worked before."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any, TypeGuard, cast
 from kestrel_lab.core.errors import DependencyError, ModelError, RunError
 from kestrel_lab.core.events.union import Event, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
-from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+from kestrel_lab.core.protocols import Model, OnDelta
 from kestrel_lab.core.timing import Idle
 from kestrel_lab.models.fallback import EscalatingModel
-from kestrel_lab.models.health_probe import endpoint_of, probe_of, wrapped
+from kestrel_lab.models.health_probe import endpoint_of, probe_of
 from kestrel_lab.models.retry import LONGEST_WAIT_S, RetryingModel
 from kestrel_lab.models.router import RoutedModel
+from kestrel_lab.models.wrapper import ModelWrapper, Stream, wrapped
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -38,11 +39,11 @@ def guarded(
     idle: Idle | None = None,
     call_s: float | None = None,
 ) -> Model:
-    """`model` under supervision; changes of health and pauses are emitted to the run that makes the call.
+    """Return `model` under supervision; changes of health and pauses are emitted to the run that makes the call.
 
-    What it waits, for its turn or between attempts, is told to `idle`. An attempt that takes longer than `call_s` has
-    failed. A model that stands in for several is supervised endpoint by endpoint, and only its last one is waited for. A
-    script or a recording depends on nothing and is returned as it is.
+    Time spent waiting, for a turn or between attempts, is added to `idle`. An attempt that takes longer than `call_s`
+    fails. A model made of several is supervised endpoint by endpoint, and only the last one is waited for. A script or a
+    recording has no endpoint and is returned as it is.
     """
     idle = idle or Idle()
     over = partial(guarded, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s)
@@ -63,7 +64,7 @@ def guarded(
 
 
 def _stands_for_several(model: Model) -> bool:
-    """Whether there are several endpoints behind `model`, under what is wrapped around it."""
+    """Return whether `model`, without its wrappers, is made of several models."""
     while not isinstance(model, EscalatingModel | RoutedModel):
         if (inner := wrapped(model)) is None:
             return False
@@ -72,7 +73,7 @@ def _stands_for_several(model: Model) -> bool:
 
 
 def _metered(model: Model, meter: Callable[[Model], Model], idle: Idle) -> Model:
-    """`model` with each single attempt metered: innermost, so that a pause between attempts takes no place from others."""
+    """Return `model` with its innermost model metered, so that a pause between attempts occupies no place at the endpoint."""
     inner = wrapped(model)
     if inner is None or not is_dataclass(model):
         return meter(model)
@@ -83,14 +84,14 @@ def _metered(model: Model, meter: Callable[[Model], Model], idle: Idle) -> Model
 
 
 def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
-    """The endpoint of `model` as a dependency, watched from the first time on."""
+    """Return the endpoint of `model` as a dependency, watched from the first call on."""
     name = endpoint_of(model)
     return supervisor.get(name) or supervisor.watch(name, "model", probe_of(model), advice=_ADVICE)
 
 
 @contextmanager
 def bounded(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator[None]:
-    """Have each endpoint of `model` asked at most `calls` times at once while the block runs."""
+    """Limit the calls of each endpoint of `model` at once to `calls` while the block runs."""
     with ExitStack() as stack:
         for one in model.models if isinstance(model, EscalatingModel) else (model,):
             if one.kind == "real":
@@ -99,9 +100,9 @@ def bounded(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator
 
 
 async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
-    """Return once `model` may be asked, probing where that costs nothing; raise `DependencyError` after `timeout` seconds.
+    """Return once `model` may be called, probing where that costs nothing; raise `DependencyError` after `timeout` seconds.
 
-    Of models that stand in for each other one is enough, and of those for kinds of work the one for everything else.
+    Of fallback models one is enough; of routed models the one for everything else.
     """
     while isinstance(model, RoutedModel) or (_stands_for_several(model) and not isinstance(model, EscalatingModel)):
         model = model.otherwise if isinstance(model, RoutedModel) else wrapped(model) or model
@@ -117,11 +118,11 @@ async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: flo
 
 
 @dataclass(slots=True, eq=False)
-class GuardedModel:
-    """`model`, asked only while `endpoint` is let through, and again within `patience_s` if that worked before.
+class GuardedModel(ModelWrapper):
+    """`model`, called only while the breaker of `endpoint` admits it, and again for `patience_s` if the endpoint worked before.
 
-    Waiting is for failures that may pass. What never worked is not waited for: somebody should look at its
-    address. Once an attempt has streamed text, further ones are not streamed, so no reader sees a piece twice.
+    Only failures that may pass are waited for. An endpoint that never worked is not: its address is probably wrong. Once
+    an attempt has streamed text, further ones are not streamed, so that no reader sees a piece twice.
     """
 
     model: Model
@@ -130,30 +131,13 @@ class GuardedModel:
     patience_s: float
     idle: Idle = field(default_factory=Idle)
 
-    @property
-    def name(self) -> str:
-        """The guarded model's name."""
-        return self.model.name
-
-    @property
-    def kind(self) -> ModelKind:
-        """The guarded model's kind."""
-        return self.model.kind
-
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Answer; raises the model's own error, or `DependencyError` while the endpoint is left alone or was waited for in vain."""
-        said = False
-        listen = on_delta
-
-        def tell(piece: str) -> None:
-            nonlocal said
-            said = True
-            listen(piece)
-
+        """Answer; raises the model's own error, or `DependencyError` while the breaker is open and after waiting in vain."""
+        stream = Stream(on_delta)
         until, told, pause = math.inf, "", _FIRST_PAUSE_S
         while True:
             try:
-                answer = await self._once(request, tell)
+                answer = await self._once(request, stream)
             except RunError as error:
                 until = min(until, time.monotonic() + self.patience_s)
                 wait = self._pause(error, pause)
@@ -168,8 +152,8 @@ class GuardedModel:
             if (waiting := f"waiting for {self.endpoint.name}: {self.endpoint.health.reason}") != told:
                 self.emit(Progress(text=waiting))
                 told = waiting
-            if said:
-                listen = _unheard
+            if stream.begun:
+                stream.mute()
             with self.idle.backing_off():
                 await asyncio.sleep(wait)
             pause *= 2
@@ -179,7 +163,7 @@ class GuardedModel:
         try:
             answer = await self.model(request, on_delta)
         except Exception as error:
-            # An endpoint that wants fewer calls is there; how many it gets is decided by its throttle.
+            # A rate limit says that the endpoint works; its throttle decides how many calls it gets.
             if classify(error) in RECOVERABLE and not _rate_limited(error):
                 self._tell(self.endpoint.failure(error, permit))
             else:
@@ -192,13 +176,13 @@ class GuardedModel:
         return answer
 
     def _pause(self, error: RunError, usual: float) -> float | None:
-        """Seconds until another try; `None` when there is to be none."""
+        """Return the seconds until another attempt; `None` for no other attempt."""
         if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify(error) not in RECOVERABLE or _rate_limited(error):
             return None
         if isinstance(error, DependencyError):
             return None if error.retry_in_s is None else max(error.retry_in_s, _SHORTEST_PAUSE_S)
         wished = error.retry_after_s if isinstance(error, ModelError) else None
-        # An open breaker's windows grow by themselves; a pause of our own is for as long as it is closed.
+        # The windows of an open breaker grow by themselves; the usual pause is for a closed one.
         return max(wished or 0.0, self.endpoint.health.breaker.retry_in) or usual
 
     def _tell(self, changes: list[Any]) -> None:
@@ -207,12 +191,12 @@ class GuardedModel:
 
 
 @dataclass(slots=True, eq=False)
-class MeteredModel:
-    """`model`, asked when its turn at `endpoint` comes, and again when it was refused for being one call too many.
+class MeteredModel(ModelWrapper):
+    """`model`, called when the throttle of `endpoint` allows it, and again when the endpoint refused it with a rate limit.
 
-    A refusal is waited for as long as the endpoint answered anybody within the last `patience_s`, unless it asks for
-    more than `LONGEST_WAIT_S`; an attempt that has streamed text is not repeated. One that takes longer than `call_s` has
-    failed, however it spends the time: an endpoint that sends a token now and then is never silent.
+    Refused calls wait as long as the endpoint answered any call within the last `patience_s`, unless it asks for a pause of
+    more than `LONGEST_WAIT_S`; an attempt that has streamed text is not repeated. An attempt of more than `call_s` fails,
+    whatever it streams: an endpoint that sends a token now and then is never silent.
     """
 
     model: Model
@@ -222,39 +206,23 @@ class MeteredModel:
     idle: Idle
     call_s: float | None = None
 
-    @property
-    def name(self) -> str:
-        """The model's own name."""
-        return self.model.name
-
-    @property
-    def kind(self) -> ModelKind:
-        """The model's own kind."""
-        return self.model.kind
-
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the model's own error."""
-        said = False
-
-        def tell(piece: str) -> None:
-            nonlocal said
-            said = True
-            on_delta(piece)
-
+        stream = Stream(on_delta)
         turns, refused_at = self.endpoint.turns, math.inf
         waiting = self.idle.queueing
         while True:
             with waiting():
                 ticket = await turns.enter()
             try:
-                answer = await self._in_time(request, tell)
+                answer = await self._in_time(request, stream)
             except BaseException as error:
                 if not _rate_limited(error):
                     turns.released()
                     raise
                 turns.refused(ticket, None if error.retry_after_s is None else min(error.retry_after_s, LONGEST_WAIT_S))
                 told, refused_at = refused_at < math.inf, min(refused_at, self.endpoint.now)
-                if said or not self._waits(error, refused_at):
+                if stream.begun or not self._waits(error, refused_at):
                     raise
             else:
                 turns.succeeded(ticket)
@@ -283,7 +251,3 @@ class MeteredModel:
 
 def _rate_limited(error: BaseException) -> TypeGuard[ModelError]:
     return isinstance(error, ModelError) and error.rate_limited
-
-
-def _unheard(_: str) -> None:
-    """The reader has seen the beginning of an answer that broke off; the whole one follows when it is there."""

@@ -1,4 +1,4 @@
-"""The retry budget of a stage: how often and how long a step is tried."""
+"""The retry budget of the steps of a stage."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryBudget:
-    """How long a step of a stage is tried."""
+    """How often and how long a step of a stage is retried."""
 
     attempts: int = 3
-    """At most, the first one included."""
+    """Most attempts, the first one included."""
     first_wait_s: float = 0.5
     """Before the second attempt; doubled each time, unless a provider asks for longer."""
     longest_wait_s: float = 30.0
     total_wait_s: float = 120.0
-    """All waits of one step together; a wait that does not fit in is not begun."""
+    """Most seconds of waiting per step; a wait that would exceed it is not begun."""
     gate_s: float = 10.0
-    """How long an attempt waits for what the step needs to be in order."""
+    """Seconds that an attempt waits for the dependencies of the step."""
 
     def wait(self, error: RunError, attempt: int) -> float:
-        """Seconds to wait after `attempt` failed."""
+        """Return the seconds to wait after `attempt` failed."""
         asked = error.retry_after_s if isinstance(error, ModelError) else error.retry_in_s if isinstance(error, DependencyError) else None
         return max(min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(attempt - 1, 60)), asked or 0.0)

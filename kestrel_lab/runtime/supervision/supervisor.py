@@ -1,7 +1,7 @@
-"""Watches what runs depend on: hears of real calls, probes, restarts, and says no while something is not in order.
+"""The supervisor of dependencies: health from calls and probes, restarts, and a gate for runs.
 
-Nothing runs in the background unless `start` (or `async with`) says so: without it health follows from
-calls alone, and `ready` probes and restarts by itself.
+Nothing runs in the background before `start` (or `async with`): without it health follows from calls alone, and `ready`
+probes and restarts by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HealthListener = Callable[[HealthChanged], None]
 
 
 class RuntimeSupervisor:
-    """Health of model endpoints, servers of tools and whatever else is watched; safe to use from several threads.
+    """Health of model endpoints, MCP servers and other dependencies; safe to use from several threads.
 
         async with RuntimeSupervisor() as supervisor:
             supervisor.watch("notes", "mcp", probe=ping, restart=spawn)
@@ -43,11 +43,11 @@ class RuntimeSupervisor:
         clock: Clock = time.monotonic,
         random: Callable[[], float] = _random.random,
     ) -> None:
-        """Watch nothing yet.
+        """Create a supervisor that watches nothing yet.
 
         Args:
-            policy: Of dependencies that bring none of their own.
-            interval_s: Seconds between two probes in the background; also how long good news counts in `ready`.
+            policy: The policy of dependencies without their own.
+            interval_s: Seconds between two probes in the background; also how long a success counts in `ready`.
             probe_timeout_s: A probe without an answer for so long has failed.
             restart_timeout_s: A restart that takes longer has failed.
             patience_s: How long a run waits for a model that worked before; 0 for not at all.
@@ -71,17 +71,17 @@ class RuntimeSupervisor:
         policy: HealthPolicy | None = None,
         advice: str = "",
     ) -> Dependency:
-        """Watch `name` from now on, with nothing known of it; one of that name that is watched already is forgotten.
+        """Watch `name` from now on; it replaces a watched dependency of that name.
 
         Once started, call it on the event loop of `start`.
 
         Args:
-            name: What errors and tables call it.
-            kind: What it is: `model`, `mcp`, …
-            probe: Raises when it is not in order. It must be harmless and cost nothing.
-            restart: Has it back, or raises. Then it is not used from the moment it is given up until a restart succeeded.
+            name: Its name in errors and tables.
+            kind: Its kind: `model`, `mcp`, …
+            probe: Raises when it does not work. It must be harmless and cost nothing.
+            restart: Restarts it, or raises. With it, the dependency is not used between its failure and a successful restart.
             policy: The supervisor's by default.
-            advice: What a person is to do when it does not work, as a sentence.
+            advice: A sentence that says what a person can do when it does not work.
         """
         health = DependencyHealth(policy or self.policy, self._clock, self._random, restartable=restart is not None)
         self.unwatch(name)
@@ -94,22 +94,22 @@ class RuntimeSupervisor:
         return watched
 
     def unwatch(self, name: str) -> None:
-        """Watch `name` no more; a name that is not watched is fine."""
+        """Stop watching `name`; an unknown name does nothing."""
         self._watched.pop(name, None)
         if self._tasks is not None and (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
 
     @property
     def watched(self) -> tuple[Dependency, ...]:
-        """Everything watched."""
+        """All watched dependencies."""
         return tuple(self._watched.values())
 
     def get(self, name: str) -> Dependency | None:
-        """What is watched under that name."""
+        """Return the dependency of that name."""
         return self._watched.get(name)
 
     async def start(self) -> Self:
-        """Probe and restart in the background, on the running event loop, until `stop`; again does nothing."""
+        """Probe and restart in the background, on the running event loop, until `stop`; a second call does nothing."""
         if self._tasks is None:
             self._tasks = {}
             for watched in tuple(self._watched.values()):
@@ -117,7 +117,7 @@ class RuntimeSupervisor:
         return self
 
     async def stop(self) -> None:
-        """End the background work and wait until it has ended; a restart under way is cancelled."""
+        """End the background tasks and wait for them; a restart under way is cancelled."""
         tasks, self._tasks = [*(self._tasks or {}).values()], None
         for task in tasks:
             task.cancel()
@@ -130,11 +130,11 @@ class RuntimeSupervisor:
         await self.stop()
 
     async def ready(self, *names: str, timeout: float) -> None:  # noqa: ASYNC109  # a gate's deadline is part of what it says
-        """Return once all of `names` (everything watched, when there are none) are in order.
+        """Return once all of `names` (by default everything watched) work.
 
-        Probes what was not heard of lately, and restarts within the budget what is down, unless that goes on
-        in the background. What has neither a probe nor bad news counts as in order. Raises `DependencyError`
-        for the first one that is not in order after `timeout` seconds, or cannot be any more.
+        Probes dependencies without a recent success, and restarts within the budget those that are down, unless background
+        tasks do. A dependency without a probe and without failures counts as working. Raises `DependencyError` for the
+        first one that does not work after `timeout` seconds, or whose restarts are used up.
         """
         wanted = [self._known(name) for name in names] or [*self._watched.values()]
         until, attended = time.monotonic() + timeout, self._tasks is not None
@@ -143,31 +143,20 @@ class RuntimeSupervisor:
                 raise found
 
     async def look(self) -> HealthTable:
-        """Probe once everything that can be probed, and return how all of it stands."""
+        """Probe everything that has a probe once, and return the health table."""
         await asyncio.gather(*(watched.look() for watched in tuple(self._watched.values())))
         return self.states()
 
-    def report_success(self, name: str) -> list[HealthChanged]:
-        """Take in that a call of `name` succeeded that was not admitted here; returns what that changed."""
-        return self._known(name).success()
-
-    def report_failure(self, name: str, error: BaseException | str) -> list[HealthChanged]:
-        """Take in that a call of `name` failed for a reason on its side; returns what that changed.
-
-        Errors of the caller's side are not to be reported. While the breaker is open, nothing changes.
-        """
-        return self._known(name).failure(error)
-
     def error(self, name: str) -> DependencyError:
-        """What is wrong with `name` now and what to do, to be raised."""
+        """Return the error of `name`, which says what is wrong and what to do."""
         return self._known(name).error()
 
     def states(self) -> HealthTable:
-        """Everything watched, as it stands."""
+        """Return the health of everything watched."""
         return HealthTable(watched.row() for watched in tuple(self._watched.values()))
 
     def subscribe(self, listener: HealthListener) -> Callable[[], None]:
-        """Tell `listener` of every change from now on, on the thread that notices it; returns what ends that."""
+        """Call `listener` with every change from now on, on the thread that notices it; returns a function that ends that."""
         self._listeners.append(listener)
 
         def end() -> None:
@@ -196,6 +185,6 @@ class RuntimeSupervisor:
         for listener in tuple(self._listeners):
             try:
                 listener(change)
-            except Exception:  # whoever looks on must not break what is watched
+            except Exception:  # a listener must not break what it listens to
                 self._listeners.remove(listener)
-                logging.getLogger(__name__).exception("a listener of the supervisor failed and is told no more")
+                logging.getLogger(__name__).exception("a listener of the supervisor failed and was removed")

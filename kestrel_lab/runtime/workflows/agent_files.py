@@ -1,4 +1,4 @@
-"""Agents as YAML files: beside the workflow that uses them, or shipped, by name."""
+"""Agent files: YAML files beside the workflow that uses them, or shipped ones by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTINGS: Final = tuple(AgentSettings.model_fields)
 
 
 def load_agent(name_or_path: str | Path) -> LLMAgent:
-    """The agent of a file, or a shipped one by its name.
+    """Return the agent of a file, or a shipped one by its name.
 
     Raises `UsageError` for a file or name that is not there, and for mistakes, with file, line and key.
     """
@@ -28,23 +28,18 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
 
 
 def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
-    """The agent with these settings."""
+    """Return the agent with these settings."""
     kind = ReActAgent if given.get("react") else LLMAgent
     return kind(name, description=description, **{key: value for key, value in given.items() if key != "react"})
 
 
 def settings(entry: AgentSettings) -> dict[str, Any]:
-    """What a file says of how an agent works, as fields of `Step`."""
-    return {entry_alias(key): getattr(entry, key) for key in _SETTINGS if key in entry.model_fields_set}
-
-
-def entry_alias(key: str) -> str:
-    """How a key of the model is written in files."""
-    return AgentSettings.model_fields[key].alias or key
+    """Return the settings of a file as fields of `Step`."""
+    return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in _SETTINGS if key in entry.model_fields_set}
 
 
 def settings_of(entry: AgentEntry, folder: Path, agents: Mapping[str, AgentEntry]) -> dict[str, Any]:
-    """The settings that a reference stands for, with its own in the place of theirs.
+    """Return the settings of a referenced agent, overridden by those of the reference.
 
     It is one of `agents`, a file in `folder` or below it, or a shipped agent. Raises `UsageError` for anything else.
     """
@@ -58,7 +53,7 @@ def settings_of(entry: AgentEntry, folder: Path, agents: Mapping[str, AgentEntry
 
 
 def is_file_name(text: str) -> bool:
-    """Whether a text names a file and not something shipped."""
+    """Return whether a text names a file and not something shipped."""
     return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))
 
 
@@ -75,7 +70,7 @@ def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
 
 
 def _beside(folder: Path, name: str) -> Path:
-    """A file that a workflow names; only files in its own folder or below, also by way of links."""
+    """Return a file that a workflow names, which must be in its folder or below, also through links."""
     pure = PurePosixPath(name)
     found = folder / name
     if pure.is_absolute() or "\\" in name or "\0" in name or not found.resolve().is_relative_to(folder.resolve()):

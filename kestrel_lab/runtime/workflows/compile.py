@@ -1,4 +1,4 @@
-"""From what a workflow file says to the steps of a plan, with the place of every mistake."""
+"""Compilation of workflow files to steps of a plan, with the place of every mistake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One file on its way to a plan: what it says, what may be put into it, and what is wrong with it."""
+    """The compilation of one file: its entries, the values for references, and the problems found."""
 
     document: YamlFile
     folder: Path
@@ -35,17 +35,17 @@ class Reading:
     problems: list[str] = field(default_factory=list)
 
     def tried(self, where: Where, make: Callable[[], _T]) -> _T | None:
-        """What `make` returns; a `UsageError` of it is kept as a problem, with its place."""
+        """Return the result of `make`; its `UsageError` becomes a problem with its place."""
         return attempt(self.document, where, self.problems, make)
 
     def stop_at_problems(self) -> None:
-        """Raise `UsageError` if something was wrong so far."""
+        """Raise `UsageError` if there are problems."""
         if self.problems:
             raise UsageError(joined(self.problems))
 
 
 def shape_of(reading: Reading) -> Shape:
-    """The steps that the file describes; raises `UsageError`, one line for each mistake."""
+    """Return the steps of the file; raises `UsageError`, one line for each mistake."""
     entry = reading.entry
     _check_names(reading)
     reading.stop_at_problems()
@@ -83,7 +83,7 @@ def _body(entry: AnyWorkflow) -> Where:
 
 
 def _works(entry: AnyWorkflow) -> Iterator[tuple[Where, WorkEntry]]:
-    """All work that the file describes, with its place."""
+    """Yield every entry of work in the file, with its place."""
     (key,) = _body(entry)
     yield from (((key, number), work) for number, work in enumerate(getattr(entry, str(key))))
     if isinstance(entry, ParallelEntry) and entry.join is not None:
@@ -91,7 +91,7 @@ def _works(entry: AnyWorkflow) -> Iterator[tuple[Where, WorkEntry]]:
 
 
 def _part(reading: Reading, work: WorkEntry) -> Part:
-    """The step that is meant, without what its place in the shape adds."""
+    """Return the step of an entry, before the shape adds its dependencies."""
     theirs = {} if work.agent is None else settings_of(work.agent, reading.folder, reading.entry.agents)
     given: dict[str, Any] = {**theirs, **work.model_dump(by_alias=True, exclude_unset=True, exclude={"agent", "goal"})}
     given["instructions"] = "\n\n".join(text for text in (theirs.get("instructions", ""), work.instructions) if text)
@@ -107,12 +107,12 @@ def _asked(condition: str) -> frozenset[str]:
 
 
 def _makes(entry: AnyWorkflow, work: WorkEntry) -> list[str]:
-    """The artifacts that some work leaves: in a shape one of its own name, unless it says otherwise."""
+    """Return the artifacts of an entry; in a shape one of its own name by default."""
     return work.produces or ([] if isinstance(entry, PlanEntry) else [work.id])
 
 
 def _check_names(reading: Reading) -> None:
-    """Note everything that asks for an artifact which nobody makes, or makes one which is there already."""
+    """Note every reference to an artifact that no step makes, and every artifact that exists already."""
     entry, tried = reading.entry, reading.tried
     state = entry.state if isinstance(entry, LoopEntry | GraphEntry) else {}
     known = {*reading.scope, *state, *(name for _, work in _works(entry) for name in _makes(entry, work))}

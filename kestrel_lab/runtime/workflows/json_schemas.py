@@ -1,4 +1,4 @@
-"""JSON Schemas of the files that people write, made from the models that read them."""
+"""JSON Schemas of workflow and agent files, generated from their pydantic models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.runtime.workflows.models import AgentFileEntry, AnyWorkflow
 
 FOLDER: Final = Path(__file__).parents[2] / "schemas"
-"""Where the package has them, as `NAME.schema.json`."""
+"""The folder of the shipped schemas, `NAME.schema.json`."""
 _KINDS: Final[dict[str, Any]] = {
     "workflow": Annotated[AnyWorkflow, Field(discriminator="kind")],
     "agent": AgentFileEntry,
@@ -21,7 +21,7 @@ NAMES: Final = tuple(_KINDS)
 
 
 def schema_text(name: str) -> str:
-    """The JSON Schema of a kind of file, as indented JSON; raises `UsageError` for another name."""
+    """Return the JSON Schema of a kind of file as indented JSON; raises `UsageError` for an unknown name."""
     if name not in _KINDS:
         msg = f"there is no schema {name!r}; {nearest(name, _KINDS)}"
         raise UsageError(msg)
@@ -29,14 +29,14 @@ def schema_text(name: str) -> str:
 
 
 def written(name: str, kind: Any) -> str:
-    """The JSON Schema of the pydantic type `kind`, called `name`, as it is kept in a file."""
+    """Return the JSON Schema of the pydantic type `kind`, called `name`, as indented JSON."""
     found = TypeAdapter(kind).json_schema(by_alias=True)
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"kestrel_lab {name}", **_bare(found)}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def _bare(value: Any) -> Any:
-    """Without the titles that only repeat the names of keys."""
+    """Return a schema without the titles that only repeat the names of keys."""
     if isinstance(value, list):
         return [_bare(item) for item in value]
     if isinstance(value, dict):

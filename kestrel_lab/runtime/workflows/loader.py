@@ -1,4 +1,4 @@
-"""Workflows: plans as YAML files of five kinds, shipped ones by name."""
+"""Workflow files: five kinds of plans in YAML, shipped ones by name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
 
 
 def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan:
-    """The plan that a workflow file makes for `goal`.
+    """Return the plan of a workflow file for `goal`.
 
     Args:
         name_or_path: A shipped workflow by name (see `shipped`), or a YAML file: a `Path`, or a text with a
             folder or the ending `.yaml`.
-        goal: What the run is asked to do: `{{goal}}` in the file, and an artifact.
+        goal: The goal of the run: `{{goal}}` in the file, and an artifact.
         inputs: Values of the inputs that the file declares; artifacts too. A text for an input that is no
             text is read as JSON.
 
@@ -59,7 +59,7 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
 
 
 def find_workflow(name_or_path: str | Path) -> Path:
-    """The file of a workflow; raises `UsageError` when there is none, with the nearest shipped name."""
+    """Return the file of a workflow; raises `UsageError` when there is none, with the nearest shipped name."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or is_file_name(text):
         path = Path(name_or_path)
@@ -75,12 +75,12 @@ def find_workflow(name_or_path: str | Path) -> Path:
 
 
 def shipped() -> dict[str, Path]:
-    """The files of the workflows that come with the package, by name."""
+    """Return the shipped workflow files by name."""
     return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
 
 
 def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
-    """A workflow file as it is written; raises `UsageError` for mistakes that show without a goal."""
+    """Return a workflow file, validated; raises `UsageError` for mistakes that do not depend on the goal."""
     document = read_yaml(path, shown_path(path))
     value = document.value
     kind = value.get("kind") if isinstance(value, dict) else None
@@ -121,21 +121,18 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
     return value
 
 
-# The plan of a run, from whatever was given as one.
-
-
 class MakesPlan(Protocol):
-    """Whatever makes a plan for a goal."""
+    """An object that makes a plan for a goal."""
 
     def plan(self, goal: str) -> Plan:
-        """The plan."""
+        """Return the plan."""
         ...
 
 
 def plan_for(given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan | None:
-    """`given` as a plan for `goal`; `None` for a run without one.
+    """Return `given` as a plan for `goal`; `None` for a run without one.
 
-    Raises `UsageError` for a workflow that is not in order, and for inputs that nothing takes.
+    Raises `UsageError` for an invalid workflow, and for inputs without a workflow.
     """
     if isinstance(given, str | Path):
         return load_plan(given, goal, inputs)

@@ -1,0 +1,54 @@
+"""Models around another model: what they have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+
+
+class ModelWrapper:
+    """A model that adds something to another one, which it calls `model`; name and kind are those of that model."""
+
+    __slots__ = ()
+    model: Model
+
+    @property
+    def name(self) -> str:
+        """The wrapped model's name."""
+        return self.model.name
+
+    @property
+    def kind(self) -> ModelKind:
+        """The wrapped model's kind."""
+        return self.model.kind
+
+
+def wrapped(model: Model) -> Model | None:
+    """Return the model inside a wrapper; `None` for a model that is none."""
+    inner: Model | None = getattr(model, "model", None)
+    return inner if callable(inner) else None
+
+
+def silent(_: str) -> None:
+    """Drop a piece of streamed text."""
+
+
+class Stream:
+    """Passes streamed text on and remembers whether there was any: a later attempt must not show it a second time."""
+
+    __slots__ = ("_on_delta", "begun")
+
+    def __init__(self, on_delta: OnDelta) -> None:
+        self._on_delta = on_delta
+        self.begun = False
+
+    def __call__(self, piece: str) -> None:
+        """Pass on `piece`."""
+        self.begun = True
+        self._on_delta(piece)
+
+    def mute(self) -> None:
+        """Drop every further piece."""
+        self._on_delta = silent
