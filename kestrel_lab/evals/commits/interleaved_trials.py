@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, first_of
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
@@ -196,7 +196,7 @@ class Crew:
                 for work in new[: AT_ONCE - len(self._alive)]:
                     group.create_task(start(work), name=f"kestrel start {work.sha[:10]}")
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            raise first_of(errors) from None
 
     async def make(self, work: CommitTrials, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
         """Make trials of a commit and store each as it ends; what the commit cannot try is noted in `work`.

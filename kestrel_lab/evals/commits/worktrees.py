@@ -27,6 +27,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_status import alive_elsewhere
+from kestrel_lab.host.file_lock import locked
 from kestrel_lab.host.git import add_worktree, git
 
 REQUIREMENTS: Final = (
@@ -56,11 +57,11 @@ async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path
     folder = _folder(home, "worktrees")
     # git reads the notes of all worktrees whenever it makes or removes one, and fails at one that is half written.
     turn = _folder(home, "envs") / "worktrees.lock"
-    async with _alone(turn):
+    async with locked(turn):
         await _clear(repository, folder)
     place = folder / f"{sha[:12]}-{os.getpid()}-{secrets.token_hex(2)}"
     try:
-        async with _alone(turn):
+        async with locked(turn):
             await add_worktree(repository, place, await commit_of(repository, sha))
         yield place
     finally:
@@ -83,7 +84,7 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
         sources.append(_OUR_FOLDER)
     else:
         name = f"{needs}-py{sys.version_info.major}.{sys.version_info.minor}"
-        async with _alone(_folder(home, "envs") / f"{name}.lock"):
+        async with locked(_folder(home, "envs") / f"{name}.lock"):
             python = await _installed(tree, _folder(home, "envs") / name, note)
         # Commands that tools and checks run are to find this environment's programs, as after activating it.
         own = {"PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]), "VIRTUAL_ENV": str(python.parent.parent)}
@@ -140,27 +141,6 @@ async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> P
     return python
 
 
-@asynccontextmanager
-async def _alone(lock: Path) -> AsyncIterator[None]:
-    """Wait until nobody else, here or in another process, is in the block; a process that is killed is in it no more."""
-    try:
-        import fcntl  # not on every system
-    except ImportError:
-        yield
-        return
-    file = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(0.1)
-        yield
-    finally:
-        os.close(file)
-
-
 def _folder(home: Path, name: str) -> Path:
     place = home.absolute() / name
     place.mkdir(parents=True, exist_ok=True)
@@ -208,7 +188,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 async def _remove_in_turn(repository: Path, place: Path, turn: Path) -> None:
-    async with _alone(turn):
+    async with locked(turn):
         await _remove(repository, place)
 
 

@@ -1,4 +1,4 @@
-"""Trials made by the workers of a Dask cluster; the log and the results stay here.
+"""Dask cluster: its workers run trials; the log and the results stay here.
 
 What is sent is the text of a JSON object, to the function `make_trial` of the kestrel_lab that is installed on the worker,
 and the text of one comes back; it is read as JSON, and each run and trial is stored here like any other. Dask itself
@@ -22,21 +22,20 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, first_of
 from kestrel_lab.core.events.union import Event, RunFinished, RunStarted, StateTransition, from_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus, new_run_id
-from kestrel_lab.evals.execution.dask_worker import make_trial
-from kestrel_lab.evals.execution.eval_run import Sitting
+from kestrel_lab.evals.execution.eval_run import EvalRun
 from kestrel_lab.evals.execution.prepare import Prepared
 from kestrel_lab.evals.execution.progress import EvalProgress
+from kestrel_lab.evals.execution.remote_trials import bench_order, make_trial
 from kestrel_lab.evals.execution.runner import Keeper, MakeTrials, Turn, plan_trials, under_way
 from kestrel_lab.evals.execution.trial import Ask, after
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.approvals.scope import rules_as_json
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.builtin import native_tools
 
@@ -62,11 +61,11 @@ def on_cluster(address: str) -> MakeTrials:
         *,
         on_row: Callable[[EvalRow], None],
         keep_in: Path | None = None,
-        sitting: Sitting | None = None,
+        eval_run: EvalRun | None = None,
         progress: EvalProgress | None = None,
     ) -> list[EvalRow]:
         suite = _order(session, ready, asks, kept=keep_in is not None)
-        keeper = Keeper(session.store, on_row, sitting)
+        keeper = Keeper(session.store, on_row, eval_run)
         if asks:
             async with _connected(address) as client:
                 await Dispatch(session, ready, client, suite, keeper, progress).run(asks)
@@ -99,13 +98,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     plan = plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code) if known else []
     if {ask.identity.key for ask in asks} - {ask.identity.key for ask in plan}:
         raise UsageError("a cluster can only run what stands in the suite file: models and configurations given otherwise cannot be sent")  # noqa: EM101
-    return {
-        "path": str(suite.path), "configs": [*configs], "epochs": suite.epochs, "code": code, "model": session.model,
-        "provider": session.provider, "api_base": session.api_base, "limits": session.limits.as_json(),
-        "sandbox": session.sandbox.name, "network": session.sandbox.network, "rules": [*rules_as_json(session.rules)],
-        "containment": session.containment,
-        "cassette": suite.cassette.mode, "cassettes": folder,
-    }  # fmt: skip
+    return {**bench_order(session, suite, suite.path, code), "cassette": suite.cassette.mode, "cassettes": folder}
 
 
 @asynccontextmanager
@@ -145,15 +138,15 @@ class Dispatch:
     """Hands out trials to the workers of one cluster."""
 
     def __init__(
-        self, session: Session, ready: Prepared, client: Any, suite: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
+        self, session: Session, ready: Prepared, client: Any, order: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
     ) -> None:
         self._session, self._ready, self._client = session, ready, client
         self._keeper, self._progress = keeper, progress
         self._waiting: deque[Turn] = deque()
         self._hands = 0
         self._name = secrets.token_hex(6)
-        # The name has workers read the suite anew for each run of it.
-        self._suite: dict[str, Json] = {**suite, "run": self._name}
+        # Workers read the suite anew for each run of it: the order of no two runs is the same.
+        self._bench: dict[str, Json] = {**order, "run": self._name}
 
     async def run(self, asks: Sequence[Ask]) -> None:
         """Have them all made; raises the first error that is not a trial's own."""
@@ -162,7 +155,7 @@ class Dispatch:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_busy(group))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            raise first_of(errors) from None
 
     def task(self, ask: Ask, attempt: int) -> str:
         """The name of an attempt in the cluster: Dask takes calls of one name for one call."""
@@ -197,7 +190,7 @@ class Dispatch:
         from distributed import KilledWorker
 
         order = dumps(
-            {"suite": self._suite, "scenario": ask.scenario.id, "config": ask.config.name, "epoch": ask.epoch, "key": ask.identity.key}
+            {"bench": self._bench, "scenario": ask.scenario.id, "config": ask.config.name, "epoch": ask.epoch, "key": ask.identity.key}
         )
         try:
             answer: dict[str, Any] = json.loads(await self._client.submit(make_trial, order, key=self.task(ask, attempt), pure=False))

@@ -12,10 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, first_of
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.execution.eval_run import Sitting, gone_on_with, last_sitting, sitting_of
+from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
 from kestrel_lab.evals.execution.prepare import Prepared, prepare
 from kestrel_lab.evals.execution.progress import EvalProgress, refusals, slowed_since
 from kestrel_lab.evals.execution.result import EvalResult
@@ -36,9 +36,9 @@ from kestrel_lab.runtime.supervision.model_guard import bounded
 class Keeper:
     """Stores rows without holding up whoever makes them."""
 
-    def __init__(self, store: SessionStore | None, on_row: Callable[[EvalRow], None], sitting: Sitting | None = None) -> None:
+    def __init__(self, store: SessionStore | None, on_row: Callable[[EvalRow], None], eval_run: EvalRun | None = None) -> None:
         """With no `store`, rows are only told of; `on_row` is called on the running event loop."""
-        self._store, self._on_row, self._sitting = store, on_row, sitting
+        self._store, self._on_row, self._eval_run = store, on_row, eval_run
         self._loop = asyncio.get_running_loop()
         self._storing: set[Future[None]] = set()
         self._failure: BaseException | None = None
@@ -48,7 +48,7 @@ class Keeper:
         """Queue `row`; raises what went wrong with an earlier one."""
         if self._failure is not None:
             raise self._failure
-        row = row if self._sitting is None else self._sitting.mark(row)
+        row = row if self._eval_run is None else self._eval_run.mark(row)
         self.rows.append(row)
         if self._store is None:
             self._on_row(row)
@@ -91,7 +91,7 @@ class MakeTrials(Protocol):
         *,
         on_row: Callable[[EvalRow], None],
         keep_in: Path | None,
-        sitting: Sitting | None,
+        eval_run: EvalRun | None,
         progress: EvalProgress | None,
     ) -> list[EvalRow]:
         """As `run_trials`."""
@@ -160,16 +160,16 @@ async def run_suite(
     ready = prepare(session, chosen, models=models)
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
-    found, sitting, notice = begin(session.store, chosen, asks, reuse=reuse and not models, resume=resume)
+    found, eval_run, notice = begin(session.store, chosen, asks, reuse=reuse and not models, resume=resume)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = refusals(session.supervisor)
     progress = EvalProgress(reporter, len(asks), rows, notice=notice, supervisor=session.supervisor)
-    with sitting.at_work():
+    with eval_run.at_work(session.store):
         async with progress.ticking():
             keep_in = session.home / "trials" if keep else None
             made = await (make or run_trials)(
-                session, ready, todo, on_row=progress.count, keep_in=keep_in, sitting=sitting, progress=progress
+                session, ready, todo, on_row=progress.count, keep_in=keep_in, eval_run=eval_run, progress=progress
             )
     again = sum("attempts" in row.result for row in made)
     notes = [notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
@@ -184,21 +184,21 @@ async def run_suite(
     )
 
 
-def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, Sitting, str]:
-    """What need not be made, the sitting that the rest belongs to, and what a person should know before it begins."""
+def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, EvalRun, str]:
+    """What need not be made, the eval run that the rest belongs to, and what a person should know before it begins."""
     found = look_up(store, suite, asks) if reuse else Reuse()
-    earlier = last_sitting(store, suite)
+    earlier = last_eval_run(store, suite)
     if not resume or earlier is None:
         made = sum(ask.identity.key not in found.rows for ask in asks)
         notice = "" if earlier is None or found.rows else earlier.notice
-        return found, Sitting.new(store, made), notice
-    taken = gone_on_with(store, suite, earlier, asks)
+        return found, EvalRun.new(store, made), notice
+    taken = resumed_trials(store, suite, earlier, asks)
     rows = found.rows | taken
     left = len(asks) - len(rows)
-    own = sum(sitting_of(row) == earlier.sitting.id for row in taken.values())
-    sitting = replace(Sitting.new(store, own + left), id=earlier.sitting.id, also=earlier.all[1:])
+    own = sum(eval_run_of(row) == earlier.eval_run.id for row in taken.values())
+    eval_run = replace(EvalRun.new(store, own + left), id=earlier.eval_run.id, also=earlier.all[1:])
     told = f"going on with the last run: {len(taken):,} trials of it are there, {left:,} are left"
-    return Reuse(rows=rows, why=found.why), sitting, told
+    return Reuse(rows=rows, why=found.why), eval_run, told
 
 
 def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
@@ -231,7 +231,7 @@ async def run_trials(
     on_row: Callable[[EvalRow], None],
     keep_in: Path | None = None,
     store: bool = True,
-    sitting: Sitting | None = None,
+    eval_run: EvalRun | None = None,
     progress: EvalProgress | None = None,
 ) -> list[EvalRow]:
     """Make the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
@@ -243,7 +243,7 @@ async def run_trials(
         config.name: deque((ask, ()) for ask in asks if ask.config.name == config.name) for config in ready.suite.configs
     }
     free = asyncio.Semaphore(ready.suite.concurrency)
-    keeper = Keeper(session.store if store else None, on_row, sitting)
+    keeper = Keeper(session.store if store else None, on_row, eval_run)
 
     async def work(queue: deque[Turn]) -> None:
         while queue:
@@ -269,7 +269,7 @@ async def run_trials(
                     for _ in range(min(len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency)):
                         group.create_task(work(queue), name=f"kestrel eval {config.name}")
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        raise first_of(errors) from None
     await keeper.finish()
     return keeper.rows
 

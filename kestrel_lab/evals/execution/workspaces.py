@@ -51,7 +51,7 @@ async def opened(
         yield Workspace(source, read_only=True)
         return
     if only_pure and scenario.place == InlineFiles() and keep_in is None:
-        yield Workspace(_empty_folder(), read_only=True)
+        yield Workspace(Path(_empty_folder().name), read_only=True)
         return
     if isinstance(scenario.place, GitCheckout) and source is not None:
         await checkout(scenario.place, source)
@@ -72,14 +72,9 @@ def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]] | None
 
 
 @cache
-def _empty_folder() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="kestrel-empty-")
-    _KEPT.append(folder)
-    return Path(folder.name)
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-"""Folders that are removed when the process ends."""
+def _empty_folder() -> tempfile.TemporaryDirectory[str]:
+    """The folder that trials without files share; it is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="kestrel-empty-")
 
 
 def _fresh(inside: Path | None) -> Path:

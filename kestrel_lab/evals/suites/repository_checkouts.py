@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
-from weakref import WeakKeyDictionary
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.suite import GitCheckout, Suite
+from kestrel_lab.host.file_lock import locked
 from kestrel_lab.host.git import Repository, copy_commit, run_git
 
 _ADDRESS: Final = re.compile(r"(?:https|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
@@ -55,8 +54,9 @@ def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
 
 async def checkout(place: GitCheckout, folder: Path) -> None:
     """Make the checkout in `folder`, as `located` found it, if it is not there; raises `UsageError` with git's own words."""
-    locks = _making.setdefault(asyncio.get_running_loop(), {})
-    async with locks.setdefault(str(folder), asyncio.Lock()):
+    if _there(folder):
+        return
+    async with locked(folder.with_suffix(".lock")):
         if _there(folder):
             return
         commit, _, source = folder.with_suffix(".txt").read_text(encoding="utf-8").strip().partition(" ")
@@ -72,10 +72,6 @@ async def checkout(place: GitCheckout, folder: Path) -> None:
             raise UsageError(msg) from error
         finally:
             shutil.rmtree(made, ignore_errors=True)
-
-
-_making: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
-"""A lock belongs to one event loop; two that make the same do no harm."""
 
 
 def _there(folder: Path) -> bool:
