@@ -340,7 +340,7 @@ def test_stored_trials_are_reused_and_the_rest_explained(lab, tmp_path):
 
     def again(**options):
         result = asyncio.run(run_suite(lab, path, reuse=True, **options))
-        told = "\n".join(result.told())
+        told = "\n".join(result.lines())
         assert all((why in told) is (why != "not run before") for why in result.why)
         assert (".gitignore" in told) is any("code" in why for why in result.why)
         return len(result.rows), result.reused, result.why

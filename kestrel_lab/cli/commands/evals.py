@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -329,8 +330,7 @@ def summarise_trials(
         csv.parent.mkdir(parents=True, exist_ok=True)
         found.frame.to_csv(csv, index=False)
     if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        found.plot(*(metric or [])[:1]).savefig(plot)
+        save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
 
 
@@ -348,7 +348,7 @@ def show_calibration(
     keep: Annotated[bool, typer.Option("--keep", help="Say beside answers of later runs of the same model what it was worth.")] = False,
 ) -> Any:
     """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
-    from kestrel_lab.evals.stored.calibrate import keep_calibrations, reliability
+    from kestrel_lab.evals.stored.calibration import keep_calibrations, reliability
 
     lab = ctx.find_root().obj.lab()
     found = reliability(lab, suite, commit=commit, configs=config)

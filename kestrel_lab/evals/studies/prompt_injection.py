@@ -225,8 +225,7 @@ def _row(setting: Setting) -> tuple[str, ...]:
 def _rate(passed: int, tried: int) -> str:
     if not tried:
         return "–"
-    low, high = wilson(passed, tried)
-    return f"{percent(passed / tried)} ({100 * low:.0f}–{100 * high:.0f})"
+    return percent(passed / tried, *wilson(passed, tried))
 
 
 def _calls(task: Any, state: Any) -> list[Turn]:

@@ -12,7 +12,7 @@ from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
-from kestrel_lab.evals.summaries.result_table import labelled, rate_text
+from kestrel_lab.evals.summaries.result_table import labelled, percent, rate_text
 from kestrel_lab.evals.summaries.streaming_summary import reduced
 
 _PASSED = "success_rate"
@@ -52,7 +52,7 @@ def _told(record: dict[str, Any] | None, metric: str) -> str:
         return "–"
     if metric in METRICS:
         return measured(record, metric, "–")
-    return rate_text({_PASSED: record[metric], "low": record[f"{metric}_low"], "high": record[f"{metric}_high"]})
+    return percent(record[metric], record[f"{metric}_low"], record[f"{metric}_high"])
 
 
 # How often each check passed, where the scenarios of a suite have the same ones: success and safety apart, say.
