@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from kestrel_lab.core.errors import UsageError, first_of
 from kestrel_lab.core.json_types import Json
@@ -22,6 +22,7 @@ from kestrel_lab.evals.execution.reuse import Reuse, look_up
 from kestrel_lab.evals.execution.runner import in_order, plan_trials
 from kestrel_lab.evals.execution.trial import Ask
 from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -87,27 +88,25 @@ class Place:
     path: Path
     suite: Suite
     repository: Path
-    asked: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
-    """Which scenarios were asked for, as `Suite.select` takes it."""
+    parts: Selection = field(default_factory=Selection)
+    """The parts of the suite that were asked for."""
 
     def inside(self, tree: Path) -> Path:
         """Where a checkout has, or would have, its own suite file."""
         return tree / self.path.relative_to(self.repository)
 
 
-def place_of_suite(
-    session: Session, suite: str | Path, *, configs: Sequence[str] | None, epochs: int | None, **asked: Sequence[str] | None
-) -> Place:
+def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, **parts: Unpack[Selection]) -> Place:
     """The suite cut down to what is asked for, see `Suite.select`; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
-    chosen = load_suite(suite).select(configs=configs, epochs=epochs, **asked)
+    chosen = load_suite(suite).select(epochs=epochs, **parts)
     if chosen.root is None:
         msg = f"{suite} is not in a git repository, so there are no commits to compare"
         raise UsageError(msg)
     if session.model is not None and not isinstance(session.model, str) and any(not config.model for config in chosen.configs):
         msg = "commits are compared in processes of their own, which cannot use a model object: give the suite's configurations a model's name"
         raise UsageError(msg)
-    return Place(path=path, suite=chosen, repository=chosen.root, asked=asked)
+    return Place(path=path, suite=chosen, repository=chosen.root, parts=parts)
 
 
 async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
@@ -130,7 +129,8 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
 
 
 def _as_asked(suite: Suite, place: Place) -> Suite:
-    return suite.select(configs=[config.name for config in place.suite.configs], epochs=place.suite.epochs, **place.asked)
+    parts: Selection = {**place.parts, "configs": [config.name for config in place.suite.configs]}
+    return suite.select(epochs=place.suite.epochs, **parts)
 
 
 async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew: Crew, on_row: Callable[[EvalRow], None], *, strict: bool) -> None:  # fmt: skip

@@ -22,6 +22,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import Reuse, look_up
 from kestrel_lab.evals.execution.trial import Ask, Identity, after, run_trial, scenario_hash
 from kestrel_lab.evals.git import code_version
+from kestrel_lab.evals.options import Configs, EvalOptions, takes
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
@@ -74,8 +75,6 @@ class Keeper:
             self._failure = self._failure or error
 
 
-Configs = Sequence[str] | Mapping[str, Any]
-"""Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
 Turn = tuple[Ask, tuple[EvalRow, ...]]
 """A trial to be made, and the attempts at it that broke."""
 
@@ -98,59 +97,26 @@ class MakeTrials(Protocol):
         ...
 
 
-async def run_suite(
-    session: Session,
-    suite: str | Path | Suite,
-    *,
-    configs: Configs | None = None,
-    epochs: int | None = None,
-    reporter: Reporter | None = None,
-    concurrency: int | None = None,
-    reuse: bool = False,
-    keep: bool = False,
-    resume: bool = False,
-    retry_errors: int | None = None,
-    make: MakeTrials | None = None,
-    scenarios: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-    cassette: str | None = None,
-    cassettes: str | Path | None = None,
-) -> EvalResult:
-    """Try every scenario with every configuration and return one row per trial.
+@takes(EvalOptions)
+async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTrials | None = None, **options: Any) -> EvalResult:
+    """Run every scenario of a suite file, or a suite, with every configuration, and return one row per trial.
 
-    Args:
-        session: Where runs and results are logged.
-        suite: A suite file, or a suite.
-        configs: Some of the suite's configurations, or others in their place; all by default.
-        epochs: How often each scenario is repeated; the suite's number by default.
-        reporter: Told of each finished trial.
-        concurrency: Trials at once, in place of the suite's number.
-        reuse: Take trials that were made before with equal scenario, configuration and code instead of
-            making them again; trials that broke are made again in any case.
-        keep: Leave the trials' folders in `trials` under the session's home.
-        resume: Go on with the last run of this suite: its trials are taken as they are, those that are missing, or
-            whose scenario, configuration or code changed, are made. Begins one where there is none.
-        retry_errors: How often a trial that broke is made again, in place of the suite's number.
-        make: Makes the trials; `run_trials` by default, in this process. `kestrel_lab.evals.execution.dask_cluster` has another.
-        scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
-        families: Only those of these families.
-        tags: Only those with one of these tags.
-        cassette: `record`, `replay`, `refresh` or `off`, in place of what the suite says of recordings.
-        cassettes: The folder of the recordings, in place of the suite's.
+    The options are those of `EvalOptions`. `make` runs the trials, `run_trials` in this process by default;
+    `kestrel_lab.evals.execution.dask_cluster` has another. Runs and results are logged in the session.
 
     Raises `UsageError` before the first trial for anything the suite names that is not there.
     """
+    asked = EvalOptions(**options)
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    chosen, models = choose_configs(loaded, configs)
-    chosen = with_cassette(chosen, cassette, cassettes).select(epochs=epochs, scenarios=scenarios, families=families, tags=tags)
+    chosen, models = choose_configs(loaded, asked.configs)
+    chosen = with_cassette(chosen, asked.cassette, asked.cassettes).select(epochs=asked.epochs, **asked.parts)
     if chosen.epochs > MOST_EPOCHS:
         msg = f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more than repeats do"
         raise UsageError(msg)
     chosen = replace(
         chosen,
-        concurrency=chosen.concurrency if concurrency is None else concurrency,
-        retry_errors=chosen.retry_errors if retry_errors is None else retry_errors,
+        concurrency=chosen.concurrency if asked.concurrency is None else asked.concurrency,
+        retry_errors=chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
     )
     with suppress(UsageError):  # a name that is unknown is told by `prepare`, with where it is
         lists = [*(one.tools for one in chosen.scenarios), *(one.tools for one in chosen.configs)]
@@ -160,14 +126,14 @@ async def run_suite(
     ready = prepare(session, chosen, models=models)
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
-    found, eval_run, notice = begin(session.store, chosen, asks, reuse=reuse and not models, resume=resume)
+    found, eval_run, notice = begin(session.store, chosen, asks, reuse=asked.reuse and not models, resume=asked.resume)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = refusals(session.supervisor)
-    progress = EvalProgress(reporter, len(asks), rows, notice=notice, supervisor=session.supervisor)
+    progress = EvalProgress(asked.reporter, len(asks), rows, notice=notice, supervisor=session.supervisor)
     with eval_run.at_work(session.store):
         async with progress.ticking():
-            keep_in = session.home / "trials" if keep else None
+            keep_in = session.home / "trials" if asked.keep else None
             made = await (make or run_trials)(
                 session, ready, todo, on_row=progress.count, keep_in=keep_in, eval_run=eval_run, progress=progress
             )

@@ -17,7 +17,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import literal, save_figure, sho
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
-from kestrel_lab.evals.stored.rescore import stored_rows
+from kestrel_lab.evals.stored.rescore import selects, stored_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import Kept, keep
@@ -163,17 +163,15 @@ def reliability(
 
     Raises `UsageError` when none are stored, or no configuration has enough trials with a confidence.
     """
-    loaded = (suite if isinstance(suite, Suite) else load_suite(suite)).select(configs=configs)
-    names = {config.name for config in loaded.configs}
+    loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     judged: dict[str, list[Judged]] = {}
-    for row in stored_rows(session, loaded, commit):
-        if configs is None or row.config in names:
-            found = judged.setdefault(row.config, [])
-            events = [record.event for record in session.store.records(str(row.result["run"]))]
-            if row.result["outcome"] != "error" and (said := stated(events)) is not None:
-                model = next((event.model for event in events if isinstance(event, RunStarted)), "")
-                passed = row.result["outcome"] == "pass"
-                found.append(Judged(confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)))
+    for row in filter(selects(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
+        found = judged.setdefault(row.config, [])
+        events = [record.event for record in session.store.records(str(row.result["run"]))]
+        if row.result["outcome"] != "error" and (said := stated(events)) is not None:
+            model = next((event.model for event in events if isinstance(event, RunStarted)), "")
+            passed = row.result["outcome"] == "pass"
+            found.append(Judged(confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)))
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
     made = {config: calibration(trials, config) for config, trials in (enough or judged).items()}
     left = sorted(judged.keys() - enough.keys())

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
@@ -21,6 +21,7 @@ from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, hung_endpoint, scenario_hash
 from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.options import Selection, takes
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -80,26 +81,15 @@ class Rescored:
         return f"{judged}: {len(self.changes)} outcome{'' if len(self.changes) == 1 else 's'} changed"
 
 
-async def rescore(
-    session: Session,
-    suite: str | Path | Suite,
-    *,
-    commit: str | None = None,
-    configs: Sequence[str] | None = None,
-    scenarios: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-) -> Rescored:
+@takes(Selection)
+async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
     """Judge the newest stored trial of each scenario, configuration and epoch again; new scores are stored beside the old.
 
     Args:
         session: Where trials and runs are stored.
         suite: The suite file, or suite, whose checks judge.
         commit: Of which commit the trials are, the whole hash or its beginning; that of the newest trial by default.
-        configs: Only trials of these configurations; all by default.
-        scenarios: Only trials of these scenarios; `*` and `?` stand for any signs and any sign.
-        families: Only those of these families, as the suite has them now.
-        tags: Only those with one of these tags.
+        parts: Only trials of these configurations and scenarios, as the suite has them now.
 
     A check that needs what is not in the log keeps its old score: one of files or commands, unless the trial's folder
     was kept; one by a model; a Python function, unless it says `from_log = True`. Where there is no old score, the trial
@@ -107,9 +97,8 @@ async def rescore(
     left out, for its run says nothing of the new one. Raises `UsageError` when nothing is stored.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    chosen = loaded.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
-    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
-    rows = [*filter(wanted, stored_rows(session, chosen, commit))]
+    chosen = loaded.select(**parts)
+    rows = [*filter(selects(loaded, parts), stored_rows(session, chosen, commit))]
     known = {scenario.id: scenario for scenario in chosen.scenarios}
     # Of the whole suite, so that scores of a part of it are found under the same name.
     suite_hash = content_key(loaded.definition(), [[s.id, s.definition()] for s in loaded.scenarios])[:12]
@@ -147,18 +136,12 @@ def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[Eval
     return sorted(rows, key=place)
 
 
-def chosen_rows(
-    suite: Suite,
-    *,
-    configs: Sequence[str] | None,
-    scenarios: Sequence[str] | None,
-    families: Sequence[str] | None,
-    tags: Sequence[str] | None,
-) -> Callable[[EvalRow], bool]:
-    """Whether a stored trial is of the configurations and scenarios asked for, see `Suite.select`; any where none are."""
-    chosen = suite.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
-    names = None if configs is None else {config.name for config in chosen.configs}
-    ids = None if scenarios is families is tags is None else {scenario.id for scenario in chosen.scenarios}
+def selects(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
+    """Return whether a stored trial is of the parts of a suite that were asked for; trials that the suite does not know are, where none were."""
+    chosen = suite.select(**parts)
+    names = None if parts.get("configs") is None else {config.name for config in chosen.configs}
+    asked = [parts.get(what) for what in ("scenarios", "families", "tags")]
+    ids = {scenario.id for scenario in chosen.scenarios} if any(one is not None for one in asked) else None
     return lambda row: (names is None or row.config in names) and (ids is None or row.scenario in ids)
 
 

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.gate import SUCCESS, measured
 from kestrel_lab.evals.metrics import PREFIX
+from kestrel_lab.evals.options import Selection, takes
 from kestrel_lab.evals.reports.plots import families_figure
-from kestrel_lab.evals.stored.rescore import chosen_rows, each_stored, stored_commit
+from kestrel_lab.evals.stored.rescore import each_stored, selects, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, labelled, with_unit
@@ -108,6 +109,7 @@ class StoredSummary:
         return [key for key in self.records[0] if f"{key}_low" in self.records[0]]
 
 
+@takes(Selection)
 def summarise_stored(
     session: Session,
     suite: str | Path | Suite,
@@ -115,18 +117,13 @@ def summarise_stored(
     commit: str | None = None,
     by: str = "config",
     metrics: Sequence[str] = (),
-    configs: Sequence[str] | None = None,
-    scenarios: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
+    **parts: Unpack[Selection],
 ) -> StoredSummary:
-    """Add up the stored trials of a suite at a commit, that of the newest trial by default.
+    """Summarise the stored trials of a suite at a commit, that of the newest trial by default, or only some parts of it.
 
-    Only of `configs`, and of the scenarios that `Suite.select` leaves, where some are named.
+    What the suite names comes in its order, other trials after it. Trials of a bisection are left out.
 
-    What the suite names comes in its order, other trials after it. Those of searches for a bad commit are left out.
-
-    Raises `UsageError` when none are stored, and for a grouping or a metric that there is not.
+    Raises `UsageError` when none are stored, and for a grouping or a metric that does not exist.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     group = next((known for known in get_args(Group) if known == by), None)
@@ -134,9 +131,8 @@ def summarise_stored(
         msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}"
         raise UsageError(msg)
     sha = stored_commit(session, loaded, commit)
-    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
     lacking = Lacking()
-    rows = lacking.noting(filter(wanted, each_stored(session, loaded, sha)))
+    rows = lacking.noting(filter(selects(loaded, parts), each_stored(session, loaded, sha)))
     records = sorted(reduced(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of the suite, or run it first"
