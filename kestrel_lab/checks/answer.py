@@ -1,4 +1,4 @@
-"""Checks of the text a run answered with."""
+"""Checks of the answer's text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.verification.abstention import abstains
 
 MAX_MATCHED: Final = 10_000
-"""Characters of an answer that a pattern is tried on: the first and the last half of them."""
+"""Characters of an answer that are searched: half of them from its beginning and half from its end."""
 MAX_PATTERN: Final = 1_000
 MATCH_SECONDS: Final = 5.0
 """Processor time that the search for a pattern may take; some patterns would backtrack for ever."""
@@ -119,7 +119,7 @@ class AnswerMatches:
 
 
 def normalised(text: str) -> str:
-    """`text` for comparing: compatibility characters unified, case folded, white space runs as one blank."""
+    """Return `text` for comparisons: compatibility characters unified, case folded, each run of white space as one blank."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 

@@ -1,4 +1,4 @@
-"""Compare two commits: run a suite at each, as far as results are not stored, and say what changed."""
+"""Comparison of two commits: run a suite at each, as far as results are not stored, and return what changed."""
 
 from __future__ import annotations
 

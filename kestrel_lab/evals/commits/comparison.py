@@ -1,4 +1,4 @@
-"""A suite at two commits, side by side."""
+"""Result of a comparison: a suite at two commits, differences with verdicts, flips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Which trials of two sides were made side by side, so that their times can be compared.
+# Which trials of two sides were run side by side, so that their times can be compared.
 
 _APART = "not compared: the trials of both sides were not made side by side (stored before, or one side after the other)"
 _TOO_FEW = "not compared: it takes three rounds made side by side or more, of which the first is a warm-up; ask for more epochs"
@@ -41,7 +41,7 @@ _TOO_FEW = "not compared: it takes three rounds made side by side or more, of wh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounds:
-    """Epochs in which both sides took turns."""
+    """The epochs in which both sides took turns."""
 
     epochs: frozenset[int] = frozenset()
     note: str = ""
@@ -49,7 +49,7 @@ class Rounds:
 
 
 def side_by_side(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> Rounds:
-    """The epochs over which times of one configuration can be compared, or why they cannot.
+    """Return the epochs over which times of one configuration can be compared, or why they cannot.
 
     An epoch counts when nothing was measured between its trials of one side and those of the other. The first that
     counts is a warm-up: imports, connections and caches of all kinds are cold then, for whoever goes first most. What
@@ -106,7 +106,7 @@ class Side:
     """One commit of a comparison."""
 
     name: str
-    """As the user called it."""
+    """The name that the user gave."""
     sha: str
     rows: tuple[EvalRow, ...]
     reused: int = 0

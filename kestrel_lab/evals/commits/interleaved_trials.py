@@ -1,4 +1,4 @@
-"""Trials of one suite at several commits, made in turns, as far as they are not stored."""
+"""Interleaved trials: commits take turns at running a suite, as far as results are not stored."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ something could be decided would tilt an average.
 
 @dataclass(kw_only=True, slots=True)
 class CommitTrials:
-    """One commit while it is being measured."""
+    """One commit and its trials."""
 
     name: str
-    """As the user called it."""
+    """The name that the user gave."""
     sha: str
     suite: Suite
     asks: list[Ask]
@@ -53,9 +53,9 @@ class CommitTrials:
     own: bool = False
     """Whether the suite is the one of that commit."""
     rows: list[EvalRow] = field(default_factory=list)
-    """Trials made now."""
+    """Trials that were run now."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Scenarios that it cannot try, and why."""
+    """Scenarios that it cannot run, and why."""
     broken: str = ""
     """Why it cannot be run at all."""
 
@@ -66,18 +66,18 @@ class CommitTrials:
 
     @property
     def todo(self) -> list[Ask]:
-        """What is not stored, less what this commit cannot try."""
+        """The trials to run: neither stored ones nor those that this commit cannot run."""
         if self.broken:
             return []
         return [ask for ask in self.asks if ask.identity.key not in self.found.rows and ask.scenario.id not in self.skipped]
 
     @property
     def all_rows(self) -> tuple[EvalRow, ...]:
-        """Stored trials and those made now."""
+        """Stored trials and those that were run now, in order."""
         return in_order(self.asks, [*self.found.rows.values(), *self.rows])
 
     def side(self) -> Side:
-        """The commit as one side of a comparison."""
+        """Return the commit as one side of a comparison."""
         return Side(name=self.name, sha=self.sha, rows=self.all_rows, reused=len(self.found.rows), skipped=self.skipped)
 
 
@@ -92,7 +92,7 @@ class Place:
     """The parts of the suite that were asked for."""
 
     def inside(self, tree: Path) -> Path:
-        """Where a checkout has, or would have, its own suite file."""
+        """Return where a checkout has, or would have, its own suite file."""
         return tree / self.path.relative_to(self.repository)
 
 
@@ -110,7 +110,7 @@ def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, *
 
 
 async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
-    """What is to be made at the commit `name`, and what of it is stored.
+    """Return the trials of the commit `name`, and which of them are stored.
 
     With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or not
     in order is `broken`; `UsageError` is raised for a name that is no commit.
@@ -134,7 +134,7 @@ def _as_asked(suite: Suite, place: Place) -> Suite:
 
 
 async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew: Crew, on_row: Callable[[EvalRow], None], *, strict: bool) -> None:  # fmt: skip
-    """Make what is missing, the commits taking turns epoch by epoch; which goes first changes from epoch to epoch.
+    """Run what is missing; the commits take turns epoch by epoch, and which goes first changes from epoch to epoch.
 
     A slow hour of a provider so falls on all of them. Where a commit cannot be run, that is raised if `strict`;
     otherwise it is noted in the commit's `broken`.
@@ -180,7 +180,7 @@ class Crew:
                 await self.__aexit__(kind, error, trace)
 
     async def begin(self, works: Sequence[CommitTrials]) -> None:
-        """Start the processes of the first of `works` at the same time; why one cannot start is told when it is to work."""
+        """Start the processes of the first of `works` at the same time; a failure to start is raised when the process is needed."""
         starting = asyncio.Semaphore(_STARTING)
 
         async def start(work: CommitTrials) -> None:
@@ -199,7 +199,7 @@ class Crew:
             raise first_of(errors) from None
 
     async def make(self, work: CommitTrials, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
-        """Make trials of a commit and store each as it ends; what the commit cannot try is noted in `work`.
+        """Run trials of a commit and store each as it ends; what the commit cannot run is noted in `work`.
 
         Raises `UsageError` when the commit cannot be run.
         """
@@ -245,7 +245,7 @@ class Crew:
 
 
 def teller(reporter: Reporter | None, works: Sequence[CommitTrials]) -> Callable[[str], None]:
-    """Tells the reporter of preparations, which finish no trial."""
+    """Return a function that reports preparations, which finish no trial."""
 
     def note(text: str) -> None:
         if reporter is not None:
@@ -263,7 +263,7 @@ def _home(session: Session, tree: Path, sha: str) -> Path:
 
 
 def _keeper(session: Session, work: CommitTrials, on_row: Callable[[EvalRow], None]) -> Callable[[EvalRow], None]:
-    """Stores each row under the identity it was asked for with."""
+    """Return a function that stores each row under the identity that was asked for."""
     asked = {(ask.scenario.id, ask.config.name, ask.epoch): ask for ask in work.asks}
 
     def keep(row: EvalRow) -> None:

@@ -1,4 +1,4 @@
-"""A suite along a line of commits: made where missing, or as it is stored."""
+"""A suite along a line of commits: run where results are missing, or as stored."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def stored_history(
     metric: str = "success_rate",
     any_version: bool = False,
 ) -> History:
-    """What is stored of a suite along commits; nothing is run.
+    """Return the stored trials of a suite along commits; nothing is run.
 
     Without `commits` they are HEAD and its first parents, those that have results. Trials of scenarios and
     configurations that have changed since are left out and counted in the notes, unless `any_version`; so are

@@ -41,11 +41,11 @@ _OUR_FOLDER: Final = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """How to start Python for a commit."""
+    """The Python of a commit: program and environment variables."""
 
     python: Path
     env: dict[str, str]
-    """What it sets beside what this process has."""
+    """Variables beside those of this process."""
 
 
 @asynccontextmanager
@@ -69,7 +69,7 @@ async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path
 
 
 async def environment_for(current: Path, tree: Path, home: Path, note: Callable[[str], None]) -> Environment:
-    """The Python that runs the code in `tree`.
+    """Return the Python that runs the code in `tree`.
 
     The current one, when the tree requires what `current`, the user's checkout, requires. Otherwise a virtual
     environment under `home`, made once for all commits with equal requirements, in which the tree's
@@ -93,7 +93,7 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
 
 
 def requirements_of(tree: Path) -> str:
-    """A hash that is equal for trees with equal requirements."""
+    """Return a hash that is equal for trees with equal requirements."""
     parts: dict[str, object] = {
         name: hashlib.sha256((tree / name).read_bytes()).hexdigest() for name in REQUIREMENTS if (tree / name).is_file()
     }
@@ -103,7 +103,7 @@ def requirements_of(tree: Path) -> str:
 
 
 def _declared(content: bytes) -> object:
-    """What a `pyproject.toml` says of requirements; all of it where it cannot be read."""
+    """Return the requirements in a `pyproject.toml`; a hash of all of it where it cannot be read."""
     try:
         declared = loads_toml(content.decode())
         project = declared.get("project", {})
@@ -118,7 +118,7 @@ def _declared(content: bytes) -> object:
 
 
 async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> Path:
-    """The Python of the environment in `folder`, made if it is not there or was not finished."""
+    """Return the Python of the environment in `folder`, which is made if it is missing or was not finished."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     finished = folder / "finished"
     if _there(finished):
@@ -152,7 +152,7 @@ def _there(place: Path) -> bool:
 
 
 def _fall_back_to_current(folder: Path) -> None:
-    """Let the environment find what it lacks, kestrel_lab to begin with, where this process finds it; then it is finished."""
+    """Let the environment import what it lacks, kestrel_lab to begin with, from where this process imports it; then it is finished."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = folder / ("Lib" if os.name == "nt" else f"lib/{version}") / "site-packages"
     places = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(_OUR_FOLDER)])
@@ -175,7 +175,7 @@ async def _run(folder: Path, *argv: str) -> None:
 
 
 async def _clear(repository: Path, folder: Path) -> None:
-    """Remove worktrees of processes that are no more."""
+    """Remove the worktrees of processes that have ended."""
     host = process_name().rpartition(":")[0]
     for place in _inside(folder):
         owner = place.name.split("-")[1] if place.name.count("-") == 2 else ""

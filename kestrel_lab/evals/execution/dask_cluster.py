@@ -43,11 +43,11 @@ _AHEAD: Final = 2
 """Trials sent ahead for each thread of a worker, so that none has to wait for the next."""
 _CONNECT_S: Final = 10
 _LOOK_S: Final = 0.2
-"""How often is looked whether workers came or went."""
+"""Seconds between two looks at which workers there are."""
 
 
 def on_cluster(address: str) -> MakeTrials:
-    """What makes trials on the workers of the Dask scheduler at `address`, to be given to `run_suite` as `make`.
+    """Return a function that runs trials on the workers of the Dask scheduler at `address`; `run_suite` takes it as `make`.
 
     As many are under way as the workers have threads; those of a worker that dies are made by others. Raises `UsageError`
     when nobody answers there, and for a suite that cannot be sent: it must be a file, with configurations of its own,
@@ -76,7 +76,7 @@ def on_cluster(address: str) -> MakeTrials:
 
 
 def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool) -> dict[str, Json]:
-    """What a worker is told of the suite; raises `UsageError` for what it could not find there."""
+    """Return the order for the workers; raises `UsageError` for what they could not find on their machines."""
     suite = ready.suite
     if suite.path is None or not suite.path.is_file():
         raise UsageError("a cluster needs the suite as a file that its workers can read, too")  # noqa: EM101
@@ -127,7 +127,7 @@ async def _connected(address: str) -> AsyncIterator[Any]:
 
 
 async def _answers(address: str) -> None:
-    """Raise `OSError` or `TimeoutError` when nobody listens there: Dask would go on trying for long."""
+    """Raise `OSError` or `TimeoutError` when nothing listens at the address: Dask itself would retry for long."""
     place = urlsplit(address)
     async with asyncio.timeout(_CONNECT_S):
         _, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -135,7 +135,7 @@ async def _answers(address: str) -> None:
 
 
 class Dispatch:
-    """Hands out trials to the workers of one cluster."""
+    """Sends trials to the workers of one cluster."""
 
     def __init__(
         self, session: Session, ready: Prepared, client: Any, order: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
@@ -149,7 +149,7 @@ class Dispatch:
         self._bench: dict[str, Json] = {**order, "run": self._name}
 
     async def run(self, asks: Sequence[Ask]) -> None:
-        """Have them all made; raises the first error that is not a trial's own."""
+        """Run all the trials; raises the first error that is not a trial's own."""
         self._waiting.extend((ask, ()) for ask in asks)
         try:
             async with asyncio.TaskGroup() as group:
@@ -158,7 +158,7 @@ class Dispatch:
             raise first_of(errors) from None
 
     def task(self, ask: Ask, attempt: int) -> str:
-        """The name of an attempt in the cluster: Dask takes calls of one name for one call."""
+        """Return the name of an attempt in the cluster: Dask takes calls of one name for one call."""
         return f"kestrel-{self._name}-{ask.identity.key}-{attempt}"
 
     async def _keep_busy(self, group: asyncio.TaskGroup) -> None:
@@ -204,7 +204,7 @@ class Dispatch:
 
 
 def take_in(store: SessionStore, run_id: str, events: Sequence[tuple[float, Event]]) -> None:
-    """Store a run that was made elsewhere, event by event."""
+    """Store a run of another process, event by event."""
     (began, started), *rest = events
     if not isinstance(started, RunStarted):
         msg = f"run {run_id} came without a beginning"
@@ -217,7 +217,7 @@ def take_in(store: SessionStore, run_id: str, events: Sequence[tuple[float, Even
 
 
 def _lost(store: SessionStore, ready: Prepared, ask: Ask, why: str) -> EvalRow:
-    """A trial that took its workers with it, one after the other: it broke, and its run in the log says why."""
+    """Return the row of a trial that killed its workers, one after the other, and store a run that says so."""
     run_id, now, model = new_run_id(), time.time(), ready.models[ask.config.name]
     reason = f"the workers that made it died: {why}"
     take_in(store, run_id, [

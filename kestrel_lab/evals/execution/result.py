@@ -1,4 +1,4 @@
-"""What a suite run gave: one tidy row per trial, a summary with intervals, a report."""
+"""Result of an eval run: one tidy row per trial, a summary with intervals, reports."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _REASON: Final = 240
-"""Characters of a reason that are told."""
+"""Characters of a reason that are shown."""
 _REASONS: Final = 3
-"""Reasons that are told."""
+"""Reasons that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -58,13 +58,13 @@ class EvalResult:
     suite: Suite
     rows: tuple[EvalRow, ...]
     store: SessionStore
-    """Where the runs behind the rows are."""
+    """The log of the runs behind the rows."""
     reused: int = 0
-    """How many rows are of earlier runs."""
+    """Rows that earlier eval runs stored."""
     why: dict[str, int] = field(default_factory=dict)
-    """Why the others could not be reused, when reuse was asked for: trials by reason."""
+    """Why the other trials could not be reused, when that was asked for: numbers of trials by reason."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of how the trials were made: what was cut off before, made again, or slowed down."""
+    """How the trials were run: what was cut off before, repeated, or slowed down."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -127,7 +127,7 @@ class EvalResult:
         raise UsageError(msg)
 
     def frontier(self, price: str = "cost_estimate") -> Frontier:
-        """Success rate against `price`, cost or a time: which configurations no other beats in both. Has `.frame` and `.plot()`."""
+        """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that no other beats in both."""
         return frontier(self.frame, price=price)
 
     def recall(self) -> pd.DataFrame:
@@ -165,7 +165,7 @@ class EvalResult:
         return target
 
     def gates(self) -> GateReport:
-        """The suite's gates, decided; `broken` when it declares none."""
+        """Decide the suite's gates; the verdict is `broken` when it declares none."""
         return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows), notes=tuple(self.lines()))
 
     def junit(self, path: str | Path) -> Path:
@@ -177,7 +177,7 @@ class EvalResult:
         return write_junit(path, self.suite.name, [*groups(self.suite, self.rows), *more])
 
     def markdown(self, report: str = "") -> str:
-        """A summary for a pull request; `report`, where the HTML report will be found, makes links to transcripts."""
+        """Return a summary for a pull request; `report`, the address of the HTML report, makes links to transcripts."""
         return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
 
     def __repr__(self) -> str:
@@ -210,7 +210,7 @@ class EvalResult:
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 
     def lines(self) -> list[str]:
-        """What a reader of `summary` has to know: `notes`, why trials were not reused, why trials broke, which answers were replayed."""
+        """Return what to read beside `summary`: `notes`, why trials were not reused, why trials broke, which answers were replayed."""
         made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
         if any("the code changed" in why for why in self.why):
             made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
@@ -222,7 +222,7 @@ class EvalResult:
         ]
 
     def _broke(self) -> list[str]:
-        """Why trials broke, the most frequent reasons first."""
+        """Return why trials broke, the most frequent reasons first."""
         reasons = Counter(one_line(str(row.result["reason"]), _REASON) for row in self.rows if row.result["outcome"] == "error")
         more = [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"] if len(reasons) > _REASONS else []
         return [*(f"{count:,} trials broke: {why or 'no reason given'}" for why, count in reasons.most_common(_REASONS)), *more]

@@ -35,10 +35,10 @@ from kestrel_lab.runtime.supervision.model_guard import bounded
 
 
 class Keeper:
-    """Stores rows without holding up whoever makes them."""
+    """Stores finished trials in the background."""
 
     def __init__(self, store: SessionStore | None, on_row: Callable[[EvalRow], None], eval_run: EvalRun | None = None) -> None:
-        """With no `store`, rows are only told of; `on_row` is called on the running event loop."""
+        """Without a `store`, `on_row` is called and nothing is stored; it is called on the running event loop."""
         self._store, self._on_row, self._eval_run = store, on_row, eval_run
         self._loop = asyncio.get_running_loop()
         self._storing: set[Future[None]] = set()
@@ -46,7 +46,7 @@ class Keeper:
         self.rows: list[EvalRow] = []
 
     def keep(self, row: EvalRow) -> None:
-        """Queue `row`; raises what went wrong with an earlier one."""
+        """Queue `row`; raises the error of an earlier one."""
         if self._failure is not None:
             raise self._failure
         row = row if self._eval_run is None else self._eval_run.mark(row)
@@ -59,7 +59,7 @@ class Keeper:
         done.add_done_callback(lambda stored: self._loop.call_soon_threadsafe(self._stored, stored, row))
 
     async def finish(self) -> None:
-        """Wait until all rows are on disk and told of; raises what went wrong with one."""
+        """Wait until all rows are on disk and `on_row` was called for each; raises the error of any."""
         if self._store is not None and self._storing:
             self._store.on_disk()
             await asyncio.gather(*(asyncio.wrap_future(done) for done in tuple(self._storing)))
@@ -76,11 +76,11 @@ class Keeper:
 
 
 Turn = tuple[Ask, tuple[EvalRow, ...]]
-"""A trial to be made, and the attempts at it that broke."""
+"""A trial to run, and the attempts at it that broke."""
 
 
 class MakeTrials(Protocol):
-    """Makes trials somewhere and stores each as it ends."""
+    """Runs trials somewhere and stores each as it ends."""
 
     async def __call__(
         self,
@@ -151,7 +151,7 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
 
 
 def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, EvalRun, str]:
-    """What need not be made, the eval run that the rest belongs to, and what a person should know before it begins."""
+    """Return the trials that need not be run, the eval run that the others belong to, and a notice for the user."""
     found = look_up(store, suite, asks) if reuse else Reuse()
     earlier = last_eval_run(store, suite)
     if not resume or earlier is None:
@@ -168,7 +168,7 @@ def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool
 
 
 def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
-    """Every trial of the suite: epoch by epoch, so that an interruption leaves all scenarios tried about as often."""
+    """Return every trial of the suite, epoch by epoch: after an interruption all scenarios were tried about as often."""
     package = version("kestrel-lab")
     whole = content_key(suite.definition())[:12]
     scenarios = {scenario.id: scenario_hash(scenario) for scenario in suite.scenarios}
@@ -200,7 +200,7 @@ async def run_trials(
     eval_run: EvalRun | None = None,
     progress: EvalProgress | None = None,
 ) -> list[EvalRow]:
-    """Make the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
+    """Run the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
 
     `on_row` is told of each when it is on disk. One that broke is made again at the end of the line, as often as the
     suite says. The first error that is not a trial's own stops the others and is raised.
@@ -241,7 +241,7 @@ async def run_trials(
 
 
 def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[str, Model]]:
-    """The suite with the configurations asked for, and those models among them that are objects."""
+    """Return the suite with the configurations asked for, and those models among them that are objects."""
     if configs is None or not isinstance(configs, Mapping):
         return suite.select(configs=[configs] if isinstance(configs, str) else configs), {}
     chosen: list[Config] = []
@@ -261,14 +261,14 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
 
 
 def in_order(asks: Sequence[Ask], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...]:
-    """`rows` in the order of scenario, configuration, epoch."""
+    """Return `rows` in the order of scenario, configuration, epoch."""
     scenarios = {ask.scenario.id: place for place, ask in reversed(list(enumerate(asks)))}
     configs = {ask.config.name: place for place, ask in reversed(list(enumerate(asks)))}
     return tuple(sorted(rows, key=lambda row: (scenarios[row.scenario], configs[row.config], row.epoch)))
 
 
 def count_rows(reporter: Reporter | None, total: int, reused: Sequence[EvalRow]) -> Callable[[EvalRow], None]:
-    """A function that counts outcomes and tells the reporter of each."""
+    """Return a function that counts trials and reports the progress."""
     return EvalProgress(reporter, total, reused).count
 
 

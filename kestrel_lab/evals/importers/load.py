@@ -1,4 +1,4 @@
-"""Files of others, whatever they hold, as one frame and one summary."""
+"""Import of other tools' files as one frame and one summary."""
 
 from __future__ import annotations
 

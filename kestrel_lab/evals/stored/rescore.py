@@ -1,11 +1,11 @@
-"""Judge stored trials again by the checks that a suite has now, without asking a model or calling a tool."""
+"""Rescoring: judge stored trials by the checks that a suite has now, without asking a model or calling a tool."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -15,11 +15,10 @@ from kestrel_lab.core.events.union import Record, RunFinished, RunStarted
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.execution.trial import Identity, hung_endpoint, scenario_hash
+from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.options import Selection, takes
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
@@ -36,12 +35,12 @@ _NEEDS = "cannot be re-scored: it needs {}"
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Rescored:
-    """Stored trials with the scores they have by the suite of now, and what became of them."""
+    """Stored trials with their scores by the suite of now, and which outcomes changed."""
 
     result: EvalResult
     """The trials that were judged; `frame`, `summary`, `report` and `gates` are as for any result."""
     suite_hash: str
-    """What the new scores are stored under: it is equal for equal checks and tasks."""
+    """The key of the new scores: equal for equal checks and tasks."""
     changes: tuple[dict[str, Any], ...] = ()
     """Trials whose outcome changed: `scenario`, `config`, `epoch`, `before`, `after`, `reason`, `run`."""
     kept: Mapping[str, int] = field(default_factory=dict)
@@ -125,7 +124,7 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
 
 
 def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
-    """The newest trial of each scenario, configuration and epoch of a commit, in the suite's order where it knows them."""
+    """Return the newest trial of each scenario, configuration and epoch of a commit, in the suite's order where it knows them."""
     rows = each_stored(session, suite, stored_commit(session, suite, commit))
     scenarios = {scenario.id: place for place, scenario in enumerate(suite.scenarios)}
     configs = {config.name: place for place, config in enumerate(suite.configs)}
@@ -146,13 +145,13 @@ def selects(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
 
 
 def each_stored(session: Session, suite: Suite, sha: str) -> Iterator[EvalRow]:
-    """The newest trial of each scenario, configuration and epoch of a commit; those made to search for a bad commit are none of them."""
+    """Yield the newest trial of each scenario, configuration and epoch of a commit, without those of a bisection."""
     rows = each_stored_trial(session.store, suite=suite.name, git_sha=sha, latest=True)
     return (row for row in rows if row.epoch < FIRST_OF_SEARCH)
 
 
 def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
-    """The whole name of the commit that trials of the suite are stored of; of the newest where none is named.
+    """Return the full hash of the commit whose trials of the suite are stored; that of the newest trial where none is named.
 
     A commit is named by its hash, the beginning of it, or whatever git understands in the suite's repository.
     """
@@ -173,7 +172,7 @@ def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
 
 
 def _meant(root: Path, name: str) -> str:
-    """The hash of the commit that git takes `name` for; empty for none."""
+    """Return the hash of the commit that `name` means to git; empty for none."""
     try:
         return run_blocking(commit_of(root, name))
     except UsageError:
@@ -188,7 +187,7 @@ def _functions(suite: Suite) -> Callable[[str], Callable[..., Any]]:
 
 
 def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> str:
-    """Why the stored run says nothing of the scenario as it is now, or nothing at all."""
+    """Return why the stored run says nothing of the scenario as it is now, or nothing at all."""
     if not records:
         return "the log of the run is not in this store"
     task = row.result.get("task")
@@ -201,7 +200,7 @@ def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> s
 async def _judged(
     session: Session, row: EvalRow, scenario: Scenario, records: Sequence[Record], function: Callable[[str], Any], suite_hash: str
 ) -> tuple[EvalRow, list[str]]:
-    """The row with new scores, and which checks kept their old ones, and why."""
+    """Return the row with new scores, and which checks kept their old ones, and why."""
     end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
     folder = _kept_folder(session, records)
     trial = Trial(
@@ -216,7 +215,7 @@ async def _judged(
         if not needs:
             try:
                 with boundary(CheckError, f"the check {check.label!r}"):
-                    scores.append(_told(await check(trial)))
+                    scores.append(score_json(await check(trial)))
             except CheckError as error:
                 missing.append(str(error))
             continue
@@ -233,7 +232,7 @@ async def _judged(
 
 
 def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]) -> tuple[str, str]:
-    """By the rules of `evals.trial`: how the run ended goes before what checks say."""
+    """Return outcome and reason by the rules of a trial: how the run ended comes before what checks say."""
     before = str(row.result["reason"])
     end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
     if end is not None and end.outcome in ("error", "cancelled"):
@@ -242,16 +241,11 @@ def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str,
         return "error", "; ".join(missing)
     if end is None:
         return ("error" if row.result["outcome"] == "error" else "fail"), before
-    if hung := hung_endpoint(records, end):
-        return "error", hung
-    if end.outcome in ("limit", "unmet"):
-        return "fail", end.reason
-    failed = [f"{score['check']}: {score['reason']}" if score["reason"] else str(score["check"]) for score in scores if not score["passed"]]
-    return ("fail" if failed else "pass"), "; ".join(failed)
+    return outcome_of(records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores])
 
 
 def _needs(check: Check, function: Callable[[str], Any], folder: Path | None) -> str:
-    """What the check needs beside the log and the trial's folder, if that was kept; empty for nothing."""
+    """Return what the check needs beside the log and the trial's folder, if that was kept; empty for nothing."""
     needs = str(getattr(check, "needs", "the workspace"))
     if isinstance(check, PythonCheck) and getattr(function(check.function), "from_log", False):
         return ""
@@ -259,7 +253,7 @@ def _needs(check: Check, function: Callable[[str], Any], folder: Path | None) ->
 
 
 def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """What the check said before; one by a model is told by its rubric, for its score names who graded."""
+    """Return the check's earlier score; one by a model is found by its rubric, for its label names the grader."""
     if check.label in old:
         return old[check.label]
     rubric = check.label.partition(": ")[2] if check.label.startswith("graded by ") else ""
@@ -269,7 +263,7 @@ def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any
 
 
 def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
-    """The trial's own folder, where it was made to be kept and still is there."""
+    """Return the trial's own folder, if it was kept and still exists."""
     started = records[0].event
     folder = Path(started.workspace) if isinstance(started, RunStarted) else None
     kept = (session.home / "trials").resolve()
@@ -277,16 +271,12 @@ def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
 
 
 def _key(row: EvalRow, scenario: Scenario) -> str:
-    """Under which `--reuse` finds the trial as one of the scenario as it is now; none for rows that do not tell what they are."""
+    """Return the key under which `--reuse` finds the trial for the scenario as it is now; empty for rows without an identity."""
     parts = row.result.get("identity")
     if not isinstance(parts, dict) or set(parts) != set(Identity.__dataclass_fields__) or row.result.get("task") is None:
         return ""
     given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
     return Identity(**given).key
-
-
-def _told(score: Score) -> dict[str, Any]:
-    return {key: value for key, value in asdict(score).items() if value is not None}
 
 
 def _change(before: EvalRow, after: EvalRow) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""A summary of stored trials, however many there are: they are read one by one, and nothing is run."""
+"""Summary of stored trials, which are read one by one; nothing is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of trials become records and summaries: plain functions that need no pandas."""
+"""Tables of results: rows of trials as records and summaries, without pandas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS: Final = (
     *METRICS,
     *("grading_cost", "reason", "attempts", "run", "git_sha", "weight"),
 )
-"""What a trial's record holds, in order."""
+"""The keys of a trial's record, in order."""
 
 UNITS: Final = {**{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")}, "grading_cost": "USD"}
 """Of columns with an amount."""
@@ -32,7 +32,7 @@ def with_unit(metric: str) -> str:
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """One trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where it was looked at."""
+    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where the answer was reviewed."""
     result = cast("dict[str, Any]", row.result)
     values = [score["value"] for score in result["scores"]]
     success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
@@ -59,12 +59,12 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
 
 
 def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
-    """US dollars that asking graders for `scores` cost; not a number where a price is not known."""
+    """Return the US dollars that graders cost; not a number where a price is not known."""
     return score_metrics(scores)["grading_cost"]
 
 
 def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:
-    """The success rate of trials that count, clustered by scenario; no interval where none counts."""
+    """Return the success rate of trials that count, clustered by scenario; no interval where none counts."""
     counted = [record for record in records if not math.isnan(record["success"])]
     return proportion_interval(
         [record["success"] for record in counted],
@@ -75,17 +75,17 @@ def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA)
 
 
 def summarise(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
-    """One record per configuration, as `Reducer.summaries` gives it; the rows are read once and not kept."""
+    """Return one record per configuration, as `Reducer.summaries` does; the rows are read once and not kept."""
     return reduced(rows, count_errors).summaries()
 
 
 def labelled(name: str, kind: str) -> str:
-    """`name`, with what it is when no real model answered: a made-up result is never shown without it."""
+    """Return `name` with the kind of model, unless a real one answered: a scripted result is never shown without it."""
     return name if kind == "real" else f"{name} ({kind})"
 
 
 def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str] = str) -> list[str]:
-    """Sentences that say of which configurations no real model answered, and what that means for their numbers."""
+    """Return sentences that name the configurations in which no real model answered, and what that means for their numbers."""
     kinds: dict[str, list[str]] = {}
     for summary in summaries:
         kinds.setdefault(summary["model_kind"], []).append(shown(labelled(summary["config"], summary["model_kind"])))
