@@ -70,7 +70,7 @@ async def _measure(session: Session, place: Place, works: list[CommitTrials], re
 
 
 async def _baseline(session: Session, place: Place, head: str) -> str:
-    """The hash of the commit that `auto` stands for."""
+    """Return the hash of the commit that `auto` stands for."""
     tried = {row.git_sha for row in stored_trials(session.store, suite=place.suite.name)}
 
     def has_results(sha: str) -> bool:

@@ -61,7 +61,7 @@ class CommitTrials:
 
     @property
     def title(self) -> str:
-        """The commit as messages name it."""
+        """The commit as messages name it: name and short hash."""
         return f"{self.name} ({self.sha[:10]})"
 
     @property
@@ -97,7 +97,7 @@ class Place:
 
 
 def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, **parts: Unpack[Selection]) -> Place:
-    """The suite cut down to what is asked for, see `Suite.select`; raises `UsageError` where it cannot be run at commits."""
+    """Return the suite with the selected parts; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
     chosen = load_suite(suite).select(epochs=epochs, **parts)
     if chosen.root is None:
@@ -154,7 +154,7 @@ async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew
 
 
 class Crew:
-    """Processes that make trials of commits, each in its worktree and environment; started when first needed.
+    """Processes that run trials of commits, each in its worktree and environment; started when first needed.
 
     At most `AT_ONCE` are alive; the one that was used longest ago makes room. All end with the block.
     """
@@ -257,7 +257,7 @@ def teller(reporter: Reporter | None, works: Sequence[CommitTrials]) -> Callable
 
 
 def _home(session: Session, tree: Path, sha: str) -> Path:
-    """Where the worker logs its runs: in the session's log, unless the commit brings a kestrel_lab with its own log format."""
+    """Return where the worker logs its runs: in the session's log, unless the commit brings a kestrel_lab with its own log format."""
     home = session.home.absolute()
     return home / "commits" / sha[:12] if (tree / "kestrel_lab").exists() else home
 

@@ -1,4 +1,4 @@
-"""Commits made runnable: each in a worktree of its own, with an environment that has what it requires.
+"""Worktrees of commits, each with a Python environment that has what the commit requires.
 
 Nothing here writes to the user's files, index, HEAD, branches or stash; git keeps a note of each worktree
 in its own folder until the worktree is removed.
@@ -36,7 +36,7 @@ REQUIREMENTS: Final = (
 )
 """Files at the top of a repository that say, with the dependencies in `pyproject.toml`, what it requires."""
 _OUR_FOLDER: Final = Path(__file__).resolve().parents[3]
-"""Where Python finds this very kestrel_lab."""
+"""The folder from which this kestrel_lab is imported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Environment:
 
 @asynccontextmanager
 async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path]:
-    """The files of commit `sha` in a folder under `home`, removed at the end, also on error and cancellation.
+    """Check out commit `sha` into a folder under `home` that is removed at the end, also on error and cancellation.
 
     What a killed process left behind is removed at the next call. Neither hooks nor filters of the repository are run.
     """

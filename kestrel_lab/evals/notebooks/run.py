@@ -307,7 +307,7 @@ def _read(path: Path) -> Any:
 
 
 def _check_shape(notebook: Any) -> None:
-    """Raise `ValueError` for what nbformat reads, and whoever runs it stumbles over."""
+    """Raise `ValueError` for notebooks that nbformat reads but nbclient cannot run."""
     spec = notebook.metadata.get("kernelspec", {})
     if not isinstance(spec, dict) or not all(isinstance(value, str) for key, value in spec.items() if key in ("name", "language")):
         msg = "its kernelspec is no object with a name and a language"

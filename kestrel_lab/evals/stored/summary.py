@@ -36,7 +36,7 @@ SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_esti
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class StoredSummary:
-    """The newest stored trial of each scenario, configuration and epoch of one commit, added up."""
+    """Rates and metrics of the newest stored trial of each scenario, configuration and epoch of one commit."""
 
     suite: str
     commit: str
@@ -44,7 +44,7 @@ class StoredSummary:
     records: tuple[dict[str, Any], ...]
     """One per configuration and group: `success_rate` and each metric, with `…_low` and `…_high`."""
     metrics: tuple[str, ...] = ()
-    """Which are shown; `SHOWN` when empty."""
+    """The metrics to show; `SHOWN` when empty."""
     missed: tuple[tuple[str, ...], ...] = ()
     """What checks `recall_at` wanted and did not find: cells under `MISSED_HEADINGS`."""
 
@@ -58,7 +58,7 @@ class StoredSummary:
 
     @property
     def headline(self) -> str:
-        """What was added up, in one line."""
+        """The suite, the number of trials and the commit, in one line."""
         trials = sum(record["trials"] for record in self.records)
         return f"suite {self.suite}: {trials} stored trials of {self.commit[:10] or 'no commit'}"
 
@@ -82,7 +82,7 @@ class StoredSummary:
         return headings, rows
 
     def plot(self, metric: str = SUCCESS) -> Figure:
-        """A metric by family (or whatever the trials are grouped by), with intervals."""
+        """Draw a metric by family (or whatever the trials are grouped by), with intervals."""
         return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by)
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class StoredSummary:
         return f"wanted and not found{more}"
 
     def _tells(self, name: str) -> bool:
-        """Whether a metric that is not known of all trials has something to tell: what answers were held against, and what was found."""
+        """Return whether a metric that only some trials have is worth a column: recall, the number of concerns, and kinds of concerns that were found."""
         values = [record[name] for record in self.records if not math.isnan(record[name])]
         return bool(values) and (name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values)))
 
@@ -147,7 +147,7 @@ def summarise_stored(
 
 
 def _place(suite: Suite, by: Group) -> Callable[[dict[str, Any]], tuple[int, int]]:
-    """Where a record stands: groups and in them configurations in the suite's order, unknown ones last."""
+    """Return the sort key of a record: groups and in them configurations in the suite's order, unknown ones last."""
     named = {"config": [], "family": [s.family for s in suite.scenarios], "scenario": [s.id for s in suite.scenarios]}[by]
     groups = {name: place for place, name in reversed(list(enumerate(named)))}
     configs = {config.name: place for place, config in enumerate(suite.configs)}

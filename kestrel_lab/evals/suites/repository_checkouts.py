@@ -37,7 +37,7 @@ def check_place(place: GitCheckout) -> None:
 
 
 def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
-    """The folder under `home` that the commit is checked out in by `checkout`, and where that has to take it from.
+    """Return the folder under `home` into which `checkout` puts the commit; a note beside it says where the commit comes from.
 
     Raises `UsageError` when a folder is no repository or has no such commit; other machines are not asked yet.
     """
@@ -86,7 +86,7 @@ def _source(kept: str) -> str | Path:
 
 
 def _found(folder: Path, commit: str) -> tuple[str, str]:
-    """Where the repository of a folder is kept, the same for all of its worktrees, and the whole hash."""
+    """Return where the repository of a folder is kept, the same for all of its worktrees, and the full hash."""
     repository = Repository.around(folder) if folder.is_dir() else None
     if repository is None:
         msg = f"{folder} is no git repository"
