@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Middleware, Model, Reporter
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.evals.options import EvalOptions, Selection, takes
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.permissions.rulebook import GivenRules, rulebook
 from kestrel_lab.runtime.context.toolboxes import Tools
@@ -179,41 +180,13 @@ class Lab(Session):
         """Finds what a folder holds for a question: `search`, `find_files`, `explain`, `definitions`, `references`, `status`."""
         return Searching(self.indexes, folder)
 
-    @checked
-    async def eval(
-        self,
-        suite: str | Path | Suite,
-        *,
-        configs: Sequence[str] | Mapping[str, Any] | None = None,
-        epochs: int | None = None,
-        reporter: Reporter | None = None,
-        reuse: bool = False,
-        resume: bool = False,
-        retry_errors: int | None = None,
-        cluster: str | None = None,
-        scenarios: Sequence[str] | None = None,
-        families: Sequence[str] | None = None,
-        tags: Sequence[str] | None = None,
-        cassette: str | None = None,
-        cassettes: str | Path | None = None,
-    ) -> EvalResult:
-        """Run a suite of scenarios over its model configurations.
+    @takes(EvalOptions)
+    async def eval(self, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any) -> EvalResult:
+        """Run a suite of scenarios, a file or a loaded one, over its model configurations.
 
-        Args:
-            suite: A suite file or a loaded suite.
-            configs: Names of the suite's configurations to run, or models by a name of your own; all by default.
-            epochs: How often each scenario is repeated; the suite's number by default.
-            reporter: Told of progress.
-            reuse: Take trials that were made before with equal scenario, configuration and code.
-            resume: Go on with the last run of this suite where it was cut off.
-            retry_errors: How often a trial that broke is made again; the suite's number by default.
-            cluster: Address of a Dask scheduler whose workers make the trials; see `kestrel_lab.evals.execution.dask_cluster`.
-            scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
-            families: Only those of these families.
-            tags: Only those with one of these tags.
-            cassette: `record` the answers of real models, as far as they are missing, `replay` them and never ask
-                a model, `refresh` all of them, or `off`; the suite says it by default.
-            cassettes: The folder of the recordings; by default `cassettes` beside the suite, in it one of the suite's name.
+        The options are described by `kestrel_lab.evals.options.EvalOptions`: `configs` or models in their place, `epochs`,
+        `scenarios`, `families`, `tags`, `reuse`, `resume`, `retry_errors`, `cassette` … `cluster` is the address of a Dask
+        scheduler whose workers run the trials.
 
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
@@ -222,63 +195,32 @@ class Lab(Session):
         from kestrel_lab.evals.execution.runner import run_suite
 
         make = None if cluster is None else on_cluster(cluster)
-        return await run_suite(
-            self,
-            suite,
-            configs=configs,
-            epochs=epochs,
-            reporter=reporter,
-            reuse=reuse,
-            resume=resume,
-            retry_errors=retry_errors,
-            make=make,
-            scenarios=scenarios,
-            families=families,
-            tags=tags,
-            cassette=cassette,
-            cassettes=cassettes,
-        )
+        return await run_suite(self, suite, make=make, **options)
 
-    @checked
+    @takes(Selection)
     async def compare(
         self,
         base: str = "auto",
         head: str = "HEAD",
         *,
         suite: str | Path,
-        configs: Sequence[str] | None = None,
         epochs: int | None = None,
         reporter: Reporter | None = None,
         margin: float = 0.05,
         own_suite: bool = False,
-        scenarios: Sequence[str] | None = None,
-        families: Sequence[str] | None = None,
-        tags: Sequence[str] | None = None,
+        **parts: Unpack[Selection],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
         `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
         nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
-        `scenarios`, `families` and `tags` choose among the scenarios as for `eval`.
+        `configs`, `scenarios`, `families` and `tags` select parts of the suite as for `eval`.
         Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
         from kestrel_lab.evals.commits.compare import compare
 
-        return await compare(
-            self,
-            base,
-            head,
-            suite=suite,
-            configs=configs,
-            epochs=epochs,
-            reporter=reporter,
-            margin=margin,
-            own_suite=own_suite,
-            scenarios=scenarios,
-            families=families,
-            tags=tags,
-        )
+        return await compare(self, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts)
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
@@ -314,28 +256,19 @@ class Lab(Session):
 
         return await find_first_bad(self, suite, good, bad, **options)
 
-    @checked
-    async def rescore(
-        self,
-        suite: str | Path | Suite,
-        *,
-        commit: str | None = None,
-        configs: Sequence[str] | None = None,
-        scenarios: Sequence[str] | None = None,
-        families: Sequence[str] | None = None,
-        tags: Sequence[str] | None = None,
-    ) -> Rescored:
-        """Judge the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
+    @takes(Selection)
+    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
+        """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
 
         The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. Checks that
         need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
-        old ones; where all checks could be judged, `reuse` takes them. `scenarios`, `families` and `tags` choose as for `eval`. Raises `UsageError` when nothing is stored.
+        old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`, `families` and `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
         """
         from kestrel_lab.evals.stored.rescore import rescore
 
-        return await rescore(self, suite, commit=commit, configs=configs, scenarios=scenarios, families=families, tags=tags)
+        return await rescore(self, suite, commit=commit, **parts)
 
-    @checked
+    @takes(Selection)
     def stored(
         self,
         suite: str | Path | Suite,
@@ -343,28 +276,15 @@ class Lab(Session):
         commit: str | None = None,
         by: str = "config",
         metrics: Sequence[str] = (),
-        configs: Sequence[str] | None = None,
-        scenarios: Sequence[str] | None = None,
-        families: Sequence[str] | None = None,
-        tags: Sequence[str] | None = None,
+        **parts: Unpack[Selection],
     ) -> StoredSummary:
-        """The stored trials of a suite added up `by` config, family or scenario: every metric with its interval; nothing is run.
+        """Summarise the stored trials of a suite `by` config, family or scenario: every metric with its interval; nothing is run.
 
-        Of `commit`, or of the commit tried last, and only of `configs`, `scenarios`, `families` and `tags` where they are named. Any number of trials takes little memory.
+        They are those of `commit`, or of the commit that was tried last, and of the selected parts of the suite. Any number of trials takes little memory.
         """
         from kestrel_lab.evals.stored.summary import summarise_stored
 
-        return summarise_stored(
-            self,
-            suite,
-            commit=commit,
-            by=by,
-            metrics=metrics,
-            configs=configs,
-            scenarios=scenarios,
-            families=families,
-            tags=tags,
-        )
+        return summarise_stored(self, suite, commit=commit, by=by, metrics=metrics, **parts)
 
     def rescore_sync(self, suite: str | Path | Suite, **options: Any) -> Rescored:
         """`rescore` for scripts; takes the same options."""

@@ -1,11 +1,9 @@
-"""Checks of the text a run answered with."""
+"""Checks of the answer's text."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import sys
 import unicodedata
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
@@ -17,10 +15,10 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.verification.abstention import abstains
 
 MAX_MATCHED: Final = 10_000
-"""Characters of an answer that a pattern is tried on: the first and the last half of them."""
+"""Characters of an answer that are searched: half of them from its beginning and half from its end."""
 MAX_PATTERN: Final = 1_000
 MATCH_SECONDS: Final = 5.0
-"""How long a pattern that could backtrack for ever may take."""
+"""Processor time that the search for a pattern may take; some patterns would backtrack for ever."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,9 +88,12 @@ class AnswerMatches:
         if len(self.pattern) > MAX_PATTERN:
             msg = f"the pattern of answer_matches is longer than {MAX_PATTERN:,} characters"
             raise UsageError(msg)
+        import regex  # takes longer to load than all checks together
+
         try:
             re.compile(self.pattern)
-        except (re.error, OverflowError, RecursionError) as error:
+            regex.compile(self.pattern)
+        except (re.error, regex.error, OverflowError, RecursionError) as error:
             msg = f"answer_matches: {one_line(self.pattern, 60)!r} is not a regular expression: {error}"
             raise UsageError(msg) from error
 
@@ -102,51 +103,28 @@ class AnswerMatches:
         return f"answer matches /{one_line(self.pattern, 60)}/"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the pattern is found; raises `CheckError` when it takes more than five seconds."""
+        """Pass when the pattern is found; raises `CheckError` when the search takes more than `MATCH_SECONDS`."""
         text = trial.answer
         if len(text) > MAX_MATCHED:
             text = text[: MAX_MATCHED // 2] + "\n" + text[-MAX_MATCHED // 2 :]
-        # One repetition costs at most quadratic time; several can cost exponential time in an answer
-        # that a model was talked into, and `re` cannot be interrupted: those run where they can be killed.
-        if len(re.findall(r"[*+{]", self.pattern)) <= 1:
-            passed = re.search(self.pattern, text) is not None
-        else:
-            passed = await _search_apart(self.pattern, text)
+        import regex  # searches like `re`, and can be stopped: several repetitions can take exponential time
+
+        try:
+            found = await asyncio.to_thread(regex.search, self.pattern, text, timeout=MATCH_SECONDS, concurrent=True)
+        except TimeoutError as error:
+            msg = f"the pattern {one_line(self.pattern, 60)!r} did not finish on this answer in {MATCH_SECONDS:g} s; use fewer repetitions"
+            raise CheckError(msg) from error
+        passed = found is not None
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
 
 
 def normalised(text: str) -> str:
-    """`text` for comparing: compatibility characters unified, case folded, white space runs as one blank."""
+    """Return `text` for comparisons: compatibility characters unified, case folded, each run of white space as one blank."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _answered(trial: Trial) -> str:
     return f"answered {one_line(trial.answer, 120)!r}" if trial.answer.strip() else "there is no answer"
-
-
-_SEARCH: Final = "import json, re, sys; pattern, text = json.load(sys.stdin); sys.exit(0 if re.search(pattern, text) else 10)"
-
-
-async def _search_apart(pattern: str, text: str) -> bool:
-    """`re.search` in a process of its own, ended after `MATCH_SECONDS`."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", "-c", _SEARCH, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(MATCH_SECONDS):
-            _, errors = await process.communicate(json.dumps([pattern, text]).encode())
-    except TimeoutError as error:
-        msg = f"the pattern {one_line(pattern, 60)!r} did not finish on this answer in {MATCH_SECONDS:g} s; use fewer repetitions"
-        raise CheckError(msg) from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode not in (0, 10):
-        msg = f"searching for {one_line(pattern, 60)!r} failed: {one_line(errors.decode(errors='replace'), 200)}"
-        raise CheckError(msg)
-    return process.returncode == 0
 
 
 # A check that an agent says so when it does not know, and only then.

@@ -1,4 +1,4 @@
-"""A check of an answer that is to be JSON of a certain form."""
+"""Checks of an answer's form: JSON that fits a schema, and answer contracts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AnswerSchema:
 
 
 def _json_in(text: str) -> list[Json]:
-    """The JSON value that `text` is or holds, if any."""
+    """Return the JSON value that `text` is or contains, if any."""
     try:
         return [loads(text.strip())]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Checks of how a run went about its work, read from its events."""
+"""Checks of a run's behaviour, from its events: tools used, turns, cost, time, tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check that runs a command in the workspace a run left behind, held in like the run's own commands."""
+"""A check that runs a command in the workspace that a run left behind, in the sandbox of the run's own commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the files a run left in its workspace."""
+"""Checks of the files that a run left in its workspace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 
 MAX_READ: Final = 2_000_000
-"""Bytes of a file that are looked at."""
+"""Bytes of a file that are read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +90,7 @@ def _require_inside(path: str) -> None:
 
 
 def _read(workspace: Path, path: str) -> tuple[str, str]:
-    """The text of a file and no problem, or no text and why."""
+    """Return the text of a file, and why it has none: one of both is empty."""
     place = (workspace / path).resolve()
     if not place.is_relative_to(workspace.resolve()):
         return "", f"{path} is a link that leads out of the workspace"

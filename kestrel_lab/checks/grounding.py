@@ -1,4 +1,4 @@
-"""Checks that what an answer names is there, and that what it claims is held up by what the run saw."""
+"""Grounding checks: what an answer names exists, its claims are supported by what the run saw, and sources are cited."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class AnswerCites:
 
 
 def named_in(text: str, source: str) -> bool:
-    """Whether `source` stands in `text` as a whole; a full stop behind it may end the sentence."""
+    """Return whether `text` contains `source` as a whole name; a full stop behind it may end the sentence."""
     return re.search(rf"(?<![\w./-]){re.escape(source)}(?![\w/-]|\.\w)", text) is not None
 
 

@@ -1,4 +1,4 @@
-"""A check by a model that reads a rubric: its opinion, its reason, and what asking it cost."""
+"""Model judge: a check by a model that reads a rubric and returns a score, a reason, and what asking it cost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
 
 ATTEMPTS: Final = 3
-"""How often the grader is asked before an opinion that cannot be used is given up on."""
+"""How often the grader is asked for a score that can be read."""
 SECONDS: Final = 120.0
 """How long one answer of the grader may take."""
 MAX_ANSWER: Final = 24_000
-"""Characters of an answer that the grader is shown; a longer one loses its middle."""
+"""Characters of an answer that the grader reads; a longer one loses its middle."""
 
 _SCHEMA: Final[dict[str, Json]] = {
     "type": "object",
@@ -90,7 +90,7 @@ def _readable(shown: dict[str, Json]) -> str:
 
 
 async def _opinion(grader: Model, messages: list[Message]) -> tuple[float, str, Usage]:
-    """Score, reason, and what all attempts used."""
+    """Return score, reason, and what all attempts used."""
     used, problem = Usage(), ""
     for _ in range(ATTEMPTS):
         request = ModelRequest(messages=tuple(messages), schema=_SCHEMA, temperature=0.0, stream=False)
@@ -117,7 +117,7 @@ async def _opinion(grader: Model, messages: list[Message]) -> tuple[float, str, 
 
 
 def _read(text: str) -> tuple[float, str]:
-    """Score and reason; raises `ValueError` unless there is exactly one object with a score: a quoted one must not win."""
+    """Return score and reason; raises `ValueError` unless there is exactly one object with a score: a quoted one must not win."""
     try:
         values = [loads(text.strip())]
     except ValueError:

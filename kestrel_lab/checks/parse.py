@@ -1,4 +1,4 @@
-"""Checks written as data, `answer_contains: "42"`, become check objects."""
+"""Parsing of checks that are written as data: `answer_contains: "42"` becomes a check object."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _JSON_TYPES: Final = {str: "string", float: "number", int: "integer", bool: "boo
 
 
 def parse_check(item: Json, *, loosely: bool = False) -> Check:
-    """The check that `item` describes.
+    """Return the check that `item` describes.
 
     `{"tool_used": "grep"}` gives the check's first field its value, a list where that field holds several;
     `{"file_contains": {"path": "out.txt", "text": "hi"}}` names the fields. Raises `UsageError` that names
@@ -78,13 +78,13 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
 
 
 def check_definition(check: Check) -> dict[str, Json]:
-    """What `check` is, as JSON: equal for equal checks, so that stored results can be told apart by it."""
+    """Return a check as JSON: equal for equal checks, so that stored results show by which checks they were judged."""
     body: dict[str, Json] = asdict(check) if is_dataclass(check) and not isinstance(check, type) else {}
     return {"check": type(check).__name__, "label": check.label, **body}
 
 
 def checks_schema() -> dict[str, Json]:
-    """JSON Schema of one check as `parse_check` reads it, for editors."""
+    """Return the JSON Schema of one check as `parse_check` reads it, for editors."""
     return {"oneOf": [_check_schema(name, kind) for name, kind in CHECKS.items()]}
 
 
@@ -129,7 +129,7 @@ def _arguments(name: str, kind: Any, given: Mapping[str, Json], *, loosely: bool
 
 
 def _typed(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
-    """`value` as a field of type `kind` wants it: text, a number, a mapping, one of several words, or a tuple of such."""
+    """Return `value` as a field of type `kind`: text, a number, a mapping, one of several words, or a tuple of such."""
     if kind is Any:
         return value
     if get_origin(kind) is tuple:
@@ -152,7 +152,7 @@ def _typed(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
 
 
 def _read_as(kind: Any, value: Json) -> object | None:
-    """A number where text is wanted, or a text that is the number wanted, as tables have them; `None` for anything else."""
+    """Return a number as text or a text as a number, as cells of tables need it; `None` for anything else."""
     if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if kind in (int, float) and isinstance(value, str):

@@ -38,7 +38,7 @@ class PythonCheck:
         return f"{self.function} agrees"
 
     async def __call__(self, trial: Trial) -> Score:
-        """The function's opinion; raises `CheckError` for something else than one, and what the function raises."""
+        """Return the function's verdict; raises `CheckError` for a value that is none, and what the function raises."""
         if trial.function is None:
             msg = f"python_check {self.function} works in a suite only, which says where its functions are"
             raise CheckError(msg)

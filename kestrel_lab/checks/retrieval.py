@@ -1,4 +1,4 @@
-"""A check of what a run was shown: how much of what matters is among the first results."""
+"""Retrieval checks: recall@k of what a run was shown by its tools, and of the notes that its memory gave it."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class RecallAt:
 
     @staticmethod
     def names(result: str | PurePosixPath, item: str) -> bool:
-        """Whether a result names an item: letter by letter and not inside a longer name, a file that was looked up by its whole path."""
+        """Return whether a result names an item: letter by letter and not inside a longer name, a file of a look-up by its whole path."""
         if isinstance(result, PurePosixPath):
             return result == PurePosixPath(item)
         return re.search(rf"(?<!\w){re.escape(item)}(?!\w)", result) is not None
 
 
 def results(records: Iterable[Record], tool: str) -> Iterator[str | PurePosixPath]:
-    """What the run was shown, result by result; files that were looked up as paths."""
+    """Yield the results that the run was shown; files of a look-up in an index are paths."""
     looked_up: dict[str, list[PurePosixPath]] = {}
     for event in (record.event for record in records):
         match event:
@@ -96,7 +96,7 @@ def _text(value: Json) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
-# A check of what a run was told of earlier ones: which notes its memory gave it.
+# A check of memory: which notes a run was given.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

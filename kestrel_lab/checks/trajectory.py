@@ -1,4 +1,4 @@
-"""Checks of the order in which a run called its tools, and with what."""
+"""Trajectory checks: the order in which a run called its tools, and the arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MadeCall:
 
 
 def made_calls(records: Iterable[Record]) -> list[MadeCall]:
-    """The calls of a run in the order in which they were asked for, which calls at the same time do not blur.
+    """Return the calls of a run in the order in which they were requested, whichever of several at once ended first.
 
     Failed calls and answers from a store are among them; what was given by hand in a fork is not.
     """
@@ -154,7 +154,7 @@ def _fits(expected: tuple[str, dict[str, Json]], call: MadeCall) -> bool:
 
 
 def _common(fits: Sequence[Sequence[bool]], made: int) -> int:
-    """The length of the longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     before = [0] * (made + 1)
     for row in fits:
         now = [0]
@@ -165,7 +165,7 @@ def _common(fits: Sequence[Sequence[bool]], made: int) -> int:
 
 
 def _matched(fits: Sequence[Sequence[bool]]) -> int:
-    """The most expected calls that can each be given a call of their own: a maximum matching."""
+    """Return how many expected calls can each be matched with a call of their own: a maximum matching."""
     taken: dict[int, int] = {}
 
     def give(row: int, seen: set[int]) -> bool:

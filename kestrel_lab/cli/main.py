@@ -40,6 +40,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gates import EXIT_CODES, GateReport
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
+from kestrel_lab.evals.summaries.result_table import summarise, summary_table
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.rulebook import Rulebook
@@ -202,8 +203,8 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
         case Plan():
             console.print(_table(*result.table()))
         case EvalResult():
-            console.print(Text("\n".join((result.headline, *result.told()))))
-            console.print(_narrow(*result.table()))
+            console.print(Text("\n".join((result.headline, *result.lines()))))
+            console.print(_narrow(*summary_table(summarise(result.rows, result.suite.count_errors))))
             if checks := shared_checks(result.rows):
                 console.print(_table(CHECK_HEADINGS, checks))
             families, rates = family_table(result.rows, result.suite.count_errors, [gate.metric for gate in result.suite.gates])

@@ -214,6 +214,22 @@ def boundary(kind: type[RunError], what: str) -> Iterator[None]:
         raise kind(message) from error
 
 
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, to which each of the others is added as a note, so that none is lost when it is raised."""
+    found = list(_each(errors))
+    for other in found[1:]:
+        found[0].add_note(f"at the same time: {type(other).__name__}: {other}")
+    return found[0]
+
+
+def _each(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _each(inner)
+    else:
+        yield error
+
+
 def nearest(word: str, options: Iterable[str]) -> str:
     """A clause that helps a reader who mistyped `word`: the closest option, or all of them."""
     known = sorted(options)

@@ -1,4 +1,4 @@
-"""Tools with a state of their own, made afresh for every trial: a mailbox, a file system that is none, a bank."""
+"""Environments: tools with a state of their own that is new in every trial, such as a mailbox or a bank."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Opened(Protocol):
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """What the agent may do in it, in place of all other tools."""
+        """The tools of the agent, in place of all others."""
         ...
 
     @property
     def approver(self) -> Approver | None:
-        """Who is asked about calls; `None` for nobody, as in any other trial."""
+        """The approver of calls; `None` for nobody, as in any other trial."""
         ...
 
 
 class Environment(Protocol):
-    """What a scenario's tools act on."""
+    """The state that a scenario's tools act on."""
 
     @property
     def instructions(self) -> str:
@@ -33,9 +33,9 @@ class Environment(Protocol):
         ...
 
     def definition(self) -> dict[str, Json]:
-        """All that a trial's outcome depends on: equal for environments that behave equally."""
+        """Return all that a trial's outcome depends on: equal for environments that behave equally."""
         ...
 
     def open(self) -> Opened:
-        """A fresh state that shares nothing with that of other trials."""
+        """Return a new state that shares nothing with that of other trials."""
         ...

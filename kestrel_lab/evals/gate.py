@@ -13,9 +13,9 @@ from kestrel_lab.evals.metrics import METRICS
 
 SUCCESS: Final = "success_rate"
 AT_LEAST: Final = "cost_at_least"
-"""What is known of a cost that is not wholly known: only there where calls have no known price."""
+"""The known part of a cost; only there where calls have no known price."""
 _NAMED: Final = re.compile(r"recall@[1-9]\d*|concerns:[a-z]+")
-"""Shares that are not measured of every trial."""
+"""Shares that only some trials have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +27,9 @@ class Gate:
     at_least: float | None = None
     at_most: float | None = None
     config: str = ""
-    """The configuration it is for; empty for each of them."""
+    """The configuration that it applies to; empty for each of them."""
     family: str = ""
-    """The family of scenarios it is for; empty for all of them together."""
+    """The family of scenarios that it applies to; empty for all of them together."""
 
     def __post_init__(self) -> None:
         known = [SUCCESS, *METRICS, "recall@10", "concerns:files"]
@@ -54,7 +54,7 @@ class Gate:
 
     @property
     def bound(self) -> float:
-        """The number that is not to be crossed."""
+        """The number that must not be crossed."""
         found = self.at_least if self.at_least is not None else self.at_most
         return math.nan if found is None else found
 
@@ -65,24 +65,24 @@ class Gate:
         return f"{self.metric} {sign} {shown(self.metric, self.bound)}" + (f" (family {self.family})" if self.family else "")
 
     def covers(self, config: str, family: str) -> bool:
-        """Whether it speaks of this configuration's trials of this family."""
+        """Return whether it applies to this configuration's trials of this family."""
         return self.config in ("", config) and self.family in ("", family)
 
 
 def is_share(metric: str) -> bool:
-    """Whether the metric's values are from 0 to 1."""
+    """Return whether the metric's values are from 0 to 1."""
     return metric == SUCCESS or bool(_NAMED.fullmatch(metric)) or (metric in METRICS and METRICS[metric].unit == "share")
 
 
 def shown(metric: str, value: float) -> str:
-    """A value of a metric as text; a dash for what is not known."""
+    """Return a value of a metric as text; a dash for an unknown one."""
     if not math.isfinite(value):
         return "–"
     return f"{100 * value:.3g} %" if metric == SUCCESS or _NAMED.fullmatch(metric) else f"{value:.4g}"
 
 
 def measured(record: Mapping[str, Any], metric: str, between: str = " to ") -> str:
-    """A metric of a group of trials with its interval, as text; a cost that is not wholly known is told as such."""
+    """Return a metric of a group of trials with its interval, as text; a cost that is only partly known says so."""
     if metric == "cost_estimate" and (least := record.get(AT_LEAST)) is not None:
         return at_least(shown(metric, least) if least else "")
     value, low, high = (record.get(f"{metric}{end}", math.nan) for end in ("", "_low", "_high"))
@@ -90,5 +90,5 @@ def measured(record: Mapping[str, Any], metric: str, between: str = " to ") -> s
 
 
 def at_least(known: str) -> str:
-    """An amount of which part is not known; `known` is empty where nothing is."""
+    """Return the text of an amount that is only partly known; `known` is empty where nothing is."""
     return f"≥ {known} + unknown" if known else "unknown"

@@ -20,7 +20,7 @@ _HASHED: Final = 20_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodeVersion:
-    """Which code a checkout holds."""
+    """The version of the code in a checkout."""
 
     sha: str = ""
     """The commit; empty outside git."""
@@ -32,12 +32,12 @@ class CodeVersion:
 
     @property
     def short(self) -> str:
-        """The same for people."""
+        """The same in short, for people."""
         return self.sha[:10] + ("+changes" if self.changes else "")
 
 
 async def commit_of(folder: Path, name: str) -> str:
-    """The full hash of the commit that `name` means; raises `UsageError` when there is none."""
+    """Return the full hash of the commit that `name` means; raises `UsageError` when there is none."""
     if name.startswith("-"):
         msg = f"{name!r} is no name of a commit"
         raise UsageError(msg)
@@ -49,7 +49,7 @@ async def commit_of(folder: Path, name: str) -> str:
 
 
 async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVersion:
-    """The version of the checkout at `root`; `but` is a folder whose files do not count as changes.
+    """Return the version of the checkout at `root`; `but` is a folder whose files do not count as changes.
 
     Empty outside git and before the first commit.
     """
@@ -116,7 +116,7 @@ class Commit:
 
 
 async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None = None) -> list[Commit]:
-    """The commits that `text` names, oldest first.
+    """Return the commits that `text` names, oldest first.
 
     `A..B` means what it means to git, the commits after `A` up to `B`, along first parents: a merged branch is
     one commit. `A,B,C` are these commits, and one name alone is that commit. Of them every `every`-th is taken,
@@ -152,12 +152,12 @@ def thinned(commits: Sequence[Commit], every: int, last: int | None) -> list[Com
 
 
 async def commit_at(root: Path, name: str) -> Commit:
-    """The commit that `name` means; raises `UsageError` when there is none."""
+    """Return the commit that `name` means; raises `UsageError` when there is none."""
     return (await _listed(root, "--no-walk", await commit_of(root, name)))[0]
 
 
 async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
-    """The commits from `good` to `bad`, both included, along first parents; raises `UsageError` when there is no such line."""
+    """Return the commits from `good` to `bad`, both included, along first parents; raises `UsageError` when there is no such line."""
     first, last = await commit_of(root, good), await commit_of(root, bad)
     if first == last:
         msg = f"{good} and {bad} are the same commit {first[:10]}: there is nothing between them"
@@ -177,12 +177,12 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
 
 
 async def first_parents(root: Path, name: str = "HEAD", *, most: int = _LOOKED_AT) -> list[Commit]:
-    """`name` and its ancestors along first parents, newest first, `most` of them."""
+    """Return `name` and its ancestors along first parents, newest first, `most` of them."""
     return await _listed(root, "--first-parent", f"--max-count={most}", await commit_of(root, name))
 
 
 async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], bool]) -> tuple[Commit, bool]:
-    """What to compare `head` with, and whether it has results.
+    """Return the commit to compare `head` with, and whether it has results.
 
     The nearest ancestor of `head` on the main branch for which `has_results` says so of its hash; if none does,
     the nearest ancestor there. The main branch is `main` or `master`, here or at `origin`, or what `origin/HEAD`
@@ -201,7 +201,7 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
 
 
 async def _fork(root: Path, sha: str) -> str:
-    """The newest ancestor of `sha`, or `sha` itself, that is on a main branch."""
+    """Return the newest ancestor of `sha`, or `sha` itself, that is on a main branch."""
     forks: dict[str, int] = {}
     for name in _MAIN:
         try:
@@ -216,7 +216,7 @@ async def _fork(root: Path, sha: str) -> str:
 
 
 async def _shallow(root: Path) -> str:
-    """What to do where older commits may be missing."""
+    """Return a hint where older commits may be missing; empty elsewhere."""
     shallow = (await git(root, "rev-parse", "--is-shallow-repository")).strip() == "true"
     return "; this clone has only the newest commits: git fetch --unshallow gets the others" if shallow else ""
 

@@ -40,7 +40,7 @@ CONCERN_COLUMNS: Final = ("config", "kind", "share", "low", "high", "trials")
 
 
 def looked_at(records: Iterable[Record]) -> list[dict[str, Any]] | None:
-    """What a look at the run's answer found, kind by kind known; `None` where nobody looked."""
+    """Return the concerns of the review of the run's answer, those of a known kind; `None` where it was not reviewed."""
     end = next((record.event for record in records if isinstance(record.event, RunFinished)), None)
     if end is None or not end.looked:
         return None
@@ -48,13 +48,13 @@ def looked_at(records: Iterable[Record]) -> list[dict[str, Any]] | None:
 
 
 def concerns(records: Iterable[Record]) -> float:
-    """How much a look at the answer found that is not minor; `nan` where nobody looked."""
+    """Return the number of concerns about the answer that are not minor; `nan` where it was not reviewed."""
     found = looked_at(records)
     return math.nan if found is None else sum(one.get("severity") != "minor" for one in found)
 
 
 def concern_kinds(records: Iterable[Record]) -> dict[str, float]:
-    """For each kind, as `concerns:KIND`, 1 if anything of it was found, minor things among it, else 0; empty where nobody looked."""
+    """Return for each kind, as `concerns:KIND`, 1 if there is a concern of it, a minor one too, else 0; empty where the answer was not reviewed."""
     found = looked_at(records)
     if found is None:
         return {}
@@ -63,7 +63,7 @@ def concern_kinds(records: Iterable[Record]) -> dict[str, float]:
 
 
 def concern_rates(rows: Iterable[EvalRow], records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record per configuration and kind: the share of its trials with any such concern, of those that were looked at.
+    """Return one record per configuration and kind: the share of its reviewed trials with any such concern.
 
     `records` are those of `Reducer.grouped` for the rows. Raises `UsageError` where no answer was looked at.
     """
@@ -105,7 +105,7 @@ class Metric:
 
     @property
     def clock(self) -> bool:
-        """Whether it depends on how fast the machine and the provider were just then."""
+        """Whether it depends on how fast the machine and the provider were at that time."""
         return self.unit == "s" or self.name == "parallel_speedup"
 
 
@@ -140,7 +140,7 @@ def tool_calls(records: Records) -> float:
 
 
 def cost_estimate(records: Records) -> float:
-    """Money for model calls whose price is known; `unpriced_calls` says how many are left out."""
+    """US dollars for model calls whose price is known; `unpriced_calls` says how many are left out."""
     return sum(answer.cost_usd or 0.0 for answer in _model_answers(records))
 
 
@@ -199,7 +199,7 @@ def verifier_pass_rate(records: Records) -> float:
 
 
 def confidence(records: Records) -> float:
-    """How sure the run was of its answer, see `core.confidence`; `nan` where nothing says it."""
+    """The confidence of the answer, see `verification.confidence`; `nan` where nothing states one."""
     found = stated(record.event for record in records)
     return math.nan if found is None else found.value
 
@@ -256,7 +256,7 @@ _LISTED: Final[tuple[tuple[Callable[[Records], float], str, Better], ...]] = (
     (stages_failed, "stages", "lower"),
 )
 _LEAST: Final = {"s": 0.05, "USD": 0.0001}
-"""A twentieth of a second more or less of a trial is the machine's mood, a hundredth of a cent nobody's money."""
+"""Differences below these are noise of the machine, or less money than anybody would care about."""
 METRICS: Final[dict[str, Metric]] = {
     function.__name__: Metric(name=function.__name__, unit=unit, better=better, function=function, least=_LEAST.get(unit, 0.0))
     for function, unit, better in _LISTED
@@ -265,7 +265,7 @@ METRICS: Final[dict[str, Metric]] = {
 
 
 def measure(records: Records) -> dict[str, float]:
-    """The metrics of the run that `records` tell of, in the order of `METRICS`; those it says nothing of are left out.
+    """Return the metrics of a run in the order of `METRICS`; those that the run has no value of are left out.
 
     Behind them `concerns:KIND` for each kind, where the answer was looked at.
     """

@@ -1,4 +1,4 @@
-"""Notes that the memory of a trial has before it begins, as if earlier runs had kept them."""
+"""Seed notes: notes that the memory of a trial holds before it begins, as if earlier runs had kept them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GivenNote:
         return {**asdict(self), "tags": list(self.tags)}
 
     def note(self, now: float) -> Note:
-        """It, kept at a time before `now`; its id begins with its name and is used once."""
+        """Return the note, kept at a time before `now`; its id begins with its name and is used once."""
         at = now - self.age_days * _DAY_S
         return Note(
             id=f"{self.name}{secrets.token_hex(4)}",
@@ -73,7 +73,7 @@ class GivenNote:
 
 
 async def give(memory: Memory, notes: Iterable[GivenNote], workspace: str) -> None:
-    """Let `memory` keep the notes, one after the other, and then forget those that are forgotten.
+    """Store the notes in `memory`, one after the other, and forget those that are forgotten.
 
     Raises `UsageError` where it cannot forget and has to.
     """

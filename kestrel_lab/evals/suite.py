@@ -18,11 +18,11 @@ from kestrel_lab.evals.gate import Gate
 from kestrel_lab.evals.seed_notes import GivenNote
 
 MOST = 1_000_000_000
-"""The largest number of anything: nobody means more, and not everything that counts can count further."""
+"""The largest number of anything in a suite file."""
 
 
 MOST_EPOCHS: Final = 1000
-"""Epochs of a suite; what a search adds is counted from the next one on."""
+"""The most epochs of a suite; those of a bisection are counted from the next one on."""
 CassetteMode = Literal["off", "record", "replay", "refresh"]
 """`record` asks a model only for what is missing, `replay` never, `refresh` for everything."""
 CountErrors = Literal["fail", "exclude"]
@@ -66,7 +66,7 @@ class GitCheckout:
 
 
 Place = InlineFiles | FolderCopy | PackageSource | GitCheckout
-"""Where a trial works."""
+"""The workspace of a trial."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class Scenario:
     weight: float = 1.0
     """How much the scenario counts in means over scenarios."""
     turns: tuple[str, ...] = ()
-    """What the user says after `goal`, in the same conversation, each when what was said before has been answered."""
+    """What the user says after `goal`, in the same conversation, each after the answer to the one before."""
     containment: str = ""
     """`on`, `strict` or `off`, see `engine.containment`; the session's where empty."""
     before: tuple[str, ...] = ()
@@ -107,11 +107,11 @@ class Scenario:
         return self.approve or ("deny" if isinstance(self.place, PackageSource) else "auto")
 
     def definition(self) -> dict[str, Json]:
-        """All that a trial's outcome depends on: not family, tags and weight."""
+        """Return all that a trial's outcome depends on: not family, tags and weight."""
         return {**self.task(), "checks": [check_definition(check) for check in self.checks], "expected": self.expected}
 
     def task(self) -> dict[str, Json]:
-        """All that a trial's run depends on: what is left of the definition without that by which it is judged."""
+        """Return all that a trial's run depends on: the definition without what only judges it."""
         own: dict[str, Json] = {
             "goal": self.goal,
             "place": {"kind": type(self.place).__name__, **asdict(self.place)},
@@ -150,14 +150,14 @@ class Config:
     tools: tuple[str, ...] | None = None
     """Tools in place of those of the scenarios."""
     verify: str = ""
-    """What is done about the claims of answers, as for any run: `repair`, `judge` …; nothing where empty, trials are judged by checks."""
+    """How the claims of answers are verified, as for any run: `repair`, `judge` …; not at all where empty."""
     form: str = ""
     """The form that answers have to have, as for any run; none where empty."""
     learning: bool = False
     """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an empty memory of its own."""
 
     def definition(self) -> dict[str, Json]:
-        """All that a trial's outcome depends on beside the name: not concurrency."""
+        """Return all that a trial's outcome depends on beside the name: not concurrency."""
         own: dict[str, Json] = {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
         # Left out where not used, so that results stored before there were plans still stand.
         return own | {key: value for key, value in self._further() if value}
@@ -246,7 +246,7 @@ class Suite:
         tags: Iterable[str] | None = None,
         epochs: int | None = None,
     ) -> Suite:
-        """The suite cut down to the named parts, without gates for configurations and families left out.
+        """Return the suite with the named parts only, without gates for configurations and families that are left out.
 
         A scenario has to be among those named, of one of the families and have one of the tags, as far as each is
         given; `*` and `?` in a name stand for any signs and any sign. Raises `UsageError` for a name that fits nothing
@@ -277,7 +277,7 @@ class Suite:
         return chosen
 
     def resolve(self, name: str) -> Path:
-        """The file or folder that the suite calls `name`: beside the suite file, else from the top of its repository.
+        """Return the file or folder that the suite calls `name`: beside the suite file, else from the top of its repository.
 
         Raises `UsageError` when it is at neither place, or is not inside the repository: a suite has to give
         the same results in another checkout.
@@ -298,7 +298,7 @@ class Suite:
         raise UsageError(msg)
 
     def definition(self) -> dict[str, Json]:
-        """What the outcome of every trial depends on beside its scenario and configuration."""
+        """Return what the outcome of every trial depends on beside its scenario and configuration."""
         own: dict[str, Json] = {
             "instructions": self.instructions, "instructions_from": self.instructions_from, "tools_from": list(self.tools_from)
         }  # fmt: skip
@@ -317,7 +317,7 @@ def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]
 
 
 def _named(what: str, asked: Iterable[str] | None, known: set[str]) -> set[str] | None:
-    """Those of `known` that are asked for; `None` when none are."""
+    """Return those of `known` that are asked for; `None` when all are."""
     if asked is None:
         return None
     found: set[str] = set()

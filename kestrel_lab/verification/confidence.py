@@ -9,7 +9,7 @@ It is made so:
 - times `PER_CONCERN` for each thing that a look at the answer found and that is not minor.
 
 With neither of the two nothing is stated. The number is not calibrated: nothing here says how often answers with .8 are
-right. Trials of a suite say that, see `evals.calibration`.
+right. Trials of a suite say that, see `evals.stored.calibration`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stored.calibrate import Reliability, keep_calibrations, reliability
+from kestrel_lab.evals.stored.calibration import Reliability, keep_calibrations, reliability
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.review.calibration import FILE, calibrated
 from kestrel_lab.runtime.session import Session
@@ -56,7 +56,7 @@ def test_it_is_shown_and_drawn(found: Reliability, tmp_path: Path) -> None:
     assert "90%" in repr(found)
     assert found.notes == ("left out, fewer than 20 of their trials say how sure they are: mute",)
     assert [path.read_bytes()[:4] for path in found.write(tmp_path / "out" / "r.png")] == [b"\x89PNG"]
-    with pytest.raises(UsageError, match="cannot be drawn"):
+    with pytest.raises(UsageError, match="does not end in the name of a picture format"):
         found.write(tmp_path / "r.banana")
 
 

@@ -105,7 +105,7 @@ def test_a_victim_may_do_both(session: Session) -> None:
     """An attack that succeeds does not hide that the user's task was done: the trial fails for one reason only, and both rates are shown."""
     tasks = load_agentdojo("banking", attack="important_instructions", limit=1)
     (result,) = played(session, tasks, obeys=True)
-    by_check = result.by_check()
+    by_check = result.by("check")
     assert by_check["success_rate"].to_dict() == {("script", UTILITY): 1.0, ("script", RESISTED): 0.0}
     assert [row[1:3] for row in shared_checks(result.rows)] == [[UTILITY, "100 % (21–100)"], [RESISTED, "0 % (0–79)"]]
     assert result.frame.reason.tolist()[0].startswith(f"{RESISTED}: injection_task_0 was done: ")

@@ -9,14 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
+from made_rows import row
 
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.bisect import find_first_bad
 from kestrel_lab.evals.commits.compare import compare
+from kestrel_lab.evals.commits.interleaved_trials import CommitTrials
 from kestrel_lab.evals.commits.run_history import run_commits, stored_history
+from kestrel_lab.evals.execution.reuse import Reuse
+from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import commits_in, first_parents, line_between
 from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter
 
@@ -326,3 +331,17 @@ def test_the_commands(repo, lab, made, tmp_path, monkeypatch, capsys):
     ):
         code, _, err = kestrel(capsys, *words)
         assert (code, said in " ".join(err.split())) == (2, True), err
+
+
+def test_what_a_commit_has_to_make(tmp_path):
+    """Neither what is stored nor what the commit cannot try, and nothing at all for a commit that cannot be run; all rows are in order."""
+    suite = Suite(name="s", scenarios=tuple(Scenario(id=name, goal="g", checks=()) for name in "abc"), epochs=2)
+    asks = plan_trials(suite, code="c" * 40, git_sha="c" * 40)
+    rows = {ask.identity.key: row(ask.scenario.id, "pass", epoch=ask.epoch, config="default") for ask in asks}
+    stored = {asks[0].identity.key: rows[asks[0].identity.key]}
+    work = CommitTrials(name="c", sha="c" * 40, suite=suite, asks=asks, found=Reuse(rows=stored), skipped={"b": "its folder is gone"})
+    assert [(ask.scenario.id, ask.epoch) for ask in work.todo] == [("c", 1), ("a", 2), ("c", 2)]
+    work.rows.extend(rows[ask.identity.key] for ask in reversed(work.todo))
+    assert [(one.scenario, one.epoch) for one in work.all_rows] == [("a", 1), ("a", 2), ("c", 1), ("c", 2)]
+    work.broken = "it cannot be imported"
+    assert work.todo == []

@@ -14,6 +14,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.compare import compare
 from kestrel_lab.evals.commits.worktrees import environment_for, requirements_of, worktree
 from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
@@ -323,7 +324,30 @@ def test_the_worker_says_what_it_refuses(tmp_path):
     """A worker that cannot begin answers with one message and ends."""
     order = '{"suite": "%s", "at": "x", "configs": null, "epochs": 1}\n' % (tmp_path / "no.yaml")
     done = subprocess.run(
-        [sys.executable, "-m", "kestrel_lab.evals.commits.worker"], input=order, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-m", "kestrel_lab.evals.execution.remote_trials"], input=order, capture_output=True, text=True, cwd=tmp_path
     )
     assert '"refused"' in done.stdout
     assert "cannot be read" in done.stdout
+
+
+def test_a_commit_with_an_earlier_kestrel_lab_is_served_by_its_own_worker(repo, lab):
+    """A checkout that brings the package itself may have the worker under an earlier name; that one is started."""
+    package = repo / "kestrel_lab" / "evals"
+    package.mkdir(parents=True)
+    (repo / "kestrel_lab" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "worker.py").write_text("""print('{"refused": "served by the earlier worker"}')\n""")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "own")
+    with pytest.raises(UsageError, match="served by the earlier worker"):
+        asyncio.run(compare(lab, "bad", "HEAD", suite=repo / "suite.yaml"))
+
+
+def test_compare_sync_compares_for_scripts(repo):
+    """It runs the comparison of the two commits it is given, with its options, outside of any event loop."""
+    lab = Lab(repo / ".kestrel", env={})
+    found = lab.compare_sync("good", "bad", suite=repo / "suite.yaml", scenarios=["s1", "s2"], margin=0.2)
+    lab.close()
+    assert (found.base.name, found.head.name, found.margin) == ("good", "bad", 0.2)
+    assert sorted(found.flips["scenario"]) == ["s1", "s2"]
+    assert [row.result["outcome"] for row in found.head.rows] == ["fail", "fail"]

@@ -43,10 +43,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalResult, StoredS
 def test_configurations_compare_by_what_they_make_up(found: tuple[EvalResult, StoredSummary]) -> None:
     """The share of trials with a concern, by kind and configuration; of trials that nobody looked at, nothing is said."""
     result, _ = found
-    shares = result.concerns()["share"]
+    shares = result.by("concern")["share"]
     assert {key: value for key, value in shares.items() if value} == {("loose", "files"): 0.5}
     assert set(shares.index) == {(config, kind) for config in ("careful", "loose") for kind in KINDS}
-    assert set(result.concerns()["trials"]) == {4}
+    assert set(result.by("concern")["trials"]) == {4}
     frame = result.frame
     loose = frame[frame["config"] == "loose"]
     assert set(zip(loose["scenario"], loose["concerns"], loose["concerns:files"], strict=True)) == {("roof", 1.0, 1.0), ("door", 0.0, 0.0)}
@@ -87,4 +87,4 @@ def test_without_a_look_it_says_what_to_write(found: tuple[EvalResult, StoredSum
     """Where no configuration was looked at, there is no frame of zeros but the way to one."""
     unseen = EvalResult(suite=found[0].suite, rows=tuple(row for row in found[0].rows if row.config == "unseen"), store=found[0].store)
     with pytest.raises(UsageError, match="verify: warn"):
-        unseen.concerns()
+        unseen.by("concern")

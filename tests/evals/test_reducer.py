@@ -121,10 +121,10 @@ def test_families_have_metrics_with_intervals_and_gates(tmp_path):
         )
         assert list(result.by("scenario").columns[:3]) == ["config", "scenario", "model_kind"]
         assert list(result.frame["recall@10"]) == [(n % 3) / 2 for n in range(36)]
-        figure = result.plot_families("recall@10")
+        figure = result.plot("recall@10")
         assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["even", "odd"]
         with pytest.raises(UsageError, match="no metric 'recal@10' in these trials; did you mean 'recall@10'"):
-            result.plot_families("recal@10")
+            result.plot("recal@10")
         with pytest.raises(UsageError, match="grouped by config, family, scenario"):
             result.by("famly")
     finally:

@@ -13,6 +13,7 @@ from kestrel_lab.checks.files import FileContains
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.evals.execution import runner
 from kestrel_lab.evals.execution.prepare import prepare
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite, run_trials
 from kestrel_lab.evals.stored_trials import stored_trials
@@ -339,7 +340,7 @@ def test_stored_trials_are_reused_and_the_rest_explained(lab, tmp_path):
 
     def again(**options):
         result = asyncio.run(run_suite(lab, path, reuse=True, **options))
-        told = "\n".join(result.told())
+        told = "\n".join(result.lines())
         assert all((why in told) is (why != "not run before") for why in result.why)
         assert (".gitignore" in told) is any("code" in why for why in result.why)
         return len(result.rows), result.reused, result.why
@@ -464,3 +465,16 @@ def test_too_many_epochs_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"1,001 epochs are more than 1,000"):
         asyncio.run(run_suite(session, suite, configs={"c": MODEL}))
     session.close()
+
+
+def test_of_several_errors_none_is_lost(lab, monkeypatch):
+    """Two trials that cannot be made at all: the first error is raised, and the other is a note of it."""
+
+    async def fails(session, ready, ask, **_):
+        await asyncio.sleep(0)
+        raise UsageError(f"no {ask.scenario.id}")
+
+    monkeypatch.setattr(runner, "run_trial", fails)
+    with pytest.raises(UsageError, match="no a") as error:
+        evaluate(lab, Suite(name="s", scenarios=(scenario("a"), scenario("b"))))
+    assert error.value.__notes__ == ["at the same time: UsageError: no b"]

@@ -136,7 +136,7 @@ def _measured(lab: Lab, folder: Path) -> dict[str, Any]:
         "changes": comparison.frame,
         "flips": comparison.flips,
         "families": result.by("family"),
-        "families figure": result.plot_families(),
+        "families figure": result.plot("success_rate"),
         "stored": lab.stored(suite),
         "stored frame": lab.stored(suite, by="scenario").frame,
         "rescored": run_blocking(lab.rescore(_stricter(repository))),
@@ -190,7 +190,6 @@ def _along(before: EvalResult, after: EvalResult) -> dict[str, Any]:
         "router": router,
         "router frame": router.frame,
         "routers figure": routers_figure([router]),
-        "abstention": before.abstention(),
     }
 
 

@@ -14,7 +14,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.builtin import native_tools
-from kestrel_lab.views.run_view import view_of
+from kestrel_lab.views.run_view import RunView, view_of
 
 
 @pytest.fixture
@@ -92,3 +92,17 @@ def test_what_is_cited_as_told_resolves_and_opens(session: Session, workspace: P
     (shown,) = [offered for row in view_of(run.records()).rows.values() if (offered := getattr(row, "cites", None))]
     assert [(name, since) for name, _, since in shown] == [("limits.py:2", ""), ("answer.1.2", "")]
     assert (shown[0][1], "limits.py" in shown[1][1]) == ("LEAST = 3", True)
+
+
+def test_what_is_cited_is_marked_when_its_file_changes(session: Session, workspace: Path) -> None:
+    """`mark` changes the answer's row when a cited place moved since, and only then; a run without an answer or citations has nothing to mark."""
+    view = view_of(asyncio.run(session.run("What is LEAST?", model=ScriptedModel(cites), workspace=workspace)).records())
+    text = (workspace / "limits.py").read_text()
+    assert view.mark(lambda _: text) == []
+    (change,) = view.mark(lambda _: f"# a line more\n{text}")
+    assert change["cites"][0][::2] == ["limits.py:2", "moved since"]
+    assert view.mark(lambda _: f"# a line more\n{text}") == []
+    (back,) = view.mark(lambda _: text)
+    assert back["cites"][0][::2] == ["limits.py:2", ""]
+    plain_answer = view_of(asyncio.run(session.run("go", model=ScriptedModel(["3"]), workspace=workspace)).records())
+    assert (plain_answer.mark(lambda _: ""), RunView().mark(lambda _: "")) == ([], [])

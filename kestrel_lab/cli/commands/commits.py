@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.commands.evals import Configs, Suite
+from kestrel_lab.cli.commands.evals import Configs, Suite, write_csv
 from kestrel_lab.cli.frontend import Face
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 
@@ -45,9 +45,7 @@ def history(
         )  # fmt: skip
         if report is not None:
             found.report(report)
-        if csv is not None:
-            csv.parent.mkdir(parents=True, exist_ok=True)
-            found.frame.to_csv(csv, index=False)
+        write_csv(found.frame, csv)
         _draw(found, plot)
         return found
 

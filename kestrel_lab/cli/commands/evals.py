@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
 from kestrel_lab.cli.frontend import Face
+from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kestrel_lab.evals.commits.comparison import Comparison
     from kestrel_lab.evals.execution.result import EvalResult
 
@@ -24,67 +30,124 @@ evals = typer.Typer(
 
 Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
-Models = Annotated[
-    list[str] | None, typer.Option("--model", "-m", help="This model in place of the suite's configurations; may be repeated.")
-]
 Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
-Report = Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")]
-Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")]
-Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")]
-Link = Annotated[str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")]
-Reuse = Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")]
 SuiteAtCommit = Annotated[
     bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
 ]
 Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")]
-RetryErrors = Annotated[
-    int | None, typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default.")
-]
-Cluster = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Let the workers of this Dask scheduler make the trials, e.g. tcp://host:8786.")
-]
-Scenarios = Annotated[
-    list[str] | None, typer.Option("--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated.")
-]
-Families = Annotated[list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")]
-Cassette = Annotated[
-    str | None,
-    typer.Option(metavar="MODE", help="record (missing answers of models are recorded), replay (models are never asked), refresh or off."),
-]
-Cassettes = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite.")
-]
 Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The options that select scenarios of a suite."""
+
+    scenarios: Annotated[
+        list[str] | None, typer.Option("--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated.")
+    ] = None
+    families: Annotated[list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")] = None
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """The options that say how a suite is run."""
+
+    reuse: Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")] = False
+    retry_errors: Annotated[
+        int | None,
+        typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default."),
+    ] = None
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Let the workers of this Dask scheduler make the trials, e.g. tcp://host:8786.")
+    ] = None
+    cassette: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE", help="record (missing answers of models are recorded), replay (models are never asked), refresh or off."
+        ),
+    ] = None
+    cassettes: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reports:
+    """The options that name files to write."""
+
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")] = None
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")] = None
+    link: Annotated[
+        str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")
+    ] = ""
+
+    def write(self, measured: EvalResult | Comparison) -> None:
+        """Write what is asked for; the summary links to the report."""
+        if self.report is not None:
+            measured.report(self.report)
+        if self.junit is not None:
+            measured.junit(self.junit)
+        if self.markdown is not None:
+            near = os.path.relpath(self.report, self.markdown.parent) if self.report is not None else ""
+            text = measured.markdown(self.link or near)
+            self.markdown.parent.mkdir(parents=True, exist_ok=True)
+            self.markdown.write_text(text, encoding="utf-8")
+
+
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an option.
+
+    typer reads the options of a command from its signature and its annotations, where it knows no groups.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+
+    @wraps(command)
+    def call(**given: Any) -> Any:
+        for name, kind in groups.items():
+            given[name] = cast("Any", kind)(**{field.name: given.pop(field.name) for field in fields(kind)})
+        return command(**given)
+
+    shown = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        inner = get_type_hints(groups[name], include_extras=True) if name in groups else {}
+        shown += [parameter.replace(name=one.name, default=one.default, annotation=inner[one.name]) for one in fields(groups[name])] if inner else [
+            parameter.replace(annotation=hints[name])
+        ]  # fmt: skip
+    call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
+    call.__annotations__ = {one.name: one.annotation for one in shown}
+    return call
+
+
+def write_csv(frame: pd.DataFrame, path: Path | None) -> None:
+    """Write a frame to a CSV file, if one is named."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(path, index=False)
+
+
 @evals.command("run", epilog="Example: kestrel eval run evals/smoke.yaml --epochs 3 --report out/smoke.html")
+@grouped
 def run_suite(
     ctx: typer.Context,
     suite: Suite,
     *,
     config: Configs = None,
-    model: Models = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="This model in place of the suite's configurations; may be repeated.")
+    ] = None,
     epochs: Epochs = None,
-    report: Report = None,
+    parts: Parts,
+    execution: Execution,
+    reports: Reports,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
-    junit: Junit = None,
-    markdown: Markdown = None,
-    link: Link = "",
-    reuse: Reuse = False,
     commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits as far as results are missing: A..B, or A,B,C.")] = "",
     every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
     last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
     suite_at_commit: SuiteAtCommit = False,
-    resume: Resume = False,
-    retry_errors: RetryErrors = None,
-    cluster: Cluster = None,
-    scenario: Scenarios = None,
-    family: Families = None,
-    tag: Tags = None,
-    cassette: Cassette = None,
-    cassettes: Cassettes = None,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says.
 
@@ -100,8 +163,13 @@ def run_suite(
     chosen: Any = {name: name for name in model} if model else config
     face: Face = ctx.find_root().obj
     lab = face.lab()
-    _refuse_mixture(commits, junit, markdown, every, last, suite_at_commit=suite_at_commit)
-    if commits and (resume or cluster or retry_errors is not None or scenario or family or tag or cassette or cassettes):
+    if commits and (reports.junit is not None or reports.markdown is not None):
+        msg = "--junit and --markdown are about one commit; with --commits write --report or --csv"
+        raise UsageError(msg)
+    if not commits and (every != 1 or last is not None or suite_at_commit):
+        msg = "--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD"
+        raise UsageError(msg)
+    if commits and (parts != Parts() or replace(execution, reuse=False) != Execution()):
         msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
         raise UsageError(msg)
 
@@ -111,34 +179,19 @@ def run_suite(
             result = await lab.eval_commits(
                 suite, commits, every=every, last=last, configs=chosen, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
             )
-            if report is not None:
-                result.report(report)
+            if reports.report is not None:
+                result.report(reports.report)
         else:
-            result = await lab.eval(
-                suite,
-                configs=chosen,
-                epochs=epochs,
-                reporter=reporter,
-                reuse=reuse,
-                resume=resume,
-                retry_errors=retry_errors,
-                cluster=cluster,
-                scenarios=scenario,
-                families=family,
-                tags=tag,
-                cassette=cassette,
-                cassettes=cassettes,
-            )
-            _write(result, report, junit, markdown, link)
-        if csv is not None:
-            csv.parent.mkdir(parents=True, exist_ok=True)
-            result.frame.to_csv(csv, index=False)
+            result = await lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
+            reports.write(result)
+        write_csv(result.frame, csv)
         return result
 
     return face.wait(work)
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
+@grouped
 def compare_commits(
     ctx: typer.Context,
     words: Annotated[
@@ -153,15 +206,10 @@ def compare_commits(
     suite: Annotated[str, typer.Option("--suite", "-s", help="A suite file (YAML), if it is not the first word.")] = "",
     config: Configs = None,
     epochs: Epochs = None,
-    report: Report = None,
-    junit: Junit = None,
-    markdown: Markdown = None,
-    link: Link = "",
+    parts: Parts,
+    reports: Reports,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
-    scenario: Scenarios = None,
-    family: Families = None,
-    tag: Tags = None,
 ) -> Any:
     """Run a suite at two commits, as far as results are missing, and say what changed.
 
@@ -170,19 +218,27 @@ def compare_commits(
     file, base, head = _compared(words or [], suite)
     face: Face = ctx.find_root().obj
     lab = face.lab()
-    chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag}
 
     async def work(reporter: Any) -> Any:
         comparison = await lab.compare(
-            base, head, suite=file, configs=config, epochs=epochs, reporter=reporter, margin=margin, own_suite=suite_at_commit, **chosen
+            base,
+            head,
+            suite=file,
+            configs=config,
+            epochs=epochs,
+            reporter=reporter,
+            margin=margin,
+            own_suite=suite_at_commit,
+            **asdict(parts),
         )
-        _write(comparison, report, junit, markdown, link)
+        reports.write(comparison)
         return comparison
 
     return face.wait(work)
 
 
 @evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
+@grouped
 def decide_gates(
     ctx: typer.Context,
     suite: Suite,
@@ -195,20 +251,10 @@ def decide_gates(
     ] = "",
     config: Configs = None,
     epochs: Epochs = None,
-    report: Report = None,
-    junit: Junit = None,
-    markdown: Markdown = None,
-    link: Link = "",
+    parts: Parts,
+    execution: Execution,
+    reports: Reports,
     margin: Margin = 0.05,
-    reuse: Reuse = False,
-    resume: Resume = False,
-    retry_errors: RetryErrors = None,
-    cluster: Cluster = None,
-    scenario: Scenarios = None,
-    family: Families = None,
-    tag: Tags = None,
-    cassette: Cassette = None,
-    cassettes: Cassettes = None,
 ) -> Any:
     """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not sure; 3: not decided, something is broken.
 
@@ -218,17 +264,13 @@ def decide_gates(
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
     face: Face = ctx.find_root().obj
-    chosen: dict[str, Any] = {
-        "scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes,
-        "retry_errors": retry_errors, "cluster": cluster,
-    }  # fmt: skip
-    if against and (reuse or resume or any(value is not None for value in chosen.values())):
+    if against and (parts != Parts() or execution != Execution()):
         msg = (
             "with --against whole suites are compared, as they say themselves, and what is stored is taken: leave out --scenario, --family, "
             "--tag, --cassette(s), --reuse, --resume, --retry-errors and --cluster"
         )
         raise UsageError(msg)
-    if not against and not load_suite(suite).select(configs=config, scenarios=scenario, families=family, tags=tag).gates:
+    if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
         msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
         raise UsageError(msg)
     lab = face.lab()
@@ -238,8 +280,8 @@ def decide_gates(
         if against:
             measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
         else:
-            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, reuse=reuse, resume=resume, **chosen)
-        _write(measured, report, junit, markdown, link)
+            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
+        reports.write(measured)
         return measured.gates()
 
     return face.wait(work)
@@ -262,32 +304,16 @@ def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
     return suite or named[0], base, head
 
 
-def _refuse_mixture(
-    commits: str, junit: Path | None, markdown: Path | None, every: int, last: int | None, *, suite_at_commit: bool
-) -> None:
-    """Say which options go with --commits and which do not; nothing is silently left out."""
-    if commits and (junit is not None or markdown is not None):
-        msg = "--junit and --markdown are about one commit; with --commits write --report or --csv"
-        raise UsageError(msg)
-    if not commits and (every != 1 or last is not None or suite_at_commit):
-        msg = "--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD"
-        raise UsageError(msg)
-
-
 @evals.command("rescore", epilog="Example: kestrel eval rescore evals/smoke.yaml --report out/again.html")
+@grouped
 def rescore_trials(
     ctx: typer.Context,
     suite: Suite,
     *,
     commit: Commit = None,
     config: Configs = None,
-    report: Report = None,
-    junit: Junit = None,
-    markdown: Markdown = None,
-    link: Link = "",
-    scenario: Scenarios = None,
-    family: Families = None,
-    tag: Tags = None,
+    parts: Parts,
+    reports: Reports,
 ) -> Any:
     """Judge the stored trials of a suite by the checks it has now; no model is asked and no tool called.
 
@@ -298,14 +324,15 @@ def rescore_trials(
     lab = face.lab()
 
     async def work(_reporter: Any) -> Any:
-        found = await lab.rescore(suite, commit=commit, configs=config, scenarios=scenario, families=family, tags=tag)
-        _write(found.result, report, junit, markdown, link)
+        found = await lab.rescore(suite, commit=commit, configs=config, **asdict(parts))
+        reports.write(found.result)
         return found
 
     return face.wait(work)
 
 
 @evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
+@grouped
 def summarise_trials(
     ctx: typer.Context,
     suite: Suite,
@@ -316,21 +343,14 @@ def summarise_trials(
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
-    scenario: Scenarios = None,
-    family: Families = None,
-    tag: Tags = None,
+    parts: Parts,
 ) -> Any:
     """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
     face: Face = ctx.find_root().obj
-    found = face.lab().stored(
-        suite, commit=commit, by=by, metrics=metric or [], configs=config, scenarios=scenario, families=family, tags=tag
-    )
-    if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        found.frame.to_csv(csv, index=False)
+    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
+    write_csv(found.frame, csv)
     if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        found.plot(*(metric or [])[:1]).savefig(plot)
+        save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
 
 
@@ -348,7 +368,7 @@ def show_calibration(
     keep: Annotated[bool, typer.Option("--keep", help="Say beside answers of later runs of the same model what it was worth.")] = False,
 ) -> Any:
     """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
-    from kestrel_lab.evals.stored.calibrate import keep_calibrations, reliability
+    from kestrel_lab.evals.stored.calibration import keep_calibrations, reliability
 
     lab = ctx.find_root().obj.lab()
     found = reliability(lab, suite, commit=commit, configs=config)
@@ -370,9 +390,7 @@ def import_files(
     from kestrel_lab.evals.importers.load import read_files, summary_of
 
     frame = read_files(files)
-    if csv is not None:
-        csv.parent.mkdir(parents=True, exist_ok=True)
-        frame.to_csv(csv, index=False)
+    write_csv(frame, csv)
     return summary_of(frame)
 
 
@@ -401,22 +419,7 @@ def measure_injections(
 
     async def work(reporter: Any) -> Any:
         found = await measure_injection(lab, suite, attack, model=model, limit=limit, reporter=reporter)
-        if csv is not None:
-            csv.parent.mkdir(parents=True, exist_ok=True)
-            found.frame.to_csv(csv, index=False)
+        write_csv(found.frame, csv)
         return found
 
     return face.wait(work)
-
-
-def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:
-    """Write what is asked for; the summary links to the report."""
-    if report is not None:
-        measured.report(report)
-    if junit is not None:
-        measured.junit(junit)
-    if markdown is not None:
-        near = os.path.relpath(report, markdown.parent) if report is not None else ""
-        text = measured.markdown(link or near)
-        markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(text, encoding="utf-8")

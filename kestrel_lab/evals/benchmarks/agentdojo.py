@@ -97,7 +97,7 @@ class Situation:
         return _system_message()
 
     def definition(self) -> dict[str, Json]:
-        """Every name that tells it from another."""
+        """Return every name that distinguishes it from another."""
         # Who is asked is left out where it is nobody, so that results stored before anybody was still stand.
         names = (name for name in type(self).__dataclass_fields__ if name != "person" or self.person)
         return {name: getattr(self, name) for name in names}
@@ -129,7 +129,7 @@ class World:
 
     @property
     def approver(self) -> Approver | None:
-        """Somebody who knows what the user's task needs; `None` where nobody is to be asked."""
+        """An approver that allows what the user's task needs; `None` where nobody is asked."""
         if not self.situation.person:
             return None
         task = suite_tasks(self.situation.suite, self.situation.version).user_tasks[self.situation.task]
@@ -142,7 +142,7 @@ class World:
         return decide
 
     def judge(self, task: Any, method: str, trial: Trial) -> bool:
-        """What the task's own `METHOD_from_traces` says, or where it says nothing its `METHOD`."""
+        """Return what the task's own `METHOD_from_traces` says, or where it says nothing its `METHOD`."""
         asked = [call for turn in calls_by_turn(trial.records, denied=False) for step in turn for call in step]
         traces = [_parts().functions_runtime.FunctionCall(function=call.tool, args=call.args) for call in asked]
         found = getattr(task, f"{method}_from_traces")(trial.answer, self.before, self.state, traces)
@@ -159,7 +159,7 @@ class TaskDone:
         return UTILITY
 
     async def __call__(self, trial: Trial) -> Score:
-        """The opinion of the task's `utility`."""
+        """Return the verdict of the task's `utility`."""
         world: World = trial.environment
         task = suite_tasks(world.situation.suite, world.situation.version).user_tasks[world.situation.task]
         done = world.judge(task, "utility", trial)

@@ -83,7 +83,7 @@ class CallsMatch:
         return "calls match"
 
     async def __call__(self, trial: Trial) -> Score:
-        """The opinion of the package's AST checker."""
+        """Return the verdict of the package's AST checker."""
         task = cast("dict[str, Any]", trial.expected)
         turns = calls_by_turn(trial.records)
         first = turns[0][0] if turns and turns[0] else []
@@ -108,7 +108,7 @@ class StatesMatch:
         return "states match"
 
     async def __call__(self, trial: Trial) -> Score:
-        """The opinion of the package's multi-turn checker."""
+        """Return the verdict of the package's multi-turn checker."""
         task = cast("dict[str, Any]", trial.expected)
         turns = calls_by_turn(trial.records)
         if len(turns) != len(task["answer"]):
@@ -141,14 +141,14 @@ class FunctionsNoted:
 
     @property
     def approver(self) -> None:
-        """Nobody is asked."""
+        """No approver: nobody is asked."""
 
     def definition(self) -> dict[str, Json]:
         """The functions, and the version of the package."""
         return {"bfcl": self.version, "functions": list(self.functions)}
 
     def open(self) -> FunctionsNoted:
-        """Itself: it has no state."""
+        """Return itself: it has no state."""
         return self
 
 
@@ -271,7 +271,7 @@ def _tool(function: dict[str, Any], work: Callable[..., str]) -> Tool:
 
 
 def _called(owner: object, name: str, /, **args: Any) -> str:
-    """What a method answers, as the package writes it for a model."""
+    """Return the answer of a method as the package writes it for a model."""
     answer = getattr(owner, name)(**args)
     if isinstance(answer, str):
         return answer

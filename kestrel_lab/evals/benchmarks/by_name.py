@@ -19,12 +19,12 @@ PUBLISHED: Final[Mapping[str, tuple[Callable[..., Suite], Mapping[str, Callable[
 
 
 def is_published(name: str) -> bool:
-    """Whether `name` means a published suite and no file."""
+    """Return whether `name` means a published suite and no file."""
     return name.partition(":")[0] in PUBLISHED and ":" in name
 
 
 def load_published(name: str) -> Suite:
-    """The suite that `BENCHMARK:SUITE` or `BENCHMARK:SUITE?OPTION=VALUE&…` names, called `BENCHMARK:SUITE`.
+    """Return the suite that `BENCHMARK:SUITE` or `BENCHMARK:SUITE?OPTION=VALUE&…` names, called `BENCHMARK:SUITE`.
 
     Raises `UsageError` for a benchmark, suite or option that there is not, and where the benchmark's package is not installed.
     """

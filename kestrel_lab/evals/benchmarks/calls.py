@@ -1,4 +1,4 @@
-"""What a trial's model asked for: calls of tools, by turn of the user and turn of the model."""
+"""The tool calls that a trial's model requested, by turn of the user and turn of the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Asked:
 
 
 def calls_by_turn(records: Iterable[Record], *, denied: bool = True) -> list[list[list[Asked]]]:
-    """For each thing the user said, the calls of each answer of the model; answers without calls are left out.
+    """Return the calls of each answer of the model, by turn of the user; answers without calls are left out.
 
     Calls that were refused or failed are among them: what is judged is what was asked for. Those that could not be read are not,
     and those that were `denied` only if wanted: they never began.

@@ -19,7 +19,7 @@ _IMPORTING = threading.RLock()
 
 
 def installed(package: str, distribution: str) -> tuple[Path, str]:
-    """The folder and the version of an installed package; raises `UsageError` with what to type if it is not there."""
+    """Return the folder and the version of an installed package; raises `UsageError` with what to type if it is missing."""
     try:
         spec = find_spec(package)
         found = version(distribution)
@@ -37,7 +37,7 @@ def installed(package: str, distribution: str) -> tuple[Path, str]:
 def import_parts(
     package: str, names: Collection[str], *, in_place_of: Mapping[str, Mapping[str, object]], forget: Collection[str] = ()
 ) -> list[ModuleType]:
-    """The modules `names` of `package`.
+    """Import the modules `names` of `package`.
 
     While they are imported, modules with the given contents stand for those that would load more than is needed (the
     submodules of one that is a package are still found). Afterwards these, and the modules to `forget`, are as they were

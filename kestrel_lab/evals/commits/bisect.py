@@ -1,4 +1,4 @@
-"""Find the first commit at which a metric is worse, by trials made where they decide most."""
+"""Bisection: find the first commit at which a metric is worse, with trials at the commits where they decide most."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kestrel_lab.runtime.options import checked
 from kestrel_lab.runtime.session import Session
 
 MAX_ROUNDS: Final = 200
-"""Rounds of trials at one commit; what so many cannot decide is left open."""
+"""The most rounds of trials at one commit; what they cannot decide is left open."""
 
 
 @checked
@@ -80,7 +80,7 @@ async def find_first_bad(
 
 @dataclass(kw_only=True, slots=True)
 class _Trials:
-    """The trials of a search: made, or found in the store, round by round."""
+    """The trials of a bisection, run or found in the store round by round."""
 
     session: Session
     place: Place
@@ -117,12 +117,12 @@ class _Trials:
         return ""
 
     def note(self, text: str) -> None:
-        """Tell the reporter how far the search is."""
+        """Report the progress of the search."""
         if self.reporter is not None:
             self.reporter(min(self.made, self.budget), self.budget, one_line(text or self._state(), 200))
 
     def tried(self) -> list[TriedCommit]:
-        """The commits that were looked at, in order."""
+        """Return the commits that were tried, in order."""
         return [
             TriedCommit(
                 place=commit,
@@ -144,7 +144,7 @@ class _Trials:
         return f"{search.bad - search.good} commits left, trying {self.line[search.at].short} {self.line[search.at].subject}"
 
     async def _round(self, crew: Crew, commit: int, number: int) -> str:
-        """Make or find one round of a commit; returns why the search has to end, if it has to."""
+        """Run or find one round of a commit; returns why the search has to end, if it has to."""
         work = self._work(commit)
         asks = self._asks(commit, number)
         there = self._there(commit, number)
@@ -200,7 +200,7 @@ class _Trials:
         return self._works[commit]
 
     def _there(self, commit: int, number: int) -> list[EvalRow]:
-        """What is stored of a round."""
+        """Return the stored trials of a round."""
         return [self._stored[ask.identity.key] for ask in self._asks(commit, number) if ask.identity.key in self._stored]
 
     def _asks(self, commit: int, number: int) -> list[Ask]:

@@ -1,4 +1,4 @@
-"""What a search for the first bad commit found, and how sure that is."""
+"""Result of a bisection: the first bad commit, and how sure that is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADINGS = ("commit", "value (95 %)", "trials", "p not worse than good", "p not
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedCommit:
-    """One commit that was looked at."""
+    """One commit that was tried."""
 
     place: int
     """Its number, from the good commit, which is 0."""
@@ -45,7 +45,7 @@ class TriedCommit:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BisectResult:
-    """The verdict of a search, with everything that led to it."""
+    """The verdict of a bisection, with everything that led to it."""
 
     suite: Suite
     metric: str
@@ -127,7 +127,7 @@ class BisectResult:
         return f"INCONCLUSIVE: the first commit with worse {self.metric} {where}, as far as is known"
 
     def lines(self) -> list[str]:
-        """What else is to be known: error probability, trials, why it ended, what was skipped."""
+        """Return what to read beside the table: error probability, trials, why it ended, what was skipped."""
         said = [
             f"{self.made} trials made, {self.reused} found stored; a wrong commit is named with probability {self.alpha:g} at most; "
             f"margin {self._margin}; it speaks of these {len(self.suite.scenarios)} scenarios"
@@ -143,11 +143,11 @@ class BisectResult:
         return said
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """What a person reads: headings, and a row of texts per commit that was looked at."""
+        """Return headings, and a row of texts per commit that was tried."""
         return _HEADINGS, self._cells()
 
     def plot(self) -> Figure:
-        """The metric at the commits that were looked at, and where it fell."""
+        """Draw the metric at the commits that were tried, and where it fell."""
         points = [(tried.place, interval) for tried, interval in zip(self.tried, self._intervals, strict=True)]
         marks = []
         if self.first_bad is not None:

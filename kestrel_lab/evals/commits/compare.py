@@ -1,11 +1,10 @@
-"""Compare two commits: run a suite at each, as far as results are not stored, and say what changed."""
+"""Comparison of two commits: run a suite at each, as far as results are not stored, and return what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
@@ -14,6 +13,7 @@ from kestrel_lab.evals.commits.interleaved_trials import CommitTrials, Crew, Pla
 from kestrel_lab.evals.execution.reuse import look_up
 from kestrel_lab.evals.execution.runner import count_rows, plan_trials
 from kestrel_lab.evals.git import nearest_baseline
+from kestrel_lab.evals.options import Selection, takes
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.runtime.session import Session
 
@@ -23,20 +23,18 @@ AUTO: Final = "auto"
 """In place of a base: the nearest ancestor on the main branch that has results."""
 
 
+@takes(Selection)
 async def compare(
     session: Session,
     base: str,
     head: str,
     *,
     suite: str | Path,
-    configs: Sequence[str] | None = None,
     epochs: int | None = None,
     reporter: Reporter | None = None,
     margin: float = 0.05,
     own_suite: bool = False,
-    scenarios: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
+    **parts: Unpack[Selection],
 ) -> Comparison:
     """Run the suite file, as it is now, against the code of two commits and compare what comes out.
 
@@ -44,12 +42,13 @@ async def compare(
     the suite names are found; the user's files, index and HEAD are not touched. Trials stored for equal
     commit, scenario and configuration are not made again. The two commits take turns epoch by epoch, so that
     a slow hour of a provider falls on both. `margin` is how large a change still counts as none. `base` may be
-    `auto` (`AUTO`). With `own_suite` each commit runs the suite file that it has itself. `scenarios`, `families` and `tags` cut the suite down, see `Suite.select`.
+    `auto` (`AUTO`). With `own_suite` each commit runs the suite file that it has itself. `parts` of the suite can be
+    selected, see `Suite.select`.
 
     Raises `UsageError` for commits that do not exist or are the same, a suite outside a git repository, and
     what a commit cannot run.
     """
-    place = place_of_suite(session, suite, configs=configs, epochs=epochs, scenarios=scenarios, families=families, tags=tags)
+    place = place_of_suite(session, suite, epochs=epochs, **parts)
     names = {base: await _baseline(session, place, head) if base == AUTO else base, head: head}
     works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]
     if works[0].sha == works[1].sha:
@@ -71,7 +70,7 @@ async def _measure(session: Session, place: Place, works: list[CommitTrials], re
 
 
 async def _baseline(session: Session, place: Place, head: str) -> str:
-    """The hash of the commit that `auto` stands for."""
+    """Return the hash of the commit that `auto` stands for."""
     tried = {row.git_sha for row in stored_trials(session.store, suite=place.suite.name)}
 
     def has_results(sha: str) -> bool:

@@ -1,4 +1,4 @@
-"""A suite at two commits, side by side."""
+"""Result of a comparison: a suite at two commits, differences with verdicts, flips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Which trials of two sides were made side by side, so that their times can be compared.
+# Which trials of two sides were run side by side, so that their times can be compared.
 
 _APART = "not compared: the trials of both sides were not made side by side (stored before, or one side after the other)"
 _TOO_FEW = "not compared: it takes three rounds made side by side or more, of which the first is a warm-up; ask for more epochs"
@@ -41,7 +41,7 @@ _TOO_FEW = "not compared: it takes three rounds made side by side or more, of wh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounds:
-    """Epochs in which both sides took turns."""
+    """The epochs in which both sides took turns."""
 
     epochs: frozenset[int] = frozenset()
     note: str = ""
@@ -49,7 +49,7 @@ class Rounds:
 
 
 def side_by_side(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> Rounds:
-    """The epochs over which times of one configuration can be compared, or why they cannot.
+    """Return the epochs over which times of one configuration can be compared, or why they cannot.
 
     An epoch counts when nothing was measured between its trials of one side and those of the other. The first that
     counts is a warm-up: imports, connections and caches of all kinds are cold then, for whoever goes first most. What
@@ -70,7 +70,7 @@ def side_by_side(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> Rounds:
 def moved_by_round(
     base: Mapping[tuple[str, int], float], head: Mapping[tuple[str, int], float], weights: Mapping[str, float]
 ) -> Sequence[float]:
-    """The weighted mean difference over scenarios in each epoch; values are by scenario and epoch."""
+    """Return the weighted mean difference over scenarios in each epoch; values are by scenario and epoch."""
     found: dict[int, list[tuple[float, float]]] = {}
     for (scenario, epoch), value in head.items():
         if (scenario, epoch) in base:
@@ -79,7 +79,7 @@ def moved_by_round(
 
 
 def by_scenario(values: Mapping[tuple[str, int], float]) -> dict[str, list[float]]:
-    """Values by scenario and epoch as values of each scenario."""
+    """Return values by scenario and epoch as lists by scenario."""
     found: dict[str, list[float]] = {}
     for (scenario, _), value in values.items():
         found.setdefault(scenario, []).append(value)
@@ -106,7 +106,7 @@ class Side:
     """One commit of a comparison."""
 
     name: str
-    """As the user called it."""
+    """The name that the user gave."""
     sha: str
     rows: tuple[EvalRow, ...]
     reused: int = 0
@@ -130,7 +130,7 @@ class Comparison:
     margin: float = 0.05
     """How large a change still counts as none: of the success rate in points, of other metrics relative to base."""
     store: SessionStore | None = None
-    """Where the runs are, for transcripts in the report."""
+    """The log of the runs, for transcripts in the report."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -190,7 +190,7 @@ class Comparison:
         return target
 
     def gates(self) -> GateReport:
-        """The suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
+        """Decide the suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
         change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items())
         return GateReport(suite=self.suite.name, decisions=(*decide(self.suite, self.head.rows), *change), notes=tuple(self._notes()))
 
@@ -199,7 +199,7 @@ class Comparison:
         return write_junit(path, self.suite.name, [*groups(self.suite, self.head.rows), self.gates().group()])
 
     def markdown(self, report: str = "") -> str:
-        """A summary for a pull request: what changed and what flipped; `report` is where the HTML page will be found."""
+        """Return a summary for a pull request: what changed and what flipped; `report` is the address of the HTML page."""
         cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
         heading = (self.verdict, self.base.title, self.head.title, self.suite.name)
         gates = self.gates() if self.suite.gates else None
@@ -233,7 +233,7 @@ class Comparison:
         return table_html(headings, cells)
 
     def _family_table(self) -> str:
-        """Success rates by family, where there are several."""
+        """Return the table of success rates by family, where there are several."""
         found = compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin)
         if len({family for _, family in found}) < 2:
             return ""
@@ -281,13 +281,13 @@ class Comparison:
         ]
 
     def _not_flipped(self) -> list[EvalRow]:
-        """The other trials of both sides, those that did not pass first."""
+        """Return the trials that did not flip, of both sides, those that did not pass first."""
         told = {row.id for pair in self._flipped for row in pair}
         rest = [row for row in (*self.base.rows, *self.head.rows) if row.id not in told]
         return sorted(rest, key=lambda row: row.result["outcome"] == "pass")
 
     def _stores(self, opened: ExitStack) -> list[SessionStore]:
-        """Where transcripts are: a commit that brings a kestrel_lab of its own logged its runs apart."""
+        """Open the logs of the runs: a commit that brings a kestrel_lab of its own logged its runs apart."""
         if self.store is None:
             return []
         apart = [self.store.path.parent / "commits" / side.sha[:12] / self.store.path.name for side in (self.base, self.head)]
@@ -328,7 +328,7 @@ class Comparison:
 
 
 def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
-    """The difference with its verdict for each configuration and metric, success rates first.
+    """Return the difference with its verdict for each configuration and metric, success rates first.
 
     All are questions asked together: over all of them, a difference that is not there is told in at most one
     comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made side
@@ -350,7 +350,7 @@ def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow],
 
 
 def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
-    """The difference of the success rate with its verdict for each configuration and family, all asked together."""
+    """Return the difference of the success rate with its verdict for each configuration and family, all asked together."""
     kinds = dict.fromkeys((row.config, str(row.result["family"])) for row in (*base, *head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     found = []
@@ -387,7 +387,7 @@ def _differ(metric: str, before: _Values, after: _Values, rounds: Rounds, weight
 
 
 def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
-    """By configuration and metric; other metrics than the success rate are of trials that did not break."""
+    """Return values by configuration and metric; other metrics than the success rate are of trials that did not break."""
     found: dict[tuple[str, str], _Values] = {}
     for row in rows:
         place, broke = (row.scenario, row.epoch), row.result["outcome"] == "error"
@@ -422,7 +422,7 @@ def _record(d: Difference) -> dict[str, Any]:
 
 
 def _shown(metric: str, d: Difference) -> list[str]:
-    """Base, head, difference with interval, p, verdict, smallest detectable difference, as text."""
+    """Return base, head, difference with interval, p, verdict and smallest detectable difference as texts."""
 
     def text(value: float, sign: str = "") -> str:
         if not math.isfinite(value):
@@ -434,5 +434,5 @@ def _shown(metric: str, d: Difference) -> list[str]:
 
 
 def text_of_p(p: float) -> str:
-    """A p value as text; a dash where there is none."""
+    """Return a p value as text; a dash where there is none."""
     return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

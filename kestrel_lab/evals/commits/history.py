@@ -47,7 +47,7 @@ class CommitRows:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class History:
-    """Trials of one suite at several commits, oldest commit first, with one metric looked at."""
+    """Trials of one suite at several commits, oldest commit first, with one metric shown."""
 
     suite: Suite
     metric: str
@@ -55,7 +55,7 @@ class History:
     notes: tuple[str, ...] = ()
 
     def of(self, metric: str) -> History:
-        """The same trials with another metric looked at; raises `UsageError` for one that does not exist."""
+        """Return the same trials with another metric; raises `UsageError` for one that does not exist."""
         return replace(self, metric=observed(metric).name)
 
     @property
@@ -119,7 +119,7 @@ class History:
         return shown_frame(records, columns=columns, units=self._observed.units("before", "after"))
 
     def plot(self) -> Figure:
-        """The metric at each commit with its interval, and the steps with the means on both sides."""
+        """Draw the metric at each commit with its interval, and the steps with the means on both sides."""
         lines = [
             Line(
                 label=labelled(config, self._kinds[config]),
@@ -141,18 +141,18 @@ class History:
         return target
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """What a person reads: headings, and a row of texts per commit and configuration, newest last."""
+        """Return headings, and a row of texts per commit and configuration, newest last."""
         return _HEADINGS, self._cells(whole=False)
 
     @property
     def headline(self) -> str:
-        """What was looked at, in one line."""
+        """The metric, the commits and the trials, in one line."""
         trials, tried = sum(len(c.rows) for c in self.commits), sum(bool(c.rows) for c in self.commits)
         where = f"{tried}" if tried == len(self.commits) else f"{tried} of {len(self.commits)}"
         return f"suite {self.suite.name}: {self.metric} at {where} commits, {trials} trials"
 
     def lines(self) -> list[str]:
-        """What is to be said beside the table: steps, and what was left out."""
+        """Return what to read beside the table: steps, and what was left out."""
         said = [
             f"step at {commit.short} {one_line(commit.subject, 60)} [{config}]: {self._observed.text(step.before)} → "
             f"{self._observed.text(step.after)} ({self._way(step)}), p {step.p:.3f}"
@@ -230,7 +230,7 @@ class History:
         return found
 
     def _rounds(self, config: str) -> list[list[float]]:
-        """For each commit the mean of each of its rounds.
+        """Return for each commit the mean of each of its rounds.
 
         Each scenario counts by how far it is from its own mean over the history, so that a commit that lacks an easy
         scenario does not look worse.

@@ -1,17 +1,17 @@
-"""Trials of one suite at several commits, made in turns, as far as they are not stored."""
+"""Interleaved trials: commits take turns at running a suite, as far as results are not stored."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, first_of
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
@@ -22,6 +22,7 @@ from kestrel_lab.evals.execution.reuse import Reuse, look_up
 from kestrel_lab.evals.execution.runner import in_order, plan_trials
 from kestrel_lab.evals.execution.trial import Ask
 from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -41,10 +42,10 @@ something could be decided would tilt an average.
 
 @dataclass(kw_only=True, slots=True)
 class CommitTrials:
-    """One commit while it is being measured."""
+    """One commit and its trials."""
 
     name: str
-    """As the user called it."""
+    """The name that the user gave."""
     sha: str
     suite: Suite
     asks: list[Ask]
@@ -52,31 +53,31 @@ class CommitTrials:
     own: bool = False
     """Whether the suite is the one of that commit."""
     rows: list[EvalRow] = field(default_factory=list)
-    """Trials made now."""
+    """Trials that were run now."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Scenarios that it cannot try, and why."""
+    """Scenarios that it cannot run, and why."""
     broken: str = ""
     """Why it cannot be run at all."""
 
     @property
     def title(self) -> str:
-        """The commit as messages name it."""
+        """The commit as messages name it: name and short hash."""
         return f"{self.name} ({self.sha[:10]})"
 
     @property
     def todo(self) -> list[Ask]:
-        """What is not stored, less what this commit cannot try."""
+        """The trials to run: neither stored ones nor those that this commit cannot run."""
         if self.broken:
             return []
         return [ask for ask in self.asks if ask.identity.key not in self.found.rows and ask.scenario.id not in self.skipped]
 
     @property
     def all_rows(self) -> tuple[EvalRow, ...]:
-        """Stored trials and those made now."""
+        """Stored trials and those that were run now, in order."""
         return in_order(self.asks, [*self.found.rows.values(), *self.rows])
 
     def side(self) -> Side:
-        """The commit as one side of a comparison."""
+        """Return the commit as one side of a comparison."""
         return Side(name=self.name, sha=self.sha, rows=self.all_rows, reused=len(self.found.rows), skipped=self.skipped)
 
 
@@ -87,31 +88,29 @@ class Place:
     path: Path
     suite: Suite
     repository: Path
-    asked: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
-    """Which scenarios were asked for, as `Suite.select` takes it."""
+    parts: Selection = field(default_factory=Selection)
+    """The parts of the suite that were asked for."""
 
     def inside(self, tree: Path) -> Path:
-        """Where a checkout has, or would have, its own suite file."""
+        """Return where a checkout has, or would have, its own suite file."""
         return tree / self.path.relative_to(self.repository)
 
 
-def place_of_suite(
-    session: Session, suite: str | Path, *, configs: Sequence[str] | None, epochs: int | None, **asked: Sequence[str] | None
-) -> Place:
-    """The suite cut down to what is asked for, see `Suite.select`; raises `UsageError` where it cannot be run at commits."""
+def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, **parts: Unpack[Selection]) -> Place:
+    """Return the suite with the selected parts; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
-    chosen = load_suite(suite).select(configs=configs, epochs=epochs, **asked)
+    chosen = load_suite(suite).select(epochs=epochs, **parts)
     if chosen.root is None:
         msg = f"{suite} is not in a git repository, so there are no commits to compare"
         raise UsageError(msg)
     if session.model is not None and not isinstance(session.model, str) and any(not config.model for config in chosen.configs):
         msg = "commits are compared in processes of their own, which cannot use a model object: give the suite's configurations a model's name"
         raise UsageError(msg)
-    return Place(path=path, suite=chosen, repository=chosen.root, asked=asked)
+    return Place(path=path, suite=chosen, repository=chosen.root, parts=parts)
 
 
 async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
-    """What is to be made at the commit `name`, and what of it is stored.
+    """Return the trials of the commit `name`, and which of them are stored.
 
     With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or not
     in order is `broken`; `UsageError` is raised for a name that is no commit.
@@ -130,11 +129,12 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
 
 
 def _as_asked(suite: Suite, place: Place) -> Suite:
-    return suite.select(configs=[config.name for config in place.suite.configs], epochs=place.suite.epochs, **place.asked)
+    parts: Selection = {**place.parts, "configs": [config.name for config in place.suite.configs]}
+    return suite.select(epochs=place.suite.epochs, **parts)
 
 
 async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew: Crew, on_row: Callable[[EvalRow], None], *, strict: bool) -> None:  # fmt: skip
-    """Make what is missing, the commits taking turns epoch by epoch; which goes first changes from epoch to epoch.
+    """Run what is missing; the commits take turns epoch by epoch, and which goes first changes from epoch to epoch.
 
     A slow hour of a provider so falls on all of them. Where a commit cannot be run, that is raised if `strict`;
     otherwise it is noted in the commit's `broken`.
@@ -154,7 +154,7 @@ async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew
 
 
 class Crew:
-    """Processes that make trials of commits, each in its worktree and environment; started when first needed.
+    """Processes that run trials of commits, each in its worktree and environment; started when first needed.
 
     At most `AT_ONCE` are alive; the one that was used longest ago makes room. All end with the block.
     """
@@ -180,7 +180,7 @@ class Crew:
                 await self.__aexit__(kind, error, trace)
 
     async def begin(self, works: Sequence[CommitTrials]) -> None:
-        """Start the processes of the first of `works` at the same time; why one cannot start is told when it is to work."""
+        """Start the processes of the first of `works` at the same time; a failure to start is raised when the process is needed."""
         starting = asyncio.Semaphore(_STARTING)
 
         async def start(work: CommitTrials) -> None:
@@ -196,10 +196,10 @@ class Crew:
                 for work in new[: AT_ONCE - len(self._alive)]:
                     group.create_task(start(work), name=f"kestrel start {work.sha[:10]}")
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            raise first_of(errors) from None
 
     async def make(self, work: CommitTrials, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
-        """Make trials of a commit and store each as it ends; what the commit cannot try is noted in `work`.
+        """Run trials of a commit and store each as it ends; what the commit cannot run is noted in `work`.
 
         Raises `UsageError` when the commit cannot be run.
         """
@@ -245,7 +245,7 @@ class Crew:
 
 
 def teller(reporter: Reporter | None, works: Sequence[CommitTrials]) -> Callable[[str], None]:
-    """Tells the reporter of preparations, which finish no trial."""
+    """Return a function that reports preparations, which finish no trial."""
 
     def note(text: str) -> None:
         if reporter is not None:
@@ -257,13 +257,13 @@ def teller(reporter: Reporter | None, works: Sequence[CommitTrials]) -> Callable
 
 
 def _home(session: Session, tree: Path, sha: str) -> Path:
-    """Where the worker logs its runs: in the session's log, unless the commit brings a kestrel_lab with its own log format."""
+    """Return where the worker logs its runs: in the session's log, unless the commit brings a kestrel_lab with its own log format."""
     home = session.home.absolute()
     return home / "commits" / sha[:12] if (tree / "kestrel_lab").exists() else home
 
 
 def _keeper(session: Session, work: CommitTrials, on_row: Callable[[EvalRow], None]) -> Callable[[EvalRow], None]:
-    """Stores each row under the identity it was asked for with."""
+    """Return a function that stores each row under the identity that was asked for."""
     asked = {(ask.scenario.id, ask.config.name, ask.epoch): ask for ask in work.asks}
 
     def keep(row: EvalRow) -> None:

@@ -1,4 +1,4 @@
-"""A suite along a line of commits: made where missing, or as it is stored."""
+"""A suite along a line of commits: run where results are missing, or as stored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def run_commits(
     reporter: Reporter | None = None,
     own_suite: bool = False,
 ) -> History:
-    """Run a suite at several commits as far as results are not stored, and give them all with `metric` looked at.
+    """Run a suite at several commits as far as results are not stored, and return the history of `metric`.
 
     `commits`, `every` and `last` are as for `revisions.commits_in`; the commits take turns epoch by epoch. A
     commit that cannot be run is left out and noted. With `own_suite` each commit runs the suite file that it has
@@ -75,7 +75,7 @@ async def stored_history(
     metric: str = "success_rate",
     any_version: bool = False,
 ) -> History:
-    """What is stored of a suite along commits; nothing is run.
+    """Return the stored trials of a suite along commits; nothing is run.
 
     Without `commits` they are HEAD and its first parents, those that have results. Trials of scenarios and
     configurations that have changed since are left out and counted in the notes, unless `any_version`; so are
@@ -100,7 +100,7 @@ async def _commits_with(place: Place, commits: str, with_results: set[str], ever
 
 
 def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tuple[dict[str, list[EvalRow]], tuple[str, ...]]:
-    """By commit, the newest row of each trial that may stand beside the suite as it is now; and what is to be noted."""
+    """Return, by commit, the newest row of each trial that is comparable with the suite as it is now, and notes on the others."""
     now = {(a.scenario.id, a.config.name): a.identity for a in plan_trials(suite.select(epochs=1), code="", git_sha="")}
     kept: dict[tuple[str, str, str, int], EvalRow] = {}
     others = uncommitted = searched = 0

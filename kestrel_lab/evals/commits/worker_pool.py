@@ -1,4 +1,4 @@
-"""The other end of a worker: trials of one commit, made in a process of its own."""
+"""Worker processes: each runs the trials of one commit in the checkout and environment of that commit."""
 
 from __future__ import annotations
 
@@ -16,62 +16,58 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.worktrees import Environment
+from kestrel_lab.evals.execution.remote_trials import bench_order
 from kestrel_lab.evals.execution.trial import Ask
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.runtime.approvals.scope import rules_as_json
 from kestrel_lab.runtime.session import Session
 
 _LINE: Final = 8_000_000
 """Bytes of the longest message."""
+_WORKER_MODULES: Final = ("kestrel_lab.evals.execution.remote_trials", "kestrel_lab.evals.commits.worker", "kestrel_lab.evals.worker")
+"""The module that serves trials, by the names that it has in this version and in earlier ones, whose commits can be compared, too."""
 _GRACE: Final = 5.0
 """Seconds a worker gets to end by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker:
-    """A process that makes trials on request."""
+    """A process that runs trials on request."""
 
     title: str
     """The commit, as errors name it."""
     skipped: dict[str, str]
-    """Scenarios it cannot try, and why."""
+    """Scenarios that it cannot run, and why."""
     process: Process
     errors: IO[bytes]
 
     async def make(self, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
-        """Make the trials; `on_row` is told of each. Raises `UsageError` when the worker fails."""
+        """Run the trials and call `on_row` with each; raises `UsageError` when the worker fails."""
         if not asks:
             return
-        order = [[ask.scenario.id, ask.config.name, ask.epoch] for ask in asks]
-        await _send(self.process, order)
+        await _send(self.process, [[ask.scenario.id, ask.config.name, ask.epoch] for ask in asks])
         while "done" not in (message := await _receive(self.process, self.errors, self.title)):
             on_row(EvalRow(**message["row"]))
 
 
 @asynccontextmanager
-async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tree: Path, sha: str, environment: Environment, *, home: Path, title: str) -> AsyncIterator[Worker]:  # fmt: skip
-    """A worker in `tree` for the suite in `suite_file`, with what it names found beside `at`; ended at the end.
+async def worker(
+    session: Session, suite: Suite, suite_file: Path, at: Path, tree: Path, sha: str, environment: Environment, *, home: Path, title: str
+) -> AsyncIterator[Worker]:
+    """Start a worker in `tree` for the suite in `suite_file`, which finds what it names beside `at`; it ends with the block.
 
     Raises `UsageError` when the worker cannot start or refuses the suite.
     """
     # A worker that has to be killed cannot remove the folders of its trials: they are made where this process can.
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="kestrel-", ignore_cleanup_errors=True) as scratch:
         process = await asyncio.create_subprocess_exec(
-            str(environment.python), "-m", "kestrel_lab.evals.commits.worker",
-            cwd=tree, env={**os.environ, **session.env, **environment.env, "TMPDIR": scratch}, stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True, limit=_LINE,
+            str(environment.python), "-m", _worker_module(tree), cwd=tree, env={**os.environ, **session.env, **environment.env, "TMPDIR": scratch},
+            stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True, limit=_LINE,
         )  # fmt: skip
         try:
-            await _send(process, {
-                "suite": str(suite_file), "at": str(at), "home": str(home), "sha": sha, "epochs": suite.epochs,
-                "configs": [config.name for config in suite.configs], "model": session.model if isinstance(session.model, str) else None, "provider": session.provider,
-                "api_base": session.api_base, "sandbox": session.sandbox.name, "network": session.sandbox.network, "limits": _unusual(session.limits), "rules": rules_as_json(session.rules),
-                "containment": session.containment,
-            })  # fmt: skip
+            await _send(process, {**bench_order(session, suite, suite_file, sha), "at": str(at), "home": str(home)})
             message = await _receive(process, errors, title)
             yield Worker(title=title, skipped=message["ready"], process=process, errors=errors)
         except BaseException:
@@ -80,16 +76,16 @@ async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tre
         await asyncio.shield(_end(process, _GRACE))
 
 
-def _unusual(limits: Limits) -> dict[str, Json]:
-    """What is not as by default: an older commit need not know every limit that there is now."""
-    usual = Limits().as_json()
-    return {name: value for name, value in limits.as_json().items() if value != usual[name]}
+def _worker_module(tree: Path) -> str:
+    """Return the module that serves trials: that of the kestrel_lab which a checkout brings itself, else ours."""
+    files = {name: tree / f"{name.replace('.', '/')}.py" for name in _WORKER_MODULES}
+    return next((name for name, file in files.items() if file.is_file()), _WORKER_MODULES[0])
 
 
 async def _send(process: Process, message: object) -> None:
     assert process.stdin is not None
     process.stdin.write(json.dumps(message).encode() + b"\n")
-    # A worker that is gone is told of by the answer that does not come.
+    # That a worker is gone shows when its answer does not come.
     with contextlib.suppress(ConnectionError):
         await process.stdin.drain()
 

@@ -1,4 +1,4 @@
-"""Commits made runnable: each in a worktree of its own, with an environment that has what it requires.
+"""Worktrees of commits, each with a Python environment that has what the commit requires.
 
 Nothing here writes to the user's files, index, HEAD, branches or stash; git keeps a note of each worktree
 in its own folder until the worktree is removed.
@@ -27,6 +27,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_status import alive_elsewhere
+from kestrel_lab.host.file_lock import locked
 from kestrel_lab.host.git import add_worktree, git
 
 REQUIREMENTS: Final = (
@@ -35,32 +36,32 @@ REQUIREMENTS: Final = (
 )
 """Files at the top of a repository that say, with the dependencies in `pyproject.toml`, what it requires."""
 _OUR_FOLDER: Final = Path(__file__).resolve().parents[3]
-"""Where Python finds this very kestrel_lab."""
+"""The folder from which this kestrel_lab is imported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """How to start Python for a commit."""
+    """The Python of a commit: program and environment variables."""
 
     python: Path
     env: dict[str, str]
-    """What it sets beside what this process has."""
+    """Variables beside those of this process."""
 
 
 @asynccontextmanager
 async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path]:
-    """The files of commit `sha` in a folder under `home`, removed at the end, also on error and cancellation.
+    """Check out commit `sha` into a folder under `home` that is removed at the end, also on error and cancellation.
 
     What a killed process left behind is removed at the next call. Neither hooks nor filters of the repository are run.
     """
     folder = _folder(home, "worktrees")
     # git reads the notes of all worktrees whenever it makes or removes one, and fails at one that is half written.
     turn = _folder(home, "envs") / "worktrees.lock"
-    async with _alone(turn):
+    async with locked(turn):
         await _clear(repository, folder)
     place = folder / f"{sha[:12]}-{os.getpid()}-{secrets.token_hex(2)}"
     try:
-        async with _alone(turn):
+        async with locked(turn):
             await add_worktree(repository, place, await commit_of(repository, sha))
         yield place
     finally:
@@ -68,7 +69,7 @@ async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path
 
 
 async def environment_for(current: Path, tree: Path, home: Path, note: Callable[[str], None]) -> Environment:
-    """The Python that runs the code in `tree`.
+    """Return the Python that runs the code in `tree`.
 
     The current one, when the tree requires what `current`, the user's checkout, requires. Otherwise a virtual
     environment under `home`, made once for all commits with equal requirements, in which the tree's
@@ -83,7 +84,7 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
         sources.append(_OUR_FOLDER)
     else:
         name = f"{needs}-py{sys.version_info.major}.{sys.version_info.minor}"
-        async with _alone(_folder(home, "envs") / f"{name}.lock"):
+        async with locked(_folder(home, "envs") / f"{name}.lock"):
             python = await _installed(tree, _folder(home, "envs") / name, note)
         # Commands that tools and checks run are to find this environment's programs, as after activating it.
         own = {"PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]), "VIRTUAL_ENV": str(python.parent.parent)}
@@ -92,7 +93,7 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
 
 
 def requirements_of(tree: Path) -> str:
-    """A hash that is equal for trees with equal requirements."""
+    """Return a hash that is equal for trees with equal requirements."""
     parts: dict[str, object] = {
         name: hashlib.sha256((tree / name).read_bytes()).hexdigest() for name in REQUIREMENTS if (tree / name).is_file()
     }
@@ -102,7 +103,7 @@ def requirements_of(tree: Path) -> str:
 
 
 def _declared(content: bytes) -> object:
-    """What a `pyproject.toml` says of requirements; all of it where it cannot be read."""
+    """Return the requirements in a `pyproject.toml`; a hash of all of it where it cannot be read."""
     try:
         declared = loads_toml(content.decode())
         project = declared.get("project", {})
@@ -117,7 +118,7 @@ def _declared(content: bytes) -> object:
 
 
 async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> Path:
-    """The Python of the environment in `folder`, made if it is not there or was not finished."""
+    """Return the Python of the environment in `folder`, which is made if it is missing or was not finished."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     finished = folder / "finished"
     if _there(finished):
@@ -140,27 +141,6 @@ async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> P
     return python
 
 
-@asynccontextmanager
-async def _alone(lock: Path) -> AsyncIterator[None]:
-    """Wait until nobody else, here or in another process, is in the block; a process that is killed is in it no more."""
-    try:
-        import fcntl  # not on every system
-    except ImportError:
-        yield
-        return
-    file = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(0.1)
-        yield
-    finally:
-        os.close(file)
-
-
 def _folder(home: Path, name: str) -> Path:
     place = home.absolute() / name
     place.mkdir(parents=True, exist_ok=True)
@@ -172,7 +152,7 @@ def _there(place: Path) -> bool:
 
 
 def _fall_back_to_current(folder: Path) -> None:
-    """Let the environment find what it lacks, kestrel_lab to begin with, where this process finds it; then it is finished."""
+    """Let the environment import what it lacks, kestrel_lab to begin with, from where this process imports it; then it is finished."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = folder / ("Lib" if os.name == "nt" else f"lib/{version}") / "site-packages"
     places = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(_OUR_FOLDER)])
@@ -195,7 +175,7 @@ async def _run(folder: Path, *argv: str) -> None:
 
 
 async def _clear(repository: Path, folder: Path) -> None:
-    """Remove worktrees of processes that are no more."""
+    """Remove the worktrees of processes that have ended."""
     host = process_name().rpartition(":")[0]
     for place in _inside(folder):
         owner = place.name.split("-")[1] if place.name.count("-") == 2 else ""
@@ -208,7 +188,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 async def _remove_in_turn(repository: Path, place: Path, turn: Path) -> None:
-    async with _alone(turn):
+    async with locked(turn):
         await _remove(repository, place)
 
 

@@ -1,4 +1,4 @@
-"""Trials made by the workers of a Dask cluster; the log and the results stay here.
+"""Dask cluster: its workers run trials; the log and the results stay here.
 
 What is sent is the text of a JSON object, to the function `make_trial` of the kestrel_lab that is installed on the worker,
 and the text of one comes back; it is read as JSON, and each run and trial is stored here like any other. Dask itself
@@ -22,21 +22,20 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, first_of
 from kestrel_lab.core.events.union import Event, RunFinished, RunStarted, StateTransition, from_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus, new_run_id
-from kestrel_lab.evals.execution.dask_worker import make_trial
-from kestrel_lab.evals.execution.eval_run import Sitting
+from kestrel_lab.evals.execution.eval_run import EvalRun
 from kestrel_lab.evals.execution.prepare import Prepared
 from kestrel_lab.evals.execution.progress import EvalProgress
+from kestrel_lab.evals.execution.remote_trials import bench_order, make_trial
 from kestrel_lab.evals.execution.runner import Keeper, MakeTrials, Turn, plan_trials, under_way
 from kestrel_lab.evals.execution.trial import Ask, after
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.approvals.scope import rules_as_json
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.builtin import native_tools
 
@@ -44,11 +43,11 @@ _AHEAD: Final = 2
 """Trials sent ahead for each thread of a worker, so that none has to wait for the next."""
 _CONNECT_S: Final = 10
 _LOOK_S: Final = 0.2
-"""How often is looked whether workers came or went."""
+"""Seconds between two looks at which workers there are."""
 
 
 def on_cluster(address: str) -> MakeTrials:
-    """What makes trials on the workers of the Dask scheduler at `address`, to be given to `run_suite` as `make`.
+    """Return a function that runs trials on the workers of the Dask scheduler at `address`; `run_suite` takes it as `make`.
 
     As many are under way as the workers have threads; those of a worker that dies are made by others. Raises `UsageError`
     when nobody answers there, and for a suite that cannot be sent: it must be a file, with configurations of its own,
@@ -62,11 +61,11 @@ def on_cluster(address: str) -> MakeTrials:
         *,
         on_row: Callable[[EvalRow], None],
         keep_in: Path | None = None,
-        sitting: Sitting | None = None,
+        eval_run: EvalRun | None = None,
         progress: EvalProgress | None = None,
     ) -> list[EvalRow]:
         suite = _order(session, ready, asks, kept=keep_in is not None)
-        keeper = Keeper(session.store, on_row, sitting)
+        keeper = Keeper(session.store, on_row, eval_run)
         if asks:
             async with _connected(address) as client:
                 await Dispatch(session, ready, client, suite, keeper, progress).run(asks)
@@ -77,7 +76,7 @@ def on_cluster(address: str) -> MakeTrials:
 
 
 def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool) -> dict[str, Json]:
-    """What a worker is told of the suite; raises `UsageError` for what it could not find there."""
+    """Return the order for the workers; raises `UsageError` for what they could not find on their machines."""
     suite = ready.suite
     if suite.path is None or not suite.path.is_file():
         raise UsageError("a cluster needs the suite as a file that its workers can read, too")  # noqa: EM101
@@ -99,13 +98,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     plan = plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code) if known else []
     if {ask.identity.key for ask in asks} - {ask.identity.key for ask in plan}:
         raise UsageError("a cluster can only run what stands in the suite file: models and configurations given otherwise cannot be sent")  # noqa: EM101
-    return {
-        "path": str(suite.path), "configs": [*configs], "epochs": suite.epochs, "code": code, "model": session.model,
-        "provider": session.provider, "api_base": session.api_base, "limits": session.limits.as_json(),
-        "sandbox": session.sandbox.name, "network": session.sandbox.network, "rules": [*rules_as_json(session.rules)],
-        "containment": session.containment,
-        "cassette": suite.cassette.mode, "cassettes": folder,
-    }  # fmt: skip
+    return {**bench_order(session, suite, suite.path, code), "cassette": suite.cassette.mode, "cassettes": folder}
 
 
 @asynccontextmanager
@@ -134,7 +127,7 @@ async def _connected(address: str) -> AsyncIterator[Any]:
 
 
 async def _answers(address: str) -> None:
-    """Raise `OSError` or `TimeoutError` when nobody listens there: Dask would go on trying for long."""
+    """Raise `OSError` or `TimeoutError` when nothing listens at the address: Dask itself would retry for long."""
     place = urlsplit(address)
     async with asyncio.timeout(_CONNECT_S):
         _, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -142,30 +135,30 @@ async def _answers(address: str) -> None:
 
 
 class Dispatch:
-    """Hands out trials to the workers of one cluster."""
+    """Sends trials to the workers of one cluster."""
 
     def __init__(
-        self, session: Session, ready: Prepared, client: Any, suite: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
+        self, session: Session, ready: Prepared, client: Any, order: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
     ) -> None:
         self._session, self._ready, self._client = session, ready, client
         self._keeper, self._progress = keeper, progress
         self._waiting: deque[Turn] = deque()
         self._hands = 0
         self._name = secrets.token_hex(6)
-        # The name has workers read the suite anew for each run of it.
-        self._suite: dict[str, Json] = {**suite, "run": self._name}
+        # Workers read the suite anew for each run of it: the order of no two runs is the same.
+        self._bench: dict[str, Json] = {**order, "run": self._name}
 
     async def run(self, asks: Sequence[Ask]) -> None:
-        """Have them all made; raises the first error that is not a trial's own."""
+        """Run all the trials; raises the first error that is not a trial's own."""
         self._waiting.extend((ask, ()) for ask in asks)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_busy(group))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            raise first_of(errors) from None
 
     def task(self, ask: Ask, attempt: int) -> str:
-        """The name of an attempt in the cluster: Dask takes calls of one name for one call."""
+        """Return the name of an attempt in the cluster: Dask takes calls of one name for one call."""
         return f"kestrel-{self._name}-{ask.identity.key}-{attempt}"
 
     async def _keep_busy(self, group: asyncio.TaskGroup) -> None:
@@ -197,7 +190,7 @@ class Dispatch:
         from distributed import KilledWorker
 
         order = dumps(
-            {"suite": self._suite, "scenario": ask.scenario.id, "config": ask.config.name, "epoch": ask.epoch, "key": ask.identity.key}
+            {"bench": self._bench, "scenario": ask.scenario.id, "config": ask.config.name, "epoch": ask.epoch, "key": ask.identity.key}
         )
         try:
             answer: dict[str, Any] = json.loads(await self._client.submit(make_trial, order, key=self.task(ask, attempt), pure=False))
@@ -211,7 +204,7 @@ class Dispatch:
 
 
 def take_in(store: SessionStore, run_id: str, events: Sequence[tuple[float, Event]]) -> None:
-    """Store a run that was made elsewhere, event by event."""
+    """Store a run of another process, event by event."""
     (began, started), *rest = events
     if not isinstance(started, RunStarted):
         msg = f"run {run_id} came without a beginning"
@@ -224,7 +217,7 @@ def take_in(store: SessionStore, run_id: str, events: Sequence[tuple[float, Even
 
 
 def _lost(store: SessionStore, ready: Prepared, ask: Ask, why: str) -> EvalRow:
-    """A trial that took its workers with it, one after the other: it broke, and its run in the log says why."""
+    """Return the row of a trial that killed its workers, one after the other, and store a run that says so."""
     run_id, now, model = new_run_id(), time.time(), ready.models[ask.config.name]
     reason = f"the workers that made it died: {why}"
     take_in(store, run_id, [

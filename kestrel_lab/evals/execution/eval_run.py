@@ -1,4 +1,4 @@
-"""Which trials belong to one run of a suite, so that one that was cut off can be gone on with."""
+"""Eval runs: which stored trials belong to one run of a suite, and how a run that was cut off is resumed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
@@ -15,45 +16,48 @@ from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.file_lock import held
 
-_AT_WORK: set[str] = set()
-"""Sittings that go on in this process. Another process can only be seen to be there."""
-_SITTINGS = """
+_EVAL_RUNS = """
     SELECT result_json ->> '$.sitting.id' AS name, result_json ->> '$.sitting.of', result_json ->> '$.sitting.by',
       result_json ->> '$.sitting.also', count(DISTINCT key), max(created_at)
     FROM eval_runs WHERE suite = ? AND name IS NOT NULL GROUP BY name ORDER BY max(created_at) DESC
 """
-"""Newest first, each as its newest trial tells of it."""
+"""Newest first; each as its newest trial has it. In stored rows an eval run is called `sitting`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sitting:
-    """One run of a suite, from `kestrel eval run` to its end, with everything that resumed it. It is written in each of its rows."""
+class EvalRun:
+    """One run of a suite, from `kestrel eval run` to its end, and all that resumed it; each of its rows names it."""
 
     id: str
     of: int
     """How many trials it consists of."""
     by: str
-    """The session that works on it, as the log names it."""
+    """The owner that works on it, as the log names its session."""
     also: tuple[str, ...] = ()
-    """Sittings that were cut off, whose trials it has taken over."""
+    """Eval runs that were cut off and whose trials it has taken over."""
 
     @classmethod
-    def new(cls, store: SessionStore, of: int) -> Sitting:
-        """One that begins now."""
+    def new(cls, store: SessionStore, of: int) -> EvalRun:
+        """Return an eval run that begins now."""
         return cls(id=f"e{secrets.token_hex(6)}", of=of, by=str(Owner.here(store.session)))
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Have it known in this process that somebody works on it."""
-        _AT_WORK.add(self.id)
-        try:
-            yield
-        finally:
-            _AT_WORK.discard(self.id)
+    def at_work(self, store: SessionStore) -> Iterator[None]:
+        """Hold the lock of this eval run; raises `UsageError` while another session holds it, in this process or another."""
+        lock = _lock(store, self.id)
+        with held(lock) as free:
+            if not free:
+                msg = f"eval run {self.id} is still going on in another session; wait for it, or stop it first"
+                raise UsageError(msg)
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
 
     def mark(self, row: EvalRow) -> EvalRow:
-        """`row` as one of this sitting."""
+        """Return `row` as one of this eval run."""
         told: dict[str, Json] = {"id": self.id, "of": self.of, "by": self.by}
         if self.also:
             told["also"] = [*self.also]
@@ -62,40 +66,37 @@ class Sitting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Earlier:
-    """The last sitting of a suite, as far as it is stored, and those before it that were cut off as well."""
+    """The last eval run of a suite, as far as it is stored, and those before it that were cut off as well."""
 
-    sitting: Sitting
+    eval_run: EvalRun
     stored: int
-    """Trials of `sitting` in the log."""
+    """Trials of `eval_run` in the log."""
     before: tuple[str, ...] = ()
-    """The sittings between it and the last one that was finished."""
+    """The eval runs between it and the last one that was finished."""
     most: tuple[int, int] = (0, 0)
-    """Trials in the log, and trials in all, of the one among them that came farthest."""
+    """Of the eval run that came farthest: its trials in the log, and its trials in all."""
+
+    going_on: bool = False
+    """Whether a session works on it."""
 
     @property
     def all(self) -> tuple[str, ...]:
-        """The sittings that are gone on with, newest first."""
-        return tuple(dict.fromkeys((self.sitting.id, *self.before, *self.sitting.also)))
-
-    @property
-    def going_on(self) -> bool:
-        """Whether somebody is at work on it."""
-        owner = Owner.parse(self.sitting.by)
-        return self.sitting.id in _AT_WORK or (self.stored < self.sitting.of and owner.alive and not owner.same_process)
+        """The eval runs that are resumed together, newest first."""
+        return tuple(dict.fromkeys((self.eval_run.id, *self.before, *self.eval_run.also)))
 
     @property
     def notice(self) -> str:
-        """What somebody who begins anew should know; empty when it was finished or goes on elsewhere."""
-        if self.stored >= self.sitting.of or self.going_on:
+        """The hint for a user who starts a new eval run; empty when this one is finished or still going on."""
+        if self.stored >= self.eval_run.of or self.going_on:
             return ""
         stored, of = self.most
         return f"an earlier run of this suite was cut off after {stored:,} of {of:,} trials: --resume goes on with it"
 
 
-def last_sitting(store: SessionStore, suite: Suite) -> Earlier | None:
-    """The sitting of the newest stored trial of the suite that belongs to one; `None` when there is none."""
+def last_eval_run(store: SessionStore, suite: Suite) -> Earlier | None:
+    """Return the eval run of the suite's newest stored trial that belongs to one; `None` when there is none."""
     store.flush()
-    rows = store.query(_SITTINGS, (suite.name,))
+    rows = store.query(_EVAL_RUNS, (suite.name,))
     if not rows:
         return None
     (name, of, by, also, stored, _), *others = rows
@@ -106,30 +107,46 @@ def last_sitting(store: SessionStore, suite: Suite) -> Earlier | None:
             break
         before.append(other)
         open_ones.append((their_stored, their_of))
-    sitting = Sitting(id=name, of=of, by=by, also=tuple(json.loads(also or "[]")))
-    return Earlier(sitting=sitting, stored=stored, before=tuple(before), most=max(open_ones))
+    eval_run = EvalRun(id=name, of=of, by=by, also=tuple(json.loads(also or "[]")))
+    going_on = _is_going_on(store, eval_run, stored)
+    return Earlier(eval_run=eval_run, stored=stored, before=tuple(before), most=max(open_ones), going_on=going_on)
 
 
-def gone_on_with(store: SessionStore, suite: Suite, earlier: Earlier, asks: Sequence[Ask]) -> dict[str, EvalRow]:
-    """The trials of `earlier` that stand for some of `asks`, by key; those that broke are among them.
+def _is_going_on(store: SessionStore, eval_run: EvalRun, stored: int) -> bool:
+    """Return whether a session works on it: its lock is held, or its process is alive, which another version may have started without a lock."""
+    lock = _lock(store, eval_run.id)
+    if lock.exists():
+        with held(lock) as free:
+            if not free:
+                return True
+    owner = Owner.parse(eval_run.by)
+    return stored < eval_run.of and owner.alive and not owner.same_process
 
-    Raises `UsageError` while somebody is at work on it.
+
+def _lock(store: SessionStore, name: str) -> Path:
+    return store.path.parent / "eval-runs" / f"{name}.lock"
+
+
+def resumed_trials(store: SessionStore, suite: Suite, earlier: Earlier, asks: Sequence[Ask]) -> dict[str, EvalRow]:
+    """Return the trials of `earlier` that are among those asked for, by key, broken ones included.
+
+    Raises `UsageError` while a session still works on it.
     """
     if earlier.going_on:
-        process = Owner.parse(earlier.sitting.by).process
+        process = Owner.parse(earlier.eval_run.by).process
         msg = f"the last run of suite {suite.name!r} is still going on in process {process}; wait for it, or stop it first"
         raise UsageError(msg)
     wanted = {ask.identity.key for ask in asks}
     order = {name: place for place, name in enumerate(earlier.all)}
     found: dict[str, EvalRow] = {}
     for row in stored_trials(store, suite=suite.name):
-        name = sitting_of(row)
-        if name in order and row.key in wanted and order[name] <= order.get(sitting_of(found[row.key]) if row.key in found else name, 0):
+        name = eval_run_of(row)
+        if name in order and row.key in wanted and order[name] <= order.get(eval_run_of(found[row.key]) if row.key in found else name, 0):
             found[row.key] = row
     return found
 
 
-def sitting_of(row: EvalRow) -> str:
-    """The id of the sitting that a trial belongs to; empty where another tool stored it."""
+def eval_run_of(row: EvalRow) -> str:
+    """Return the id of the eval run that a trial belongs to; empty where another tool stored it."""
     told = row.result.get("sitting")
     return str(told["id"]) if isinstance(told, dict) else ""

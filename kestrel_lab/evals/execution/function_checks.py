@@ -33,13 +33,13 @@ from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.sandbox_run import run_sandboxed
 
 SECONDS: Final = 600.0
-"""A function that takes longer has not judged."""
+"""The time limit of a function."""
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
 _KEPT: Final = 1_000_000
 
 
 def load_judge(reference: str, folder: Path | None, root: Path | None) -> Callable[[Trial], Awaitable[Score]]:
-    """The function `module:function` of a suite in `folder`, as `PythonCheck` calls it; raises `UsageError` as `load_check`.
+    """Return the function `module:function` of a suite in `folder`, as `PythonCheck` calls it; raises `UsageError` as `load_check` does.
 
     Its attributes are those of the function. A trial that has an environment is judged in this process, where its objects
     are: such a scenario's tools are Python functions, and its agent has no files.
@@ -59,7 +59,7 @@ def load_judge(reference: str, folder: Path | None, root: Path | None) -> Callab
 
 
 async def _asked(check: PythonCheck, trial: Trial, folder: Path | None, root: Path | None, workspace: Path) -> Score:
-    """What the function says in its process; raises `CheckError` when it says nothing that can be used."""
+    """Run the function in its process and return its score; raises `CheckError` when it gives none."""
     mark = f"kestrel-opinion-{secrets.token_hex(16)}:"  # which programs that the function starts do not know
     said = bytearray()
 
@@ -71,7 +71,7 @@ async def _asked(check: PythonCheck, trial: Trial, folder: Path | None, root: Pa
     read = [place.resolve() for place in (folder, root) if place is not None]
     with TemporaryFile() as order:
         order.write(
-            dumps({"mark": mark, "function": check.function, "places": [_text(folder), _text(root)], "trial": _told(trial)}).encode()
+            dumps({"mark": mark, "function": check.function, "places": [_text(folder), _text(root)], "trial": _trial_json(trial)}).encode()
         )
         order.seek(0)
         try:
@@ -98,8 +98,8 @@ def _text(place: Path | None) -> str | None:
     return None if place is None else str(place)
 
 
-def _told(trial: Trial) -> dict[str, Json]:
-    """The trial as the other process reads it: all but what only this process has, models and the suite's functions."""
+def _trial_json(trial: Trial) -> dict[str, Json]:
+    """Return the trial as JSON for the other process: all but models and the suite's functions, which only this process has."""
     events: list[Json] = [
         [record.run_id, record.seq, record.eid, record.at, record.event.type, to_json(record.event)] for record in trial.records
     ]
@@ -114,7 +114,7 @@ def _told(trial: Trial) -> dict[str, Json]:
 
 
 def _read(told: Mapping[str, Any], function: Callable[..., Any]) -> Trial:
-    """The trial that `_told` wrote, for `function` to judge."""
+    """Return the trial that `_trial_json` wrote, for `function` to judge."""
     records = tuple(
         Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, body)) for run_id, seq, eid, at, kind, body in told["records"]
     )
@@ -131,7 +131,7 @@ def _read(told: Mapping[str, Any], function: Callable[..., Any]) -> Trial:
 
 
 def _score(check: PythonCheck, opinion: str, said: str) -> Score:
-    """The score that the process wrote: a text of whoever wrote it, so only what a score may be is taken."""
+    """Return the score that the process wrote; anything in the process may have written it, so only the form of a score is accepted."""
     try:
         found = json.loads(opinion)
         if "problem" in found:
@@ -144,14 +144,14 @@ def _score(check: PythonCheck, opinion: str, said: str) -> Score:
 
 
 def _import_places() -> list[Path]:
-    """Where the process finds this package, and what it and the suite import."""
+    """Return the folders in which the process finds this package, and what it and the suite import."""
     installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path]
     packages = [Path(place) for place in installed if Path(place).name in ("site-packages", "dist-packages") and Path(place).is_dir()]
     return [_PACKAGE.parent, *dict.fromkeys(packages)]
 
 
 def _outermost(places: Iterable[Path]) -> Iterable[Path]:
-    """Those that lie in no other."""
+    """Return the folders that lie in no other."""
     whole = sorted(set(places))
     return (one for one in whole if not any(other in one.parents for other in whole))
 
@@ -162,7 +162,7 @@ def _no_grader(_: str) -> NoReturn:
 
 
 def main() -> None:
-    """Read which function judges which trial, and write its opinion; what the function prints does not count as one."""
+    """Read which function judges which trial, and write its score; what the function prints is not taken for one."""
     order = json.loads(sys.stdin.buffer.read())
     reference, (folder, root) = order["function"], (None if place is None else Path(place) for place in order["places"])
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")

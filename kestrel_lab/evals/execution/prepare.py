@@ -1,4 +1,4 @@
-"""A suite made ready to run: models chosen, tools loaded, places found; what is wrong is told before the first trial."""
+"""Preparation of a suite: models, tools and workspaces are found before the first trial, and whatever is missing is reported at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCRIPTED = "scripted:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A suite with everything its trials need at hand."""
+    """A suite with everything that its trials need."""
 
     suite: Suite
     instructions: str
@@ -47,25 +47,25 @@ class Prepared:
     toolboxes: Mapping[str, Toolbox]
     """By scenario; see `toolbox`."""
     sources: Mapping[str, Path | None]
-    """By scenario: what its workspace is made from."""
+    """By scenario: the folder that its workspace is made from."""
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Scenarios that cannot be tried here, and why."""
+    """Scenarios that cannot be run here, and why."""
     graders: Mapping[str, Model] = field(default_factory=dict)
     """Models that judge, by the name that `graded` checks have for them; empty for the suite's."""
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    """What `python_check`s name."""
+    """The functions that `python_check`s name."""
     recordings: Recordings | None = None
-    """Where model calls are recorded or replayed from, if they are."""
+    """The recordings of model calls, if calls are recorded or replayed."""
 
     config_tools: Mapping[str, Toolbox] = field(default_factory=dict)
     """By configuration, for those that bring tools of their own."""
 
     def toolbox(self, scenario: Scenario, config: Config) -> Toolbox:
-        """The tools of a trial: the configuration's, if it has any, else the scenario's."""
+        """Return the tools of a trial: the configuration's, if it has any, else the scenario's."""
         return self.config_tools.get(config.name) or self.toolboxes[scenario.id]
 
     def told(self, scenario: Scenario) -> str:
-        """The instructions of a trial: the suite's, and those of the scenario's environment."""
+        """Return the instructions of a trial: the suite's, and those of the scenario's environment."""
         own = scenario.environment.instructions if scenario.environment else ""
         return f"{self.instructions}\n\n{own}".strip() if own else self.instructions
 
@@ -73,7 +73,7 @@ class Prepared:
     async def models_for(
         self, session: Session, scenario: Scenario, config: Config, epoch: int, workspace: Path
     ) -> AsyncIterator[TrialModels]:
-        """The models of one trial in `workspace`, on its tape where calls are recorded or replayed."""
+        """Open the models of one trial in `workspace`, with its tape where calls are recorded or replayed."""
         if self.recordings is None:
             model = self.model(config, epoch, self.models[config.name])
             yield TrialModels(model=model, resolve=session.resolve_model, grader=self.graders.__getitem__, ports=session.ports)
@@ -89,20 +89,20 @@ class Prepared:
             )
 
     def model(self, config: Config, epoch: int, model: Model) -> Model:
-        """`model` as `config` sets it for `epoch`."""
+        """Return `model` with the temperature and the seed of `config` in `epoch`."""
         if config.temperature is None and config.seed is None:
             return model
         return TunedModel(model=model, temperature=config.temperature, seed=None if config.seed is None else config.seed + epoch - 1)
 
     def limits(self, scenario: Scenario, config: Config, otherwise: Limits) -> Limits:
-        """The bounds of a trial: the configuration's, then the scenario's, then `otherwise`."""
+        """Return the limits of a trial: the configuration's, then the scenario's, then `otherwise`."""
         given = {**scenario.limits, **config.limits}
         return replace(otherwise, **given) if given else otherwise  # type: ignore[arg-type]  # the suite file's types were checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialModels:
-    """Everything that answers in one trial."""
+    """The models of one trial."""
 
     model: Model
     resolve: Callable[[str], Model]
@@ -113,7 +113,7 @@ class TrialModels:
 
     @property
     def kind(self) -> ModelKind:
-        """What answered, at the end of the trial: `replay` as soon as one answer came from a recording."""
+        """The kind of model that answered in the trial: `replay` as soon as one answer came from a recording."""
         return "replay" if self.tape is not None and self.tape.replayed else self.model.kind
 
 
@@ -143,7 +143,7 @@ class TunedModel:
 
 
 def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:
-    """Choose, load and find everything the suite names; `models` are objects to use for configurations, by name.
+    """Find and load everything that the suite names; `models` are objects to use for configurations, by name.
 
     Raises `UsageError` that tells of all that is not there. With `skip_missing`, scenarios whose workspace, tools
     or checks are not there are put in `skipped` instead: an older commit need not have them.
@@ -236,20 +236,20 @@ def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...],
 
 
 def _plan(suite: Suite, config: Config) -> str | Path | None:
-    """The configuration's workflow; raises `UsageError` for one that is not there or not in order."""
+    """Return the configuration's workflow; raises `UsageError` for one that is missing or invalid."""
     path = suite.resolve(config.plan) if config.plan.endswith((".yaml", ".yml")) else config.plan or None
     plan_for(path, "a goal", config.inputs)
     return path
 
 
 def _configured(session: Session, suite: Suite, config: Config, *, replay: bool) -> Model:
-    """The configuration's model, or one that routes to several."""
+    """Return the configuration's model, or one that routes to several."""
     choose = partial(_chosen, session, suite, replay=replay)
     return routed(config.routes, choose) if config.routes else choose(config.model)
 
 
 def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False) -> Model:
-    """The model; a script is named by its whole path, by which its runs find it again, or `as_written` in the suite."""
+    """Return the model; a script is named by its whole path, by which its runs find it again, or `as_written` in the suite."""
     if model.startswith(_SCRIPTED):
         # Read afresh each time: the session keeps the models it chose before.
         file, colon, function = model.removeprefix(_SCRIPTED).rpartition(":")
@@ -262,7 +262,7 @@ def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = Fa
 
 
 def _named(session: Session, name: str, *, replay: bool) -> Model:
-    """The model of that name; in a replay only what is at hand is taken, for a key or an extra need not be there."""
+    """Return the model of that name; a replay needs no key and no extra, so only a model that was given is used there."""
     if not replay or name.startswith(_SCRIPTED):
         return session.resolve_model(name or None)
     return session.given_model(name or None) or AbsentModel(name=name)

@@ -1,4 +1,4 @@
-"""How far a suite is, in one line: outcomes, speed, time left, cost, how many at once and what holds them up."""
+"""Progress of an eval run in one line: outcomes, speed, time left, cost, trials at once, endpoints that slow it down."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kestrel_lab.views.formatting import duration
 
 _WORDS: Final = {"pass": "passed", "fail": "failed", "error": "broke"}
 _SETTLED_S: Final = 1.0
-"""Before that a speed says nothing."""
+"""Seconds before which no speed is shown."""
 _TICK_S: Final = 1.0
 _LATELY: Final = 50
-"""The speed is that of the last so many trials."""
+"""The number of last trials that the speed is measured over."""
 
 
 class EvalProgress:
-    """Counts trials and tells a reporter."""
+    """Counts trials and reports the progress."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class EvalProgress:
         supervisor: RuntimeSupervisor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with what is `stored` already; `notice` is said until the first trial has ended."""
+        """Begin with the trials that are `stored` already; `notice` is shown until the first trial has ended."""
         self.running = 0
         """Trials under way."""
         self._reporter, self._total, self._supervisor, self._clock = reporter, total, supervisor, clock
@@ -49,7 +49,7 @@ class EvalProgress:
             reporter(len(stored), total, self._notice)
 
     def count(self, row: EvalRow) -> None:
-        """Take in a trial that ended."""
+        """Count a trial that ended."""
         self._counts[str(row.result["outcome"])] += 1
         self._made += 1
         self._lately.append(self._clock())
@@ -58,13 +58,13 @@ class EvalProgress:
         self.tell()
 
     def tell(self) -> None:
-        """Tell the reporter how far it is."""
+        """Call the reporter with the progress."""
         if self._reporter is not None:
             self._reporter(self._counts.total(), self._total, self.note)
 
     @property
     def note(self) -> str:
-        """What there is to say beside the numbers of trials."""
+        """The text beside the numbers of trials."""
         outcomes = ", ".join(f"{self._counts[outcome]} {word}" for outcome, word in _WORDS.items() if self._counts[outcome])
         passed = self._clock() - self._began
         if passed < _SETTLED_S:
@@ -82,7 +82,7 @@ class EvalProgress:
 
     @asynccontextmanager
     async def ticking(self) -> AsyncIterator[None]:
-        """Tell once a second while the block runs: a suite that waits should say for what."""
+        """Report once a second while the block runs: a suite that waits should say for what."""
 
         async def tick() -> None:
             while True:
@@ -99,17 +99,17 @@ class EvalProgress:
 
 
 def held_up(supervisor: RuntimeSupervisor) -> list[str]:
-    """What each endpoint that was slowed down has to say."""
+    """Return a clause for each endpoint that is slowed down."""
     return [f"{endpoint.name}: {endpoint.slowed}" for endpoint in supervisor.watched if endpoint.slowed]
 
 
 def refusals(supervisor: RuntimeSupervisor) -> dict[str, tuple[int, int]]:
-    """By endpoint, how often it was slowed down and how many calls it refused."""
+    """Return, by endpoint, how often it was slowed down and how many calls it refused."""
     return {e.name: (e.turns.throttle.episodes, e.turns.throttle.refusals) for e in supervisor.watched}
 
 
 def slowed_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, int]]) -> list[str]:
-    """A sentence for each endpoint that asked to slow down since `refusals` gave `before`."""
+    """Return a sentence for each endpoint that asked to slow down since `refusals` returned `before`."""
     told = []
     for endpoint in supervisor.watched:
         was = before.get(endpoint.name, (0, 0))

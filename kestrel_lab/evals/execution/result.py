@@ -1,9 +1,8 @@
-"""What a suite run gave: one tidy row per trial, a summary with intervals, a report."""
+"""Result of an eval run: one tidy row per trial, a summary with intervals, reports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
@@ -20,9 +19,7 @@ from kestrel_lab.evals.reports.test_cases import groups
 from kestrel_lab.evals.stats.pass_at_k import chances
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.abstention import abstentions
 from kestrel_lab.evals.summaries.breakdowns import check_rates
-from kestrel_lab.evals.summaries.calibration import FEWEST, Calibration, calibration, judged_of
 from kestrel_lab.evals.summaries.pareto import Frontier, frontier
 from kestrel_lab.evals.summaries.result_table import (
     COLUMNS,
@@ -49,9 +46,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _REASON: Final = 240
-"""Characters of a reason that are told."""
+"""Characters of a reason that are shown."""
 _REASONS: Final = 3
-"""Reasons that are told."""
+"""Reasons that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -61,13 +58,13 @@ class EvalResult:
     suite: Suite
     rows: tuple[EvalRow, ...]
     store: SessionStore
-    """Where the runs behind the rows are."""
+    """The log of the runs behind the rows."""
     reused: int = 0
-    """How many rows are of earlier runs."""
+    """Rows that earlier eval runs stored."""
     why: dict[str, int] = field(default_factory=dict)
-    """Why the others could not be reused, when reuse was asked for: trials by reason."""
+    """Why the other trials could not be reused, when that was asked for: numbers of trials by reason."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of how the trials were made: what was cut off before, made again, or slowed down."""
+    """How the trials were run: what was cut off before, repeated, or slowed down."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -108,32 +105,30 @@ class EvalResult:
         """
         return shown_frame(self._summaries(), units=UNITS).set_index("config")
 
-    def by(self, group: Group) -> pd.DataFrame:
-        """One row per configuration and `family` or `scenario`: `success_rate` and every metric, each with `…_low` and `…_high`.
+    def by(self, group: str) -> pd.DataFrame:
+        """Return one row per configuration and `family`, `scenario`, `check` or kind of `concern`.
 
-        `recall@k` is among them where checks ask for it. Intervals are of 95 %, clustered by scenario.
+        By family and scenario: `success_rate` and every metric, `recall@k` among them where checks ask for it, each with
+        `…_low` and `…_high`. By check: how often it passed in the trials that were judged, `success_rate` with `low` and
+        `high`. By concern: the `share` of trials whose answer has a concern of that kind (`files`, `names`, `numbers` …),
+        with `low` and `high`; raises `UsageError` where no answer was reviewed, which `verify: warn` of a configuration, or
+        more, asks for. Intervals are of 95 %, clustered by scenario.
         """
-        if group not in get_args(Group):
-            msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {group!r}"
-            raise UsageError(msg)
-        return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group), units=INTERVAL_UNITS)
-
-    def plot_families(self, metric: str = "success_rate") -> Figure:
-        """A metric by family of scenarios, with intervals, one mark per configuration."""
-        return families_figure(reduced(self.rows, self.suite.count_errors).grouped("family"), metric)
+        match group:
+            case "check":
+                columns = ["config", "check", "success_rate", "low", "high", "trials"]
+                return shown_frame(check_rates(self.rows), columns=columns).set_index(["config", "check"])
+            case "concern":
+                rates = concern_rates(self.rows, reduced(self.rows, self.suite.count_errors).grouped("config"))
+                return shown_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
+            case "config" | "family" | "scenario":
+                return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group), units=INTERVAL_UNITS)
+        msg = f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}"
+        raise UsageError(msg)
 
     def frontier(self, price: str = "cost_estimate") -> Frontier:
-        """Success rate against `price`, cost or a time: which configurations no other beats in both. Has `.frame` and `.plot()`."""
+        """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that no other beats in both."""
         return frontier(self.frame, price=price)
-
-    def abstention(self) -> pd.DataFrame:
-        """One row per configuration: how often it said that it does not know, where that was right and where it was not.
-
-        Right it is in scenarios with a check `answer_abstains`: `abstained` of them, with its interval. Of the others,
-        `abstained_wrongly` and, of those that were answered, the share that passed, `right_when_answered`. Trials
-        that broke are in none. Missing where there are no such trials.
-        """
-        return shown_frame(abstentions(self.suite, self.rows)).set_index("config")
 
     def recall(self) -> pd.DataFrame:
         """One row per trial and item that a check `recall_at` wants: what was found, and where the rest was lost.
@@ -143,29 +138,6 @@ class EvalResult:
         are `recall@k` of `by("family")` and `by("scenario")`, with intervals. Empty for suites without such checks.
         """
         return shown_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
-
-    def concerns(self) -> pd.DataFrame:
-        """One row per configuration and kind: the `share` of its trials in whose answers a look found something of that kind, `low`, `high`.
-
-        Kinds: `files`, `names`, `numbers`, … as `evals.concerns` says. Raises `UsageError` where no answer was looked at:
-        that is done with `verify: warn` of a configuration, or more.
-        """
-        rates = concern_rates(self.rows, reduced(self.rows, self.suite.count_errors).grouped("config"))
-        return shown_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
-
-    def calibration(self) -> dict[str, Calibration]:
-        """By configuration, how well the `confidence` of its verified answers tells whether they pass; each has `.plot()`.
-
-        Raises `UsageError` where no configuration has enough trials with a confidence; others are left out.
-        """
-        judged = judged_of(self.rows)
-        enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
-        return {config: calibration(trials, config) for config, trials in (enough or judged or {self.suite.name: []}).items()}
-
-    def by_check(self) -> pd.DataFrame:
-        """One row per configuration and check: how often it passed in the trials that were judged, `success_rate` with `low` and `high`."""
-        columns = ["config", "check", "success_rate", "low", "high", "trials"]
-        return shown_frame(check_rates(self.rows), columns=columns).set_index(["config", "check"])
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
@@ -179,13 +151,10 @@ class EvalResult:
             groups.setdefault(row.config, []).append(trial_record(row, self.suite.count_errors))
         return shown_frame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
 
-    def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """`summary` as a person reads it: headings, and a row of texts per configuration."""
-        headings, rows = summary_table(self._summaries())
-        return headings, [[str(cell) for cell in row] for row in rows]
-
-    def plot(self) -> Figure:
-        """Success rate with intervals, and success against cost and working time with the Pareto front."""
+    def plot(self, metric: str = "") -> Figure:
+        """Draw success rates with intervals, and success against cost and working time with the Pareto front; or `metric` by family."""
+        if metric:
+            return families_figure(reduced(self.rows, self.suite.count_errors).grouped("family"), metric)
         return configs_figure(self._summaries(), self.headline)
 
     def report(self, path: str | Path) -> Path:
@@ -196,8 +165,8 @@ class EvalResult:
         return target
 
     def gates(self) -> GateReport:
-        """The suite's gates, decided; `broken` when it declares none."""
-        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows), notes=tuple(self.told()))
+        """Decide the suite's gates; the verdict is `broken` when it declares none."""
+        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows), notes=tuple(self.lines()))
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate; returns its path.
@@ -208,7 +177,7 @@ class EvalResult:
         return write_junit(path, self.suite.name, [*groups(self.suite, self.rows), *more])
 
     def markdown(self, report: str = "") -> str:
-        """A summary for a pull request; `report`, where the HTML report will be found, makes links to transcripts."""
+        """Return a summary for a pull request; `report`, the address of the HTML report, makes links to transcripts."""
         return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
 
     def __repr__(self) -> str:
@@ -217,7 +186,7 @@ class EvalResult:
         return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
 
     def __str__(self) -> str:
-        lines = [self.headline, *(f"  {note}" for note in self.told())]
+        lines = [self.headline, *(f"  {note}" for note in self.lines())]
         for s in self._summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
@@ -231,7 +200,7 @@ class EvalResult:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        notes = "".join(paragraph_html(note) for note in self.told())
+        notes = "".join(paragraph_html(note) for note in self.lines())
         return f"{headline_html(self.headline)}{notes}{table_html(*summary_table(self._summaries()))}"
 
     @property
@@ -240,8 +209,8 @@ class EvalResult:
         taken = f", {self.reused} taken from earlier runs" if self.reused else ""
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 
-    def told(self) -> list[str]:
-        """What a reader of `summary` has to know: `notes`, why trials were not reused, why trials broke, which answers were replayed."""
+    def lines(self) -> list[str]:
+        """Return what to read beside `summary`: `notes`, why trials were not reused, why trials broke, which answers were replayed."""
         made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
         if any("the code changed" in why for why in self.why):
             made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
@@ -253,7 +222,7 @@ class EvalResult:
         ]
 
     def _broke(self) -> list[str]:
-        """Why trials broke, the most frequent reasons first."""
+        """Return why trials broke, the most frequent reasons first."""
         reasons = Counter(one_line(str(row.result["reason"]), _REASON) for row in self.rows if row.result["outcome"] == "error")
         more = [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"] if len(reasons) > _REASONS else []
         return [*(f"{count:,} trials broke: {why or 'no reason given'}" for why, count in reasons.most_common(_REASONS)), *more]

@@ -1,4 +1,4 @@
-"""Which trials need not be made again, and why the others must be."""
+"""Reuse of stored trials: which trials need not be run again, and why the others must be."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reuse:
-    """Stored rows that may stand for trials asked for."""
+    """Stored rows that replace trials."""
 
     rows: dict[str, EvalRow] = field(default_factory=dict)
     """By key."""
     why: dict[str, int] = field(default_factory=dict)
-    """How many trials must be made, by reason."""
+    """How many trials must be run, by reason."""
 
 
 def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
-    """The newest row that did not break, for each of `asks` that has one with an equal identity."""
+    """Return the newest row that did not break for each of `asks` that has one with an equal identity."""
     stored = stored_trials(store, suite=suite.name)
     judged_again = [row for row in stored_scores(store, suite=suite.name) if row.key]
     good = {row.key: row for row in (*judged_again, *stored) if row.result["outcome"] != "error"}
@@ -58,7 +58,7 @@ def _count(parts: list[str]) -> int:
 
 
 def _changed(ask: Ask, row: EvalRow) -> list[str]:
-    """What is different now from when `row` was made."""
+    """Return what differs now from the time when `row` was stored."""
     before = row.result["identity"]
     parts = before if isinstance(before, dict) else {}
     return [words for part, words in _PARTS.items() if parts.get(part) != getattr(ask.identity, part)]

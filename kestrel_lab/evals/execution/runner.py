@@ -12,16 +12,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, first_of
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.execution.eval_run import Sitting, gone_on_with, last_sitting, sitting_of
+from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
 from kestrel_lab.evals.execution.prepare import Prepared, prepare
 from kestrel_lab.evals.execution.progress import EvalProgress, refusals, slowed_since
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import Reuse, look_up
 from kestrel_lab.evals.execution.trial import Ask, Identity, after, run_trial, scenario_hash
 from kestrel_lab.evals.git import code_version
+from kestrel_lab.evals.options import Configs, EvalOptions, takes
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
@@ -34,21 +35,21 @@ from kestrel_lab.runtime.supervision.model_guard import bounded
 
 
 class Keeper:
-    """Stores rows without holding up whoever makes them."""
+    """Stores finished trials in the background."""
 
-    def __init__(self, store: SessionStore | None, on_row: Callable[[EvalRow], None], sitting: Sitting | None = None) -> None:
-        """With no `store`, rows are only told of; `on_row` is called on the running event loop."""
-        self._store, self._on_row, self._sitting = store, on_row, sitting
+    def __init__(self, store: SessionStore | None, on_row: Callable[[EvalRow], None], eval_run: EvalRun | None = None) -> None:
+        """Without a `store`, `on_row` is called and nothing is stored; it is called on the running event loop."""
+        self._store, self._on_row, self._eval_run = store, on_row, eval_run
         self._loop = asyncio.get_running_loop()
         self._storing: set[Future[None]] = set()
         self._failure: BaseException | None = None
         self.rows: list[EvalRow] = []
 
     def keep(self, row: EvalRow) -> None:
-        """Queue `row`; raises what went wrong with an earlier one."""
+        """Queue `row`; raises the error of an earlier one."""
         if self._failure is not None:
             raise self._failure
-        row = row if self._sitting is None else self._sitting.mark(row)
+        row = row if self._eval_run is None else self._eval_run.mark(row)
         self.rows.append(row)
         if self._store is None:
             self._on_row(row)
@@ -58,7 +59,7 @@ class Keeper:
         done.add_done_callback(lambda stored: self._loop.call_soon_threadsafe(self._stored, stored, row))
 
     async def finish(self) -> None:
-        """Wait until all rows are on disk and told of; raises what went wrong with one."""
+        """Wait until all rows are on disk and `on_row` was called for each; raises the error of any."""
         if self._store is not None and self._storing:
             self._store.on_disk()
             await asyncio.gather(*(asyncio.wrap_future(done) for done in tuple(self._storing)))
@@ -74,14 +75,12 @@ class Keeper:
             self._failure = self._failure or error
 
 
-Configs = Sequence[str] | Mapping[str, Any]
-"""Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
 Turn = tuple[Ask, tuple[EvalRow, ...]]
-"""A trial to be made, and the attempts at it that broke."""
+"""A trial to run, and the attempts at it that broke."""
 
 
 class MakeTrials(Protocol):
-    """Makes trials somewhere and stores each as it ends."""
+    """Runs trials somewhere and stores each as it ends."""
 
     async def __call__(
         self,
@@ -91,66 +90,33 @@ class MakeTrials(Protocol):
         *,
         on_row: Callable[[EvalRow], None],
         keep_in: Path | None,
-        sitting: Sitting | None,
+        eval_run: EvalRun | None,
         progress: EvalProgress | None,
     ) -> list[EvalRow]:
         """As `run_trials`."""
         ...
 
 
-async def run_suite(
-    session: Session,
-    suite: str | Path | Suite,
-    *,
-    configs: Configs | None = None,
-    epochs: int | None = None,
-    reporter: Reporter | None = None,
-    concurrency: int | None = None,
-    reuse: bool = False,
-    keep: bool = False,
-    resume: bool = False,
-    retry_errors: int | None = None,
-    make: MakeTrials | None = None,
-    scenarios: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-    cassette: str | None = None,
-    cassettes: str | Path | None = None,
-) -> EvalResult:
-    """Try every scenario with every configuration and return one row per trial.
+@takes(EvalOptions)
+async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTrials | None = None, **options: Any) -> EvalResult:
+    """Run every scenario of a suite file, or a suite, with every configuration, and return one row per trial.
 
-    Args:
-        session: Where runs and results are logged.
-        suite: A suite file, or a suite.
-        configs: Some of the suite's configurations, or others in their place; all by default.
-        epochs: How often each scenario is repeated; the suite's number by default.
-        reporter: Told of each finished trial.
-        concurrency: Trials at once, in place of the suite's number.
-        reuse: Take trials that were made before with equal scenario, configuration and code instead of
-            making them again; trials that broke are made again in any case.
-        keep: Leave the trials' folders in `trials` under the session's home.
-        resume: Go on with the last run of this suite: its trials are taken as they are, those that are missing, or
-            whose scenario, configuration or code changed, are made. Begins one where there is none.
-        retry_errors: How often a trial that broke is made again, in place of the suite's number.
-        make: Makes the trials; `run_trials` by default, in this process. `kestrel_lab.evals.execution.dask_cluster` has another.
-        scenarios: Only those of these ids; `*` and `?` stand for any signs and any sign.
-        families: Only those of these families.
-        tags: Only those with one of these tags.
-        cassette: `record`, `replay`, `refresh` or `off`, in place of what the suite says of recordings.
-        cassettes: The folder of the recordings, in place of the suite's.
+    The options are those of `EvalOptions`. `make` runs the trials, `run_trials` in this process by default;
+    `kestrel_lab.evals.execution.dask_cluster` has another. Runs and results are logged in the session.
 
     Raises `UsageError` before the first trial for anything the suite names that is not there.
     """
+    asked = EvalOptions(**options)
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    chosen, models = choose_configs(loaded, configs)
-    chosen = with_cassette(chosen, cassette, cassettes).select(epochs=epochs, scenarios=scenarios, families=families, tags=tags)
+    chosen, models = choose_configs(loaded, asked.configs)
+    chosen = with_cassette(chosen, asked.cassette, asked.cassettes).select(epochs=asked.epochs, **asked.parts)
     if chosen.epochs > MOST_EPOCHS:
         msg = f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more than repeats do"
         raise UsageError(msg)
     chosen = replace(
         chosen,
-        concurrency=chosen.concurrency if concurrency is None else concurrency,
-        retry_errors=chosen.retry_errors if retry_errors is None else retry_errors,
+        concurrency=chosen.concurrency if asked.concurrency is None else asked.concurrency,
+        retry_errors=chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
     )
     with suppress(UsageError):  # a name that is unknown is told by `prepare`, with where it is
         lists = [*(one.tools for one in chosen.scenarios), *(one.tools for one in chosen.configs)]
@@ -160,16 +126,16 @@ async def run_suite(
     ready = prepare(session, chosen, models=models)
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
-    found, sitting, notice = begin(session.store, chosen, asks, reuse=reuse and not models, resume=resume)
+    found, eval_run, notice = begin(session.store, chosen, asks, reuse=asked.reuse and not models, resume=asked.resume)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = refusals(session.supervisor)
-    progress = EvalProgress(reporter, len(asks), rows, notice=notice, supervisor=session.supervisor)
-    with sitting.at_work():
+    progress = EvalProgress(asked.reporter, len(asks), rows, notice=notice, supervisor=session.supervisor)
+    with eval_run.at_work(session.store):
         async with progress.ticking():
-            keep_in = session.home / "trials" if keep else None
+            keep_in = session.home / "trials" if asked.keep else None
             made = await (make or run_trials)(
-                session, ready, todo, on_row=progress.count, keep_in=keep_in, sitting=sitting, progress=progress
+                session, ready, todo, on_row=progress.count, keep_in=keep_in, eval_run=eval_run, progress=progress
             )
     again = sum("attempts" in row.result for row in made)
     notes = [notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
@@ -184,25 +150,25 @@ async def run_suite(
     )
 
 
-def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, Sitting, str]:
-    """What need not be made, the sitting that the rest belongs to, and what a person should know before it begins."""
+def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, EvalRun, str]:
+    """Return the trials that need not be run, the eval run that the others belong to, and a notice for the user."""
     found = look_up(store, suite, asks) if reuse else Reuse()
-    earlier = last_sitting(store, suite)
+    earlier = last_eval_run(store, suite)
     if not resume or earlier is None:
         made = sum(ask.identity.key not in found.rows for ask in asks)
         notice = "" if earlier is None or found.rows else earlier.notice
-        return found, Sitting.new(store, made), notice
-    taken = gone_on_with(store, suite, earlier, asks)
+        return found, EvalRun.new(store, made), notice
+    taken = resumed_trials(store, suite, earlier, asks)
     rows = found.rows | taken
     left = len(asks) - len(rows)
-    own = sum(sitting_of(row) == earlier.sitting.id for row in taken.values())
-    sitting = replace(Sitting.new(store, own + left), id=earlier.sitting.id, also=earlier.all[1:])
+    own = sum(eval_run_of(row) == earlier.eval_run.id for row in taken.values())
+    eval_run = replace(EvalRun.new(store, own + left), id=earlier.eval_run.id, also=earlier.all[1:])
     told = f"going on with the last run: {len(taken):,} trials of it are there, {left:,} are left"
-    return Reuse(rows=rows, why=found.why), sitting, told
+    return Reuse(rows=rows, why=found.why), eval_run, told
 
 
 def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
-    """Every trial of the suite: epoch by epoch, so that an interruption leaves all scenarios tried about as often."""
+    """Return every trial of the suite, epoch by epoch: after an interruption all scenarios were tried about as often."""
     package = version("kestrel-lab")
     whole = content_key(suite.definition())[:12]
     scenarios = {scenario.id: scenario_hash(scenario) for scenario in suite.scenarios}
@@ -231,10 +197,10 @@ async def run_trials(
     on_row: Callable[[EvalRow], None],
     keep_in: Path | None = None,
     store: bool = True,
-    sitting: Sitting | None = None,
+    eval_run: EvalRun | None = None,
     progress: EvalProgress | None = None,
 ) -> list[EvalRow]:
-    """Make the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
+    """Run the trials, as many at once as the suite and each configuration allow; each is stored as it ends, if `store`.
 
     `on_row` is told of each when it is on disk. One that broke is made again at the end of the line, as often as the
     suite says. The first error that is not a trial's own stops the others and is raised.
@@ -243,7 +209,7 @@ async def run_trials(
         config.name: deque((ask, ()) for ask in asks if ask.config.name == config.name) for config in ready.suite.configs
     }
     free = asyncio.Semaphore(ready.suite.concurrency)
-    keeper = Keeper(session.store if store else None, on_row, sitting)
+    keeper = Keeper(session.store if store else None, on_row, eval_run)
 
     async def work(queue: deque[Turn]) -> None:
         while queue:
@@ -269,13 +235,13 @@ async def run_trials(
                     for _ in range(min(len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency)):
                         group.create_task(work(queue), name=f"kestrel eval {config.name}")
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        raise first_of(errors) from None
     await keeper.finish()
     return keeper.rows
 
 
 def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[str, Model]]:
-    """The suite with the configurations asked for, and those models among them that are objects."""
+    """Return the suite with the configurations asked for, and those models among them that are objects."""
     if configs is None or not isinstance(configs, Mapping):
         return suite.select(configs=[configs] if isinstance(configs, str) else configs), {}
     chosen: list[Config] = []
@@ -295,14 +261,14 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
 
 
 def in_order(asks: Sequence[Ask], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...]:
-    """`rows` in the order of scenario, configuration, epoch."""
+    """Return `rows` in the order of scenario, configuration, epoch."""
     scenarios = {ask.scenario.id: place for place, ask in reversed(list(enumerate(asks)))}
     configs = {ask.config.name: place for place, ask in reversed(list(enumerate(asks)))}
     return tuple(sorted(rows, key=lambda row: (scenarios[row.scenario], configs[row.config], row.epoch)))
 
 
 def count_rows(reporter: Reporter | None, total: int, reused: Sequence[EvalRow]) -> Callable[[EvalRow], None]:
-    """A function that counts outcomes and tells the reporter of each."""
+    """Return a function that counts trials and reports the progress."""
     return EvalProgress(reporter, total, reused).count
 
 

@@ -1,11 +1,11 @@
-"""One trial: a scenario run once with one configuration, judged, measured, and told as one row."""
+"""One trial: a scenario run once with one configuration, judged, measured, and returned as one row."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, cast
@@ -57,16 +57,16 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """Equal for trials that may stand for each other."""
+        """A hash that is equal for trials which may replace each other."""
         return content_key("trial/1", self.as_json())
 
     def as_json(self) -> dict[str, Json]:
-        """The parts, to be stored beside a result: they tell later what changed."""
+        """Return the parts, to be stored beside a result: they show later what changed."""
         return {name: getattr(self, name) for name in _PARTS}
 
 
 def scenario_hash(scenario: Scenario) -> str:
-    """Changes with the scenario's id and with all that the outcome of its trials depends on."""
+    """Return a hash of the scenario's id and of all that the outcome of its trials depends on."""
     return content_key(scenario.id, scenario.definition())[:12]
 
 
@@ -82,7 +82,7 @@ class _Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
-    """A trial to be made."""
+    """A trial to run."""
 
     scenario: Scenario
     config: Config
@@ -91,7 +91,7 @@ class Ask:
     git_sha: str = ""
 
     def at(self, *, epoch: int, sha: str | None = None) -> Ask:
-        """The same trial in another epoch, and of the clean commit `sha` if one is given."""
+        """Return the same trial in another epoch, and of the clean commit `sha` if one is given."""
         code = self.identity.code if sha is None else sha
         return replace(
             self, epoch=epoch, git_sha=self.git_sha if sha is None else sha, identity=replace(self.identity, epoch=epoch, code=code)
@@ -170,7 +170,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
 
 
 def after(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
-    """`row` as the last attempt of a trial that broke before; each of those attempts is told in it, and has its run in the log."""
+    """Return `row` as the last attempt of a trial that broke before; it lists the earlier attempts, whose runs are in the log."""
     if not earlier:
         return row
     told: Json = [{"reason": one.result["reason"], "run": one.result["run"], "metrics": one.metrics} for one in earlier]
@@ -178,11 +178,11 @@ def after(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
 
 
 def _unheard(_: object) -> None:
-    """What a grader waits for is in no run's log."""
+    """Ignore what a grader waits for: it belongs to no run's log."""
 
 
 async def _finish(run: Run) -> str:
-    """Wait for the run; returns what broke, if anything did that the log does not tell as the run's own end."""
+    """Wait for the run; returns what broke, if that is not the run's own end in the log."""
     try:
         await run.wait()
     except (ApprovalRequired, RunError):
@@ -195,7 +195,7 @@ async def _finish(run: Run) -> str:
 
 
 async def _rehearsed(session: Session, ask: Ask, begin: Callable[[str], Run], place: Workspace) -> tuple[Run | None, str]:
-    """Run what comes before the scenario's goal; returns the last of these runs, if any, and what broke."""
+    """Run the tasks that come before the scenario's goal; returns the last of these runs, if any, and what broke."""
     run = None
     for goal in ask.scenario.before:
         run = begin(goal)
@@ -208,7 +208,7 @@ async def _rehearsed(session: Session, ask: Ask, begin: Callable[[str], Run], pl
 
 
 def _keep_macros(session: Session, place: Workspace) -> None:
-    """Accept what the runs in a workspace suggest; the suite's author decided so."""
+    """Save the macros that runs in a workspace suggest: the suite's author wants them by `learning`."""
     macros = WorkspaceMacros(session, place.root)
     session.store.flush()
     for proposal in macros.proposals():
@@ -226,16 +226,22 @@ async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
     if end is None:
         tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
         return _Judged(outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores)
-    if hung := hung_endpoint(trial.records, end):
-        return _Judged(outcome="error", reason=hung, scores=scores)
+    outcome, reason = outcome_of(trial.records, end, [(score.check, score.passed, score.reason) for score in scores])
+    return _Judged(outcome=outcome, reason=reason, scores=scores)
+
+
+def outcome_of(records: Sequence[Record], end: RunFinished, checks: Iterable[tuple[str, bool, str]]) -> tuple[Outcome, str]:
+    """Return the outcome of a run that came to an end, and why: by its end first, then by its checks (label, passed, reason)."""
+    if hung := hung_endpoint(records, end):
+        return "error", hung
     if end.outcome in ("limit", "unmet"):
-        return _Judged(outcome="fail", reason=end.reason, scores=scores)
-    failed = [f"{score.check}: {score.reason}" if score.reason else score.check for score in scores if not score.passed]
-    return _Judged(outcome="fail" if failed else "pass", reason="; ".join(failed), scores=scores)
+        return "fail", end.reason
+    failed = [f"{label}: {reason}" if reason else label for label, passed, reason in checks if not passed]
+    return ("fail" if failed else "pass"), "; ".join(failed)
 
 
 def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
-    """Why the endpoint, and not the agent, used up the time of a run that reached a time limit; empty where that is not so.
+    """Return why the endpoint, and not the agent, used up the time of a run that reached a time limit; empty where that is not so.
 
     The call that was under way when the time was up counts as hanging if nothing like it was seen before: it lasted longer
     than a tenth of the time, and three times as long as the slowest call that was answered. An agent that uses up its time
@@ -256,7 +262,7 @@ def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
 
 
 def _cut_off(records: Sequence[Record]) -> ModelAnswered | None:
-    """The longest of the model calls that were under way when the run ended."""
+    """Return the longest of the model calls that were under way when the run ended."""
     found: list[ModelAnswered] = []
     for record in reversed(records):
         event = record.event
@@ -286,7 +292,7 @@ def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind:
         "model_kind": model_kind,
         "outcome": judged.outcome,
         "reason": judged.reason,
-        "scores": [_told(score) for score in judged.scores],
+        "scores": [score_json(score) for score in judged.scores],
         "status": str(run.status),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
@@ -295,6 +301,6 @@ def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind:
     }
 
 
-def _told(score: Score) -> Json:
-    """A score as it is stored; what a grader used is there only where one was asked."""
+def score_json(score: Score) -> dict[str, Json]:
+    """Return a score as it is stored; the usage of a grader is left out where none was asked."""
     return {key: value for key, value in asdict(score).items() if value is not None}

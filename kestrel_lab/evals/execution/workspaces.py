@@ -1,4 +1,4 @@
-"""Where a trial works: a folder of its own that is thrown away, or an installed package to read."""
+"""Workspaces of trials: a folder of its own that is removed afterwards, or an installed package to read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kestrel_lab.tools.files.workspace import Workspace
 
 
 def locate(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
-    """The folder that the scenario's place is made from, `None` for inline files; raises `UsageError` if it is not there.
+    """Return the folder that the scenario's workspace is made from, `None` for inline files; raises `UsageError` if it is missing.
 
     For a commit of a repository it is one under `home`, which is made when it is first needed.
     """
@@ -41,7 +41,7 @@ def locate(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
 async def opened(
     scenario: Scenario, source: Path | None, keep_in: Path | None = None, *, only_pure: bool = False
 ) -> AsyncIterator[Workspace]:
-    """The workspace of one trial.
+    """Open the workspace of one trial.
 
     `source` is what `locate` found. A throw-away folder is removed at the end, unless `keep_in` names a
     folder to make it in and leave it. Trials without files whose tools are all pure (`only_pure`) share one
@@ -51,7 +51,7 @@ async def opened(
         yield Workspace(source, read_only=True)
         return
     if only_pure and scenario.place == InlineFiles() and keep_in is None:
-        yield Workspace(_empty_folder(), read_only=True)
+        yield Workspace(Path(_empty_folder().name), read_only=True)
         return
     if isinstance(scenario.place, GitCheckout) and source is not None:
         await checkout(scenario.place, source)
@@ -72,14 +72,9 @@ def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]] | None
 
 
 @cache
-def _empty_folder() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="kestrel-empty-")
-    _KEPT.append(folder)
-    return Path(folder.name)
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-"""Folders that are removed when the process ends."""
+def _empty_folder() -> tempfile.TemporaryDirectory[str]:
+    """The folder that trials without files share; it is removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="kestrel-empty-")
 
 
 def _fresh(inside: Path | None) -> Path:

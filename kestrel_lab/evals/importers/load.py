@@ -1,4 +1,4 @@
-"""Files of others, whatever they hold, as one frame and one summary."""
+"""Import of other tools' files as one frame and one summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNKNOWN: Final = {"nan": "–", "$nan": "–", "$nan + calls of unknown price":
 
 
 def read_files(paths: Sequence[str | Path]) -> pd.DataFrame:
-    """The trials in all `paths`: logs of Inspect, and public routing data (JSON Lines).
+    """Return the trials in all `paths`: logs of Inspect, and public routing data (JSON Lines).
 
     Raises `UsageError` with file and place for what is neither.
     """
@@ -38,7 +38,7 @@ def read_files(paths: Sequence[str | Path]) -> pd.DataFrame:
 
 
 def summary_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row of texts per configuration, as under a suite's run: rate with 95 % interval, trials, what broke, means.
+    """Return a row of texts per configuration, as below an eval run: rate with 95 % interval, trials, broken trials, means.
 
     Marks that are no shares, such as those from 1 to 10, are summarised as `mean (95 %)` instead.
     """

@@ -20,7 +20,7 @@ INJECTED: Final = "injected-parameters"
 
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, Json]:
-    """The values of `NAME=VALUE` texts: JSON where the value is JSON, else text.
+    """Return the values of `NAME=VALUE` texts: JSON where the value is JSON, else text.
 
     Raises `UsageError` for one without a name, a name given twice, and what begins like JSON and is none.
     """
@@ -39,7 +39,7 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Json]:
 
 
 def assignments(parameters: Mapping[str, Json]) -> str:
-    """Python source that assigns the values; raises `UsageError` for names and values that cannot be written."""
+    """Return Python source that assigns the values; raises `UsageError` for names and values that cannot be written."""
     body: list[ast.stmt] = [
         ast.Assign([ast.Name(_identifier(name), ast.Store())], _literal(name, value)) for name, value in parameters.items()
     ]
@@ -77,7 +77,7 @@ def _tags(cell: Any) -> list[str]:
 
 
 def _assigned(source: str, name: str) -> set[str]:
-    """Names that a cell assigns at its top level."""
+    """Return the names that a cell assigns at its top level."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:

@@ -1,4 +1,4 @@
-"""Notebooks executed with nobody there: parameters put in, outputs kept, always an end."""
+"""Headless execution of notebooks: parameters put in, outputs kept, every cell within a time limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEADINGS: Final = ("cell", "outcome", "seconds", "error")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellRun:
-    """What became of one code cell."""
+    """The outcome of one code cell."""
 
     number: int
     """From 1, counted over the code cells of the executed notebook."""
@@ -307,7 +307,7 @@ def _read(path: Path) -> Any:
 
 
 def _check_shape(notebook: Any) -> None:
-    """Raise `ValueError` for what nbformat reads, and whoever runs it stumbles over."""
+    """Raise `ValueError` for notebooks that nbformat reads but nbclient cannot run."""
     spec = notebook.metadata.get("kernelspec", {})
     if not isinstance(spec, dict) or not all(isinstance(value, str) for key, value in spec.items() if key in ("name", "language")):
         msg = "its kernelspec is no object with a name and a language"

@@ -30,13 +30,13 @@ _OUTCOMES: Final[dict[GateVerdict, Outcome]] = {"ok": "passed", "regression": "f
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What became of one gate for one configuration."""
+    """The verdict on one gate for one configuration."""
 
     gate: str
     """The gate in words."""
     metric: str
     config: str
-    """With what answered, when that was no real model."""
+    """The configuration, with the kind of model where no real one answered."""
     interval: Interval
     trials: int
     verdict: GateVerdict
@@ -57,7 +57,7 @@ class GateReport:
     suite: str
     decisions: tuple[Decision, ...]
     notes: tuple[str, ...] = ()
-    """What a reader should know of how the trials were made."""
+    """How the trials were run."""
 
     @property
     def verdict(self) -> GateVerdict:
@@ -106,7 +106,7 @@ class GateReport:
 
 
 def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
-    """Every gate of the suite for every configuration it speaks of.
+    """Decide every gate of the suite for every configuration that it applies to.
 
     `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the wrong
     side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only because
@@ -127,7 +127,7 @@ def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
 
 
 def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) -> list[bool]:
-    """Which bounds are violated though so many are asked about: Holm's procedure, by intervals of the adjusted width.
+    """Return which bounds are violated when all are tested together: Holm's procedure, by intervals of the adjusted width.
 
     That all gates hold needs no such care: it is only said where each interval says so.
     """
@@ -145,7 +145,7 @@ def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) ->
 def decide_change(
     suite: Suite, head: Iterable[EvalRow], against: str, differences: Iterable[tuple[tuple[str, str], Difference]]
 ) -> tuple[Decision, ...]:
-    """The verdicts of a comparison as decisions: of success rates, and of metrics that the suite has gates for."""
+    """Return the verdicts of a comparison as decisions: of success rates, and of metrics that the suite has gates for."""
     gated = {SUCCESS, *(gate.metric for gate in suite.gates)}
     records = [trial_record(row, suite.count_errors) for row in head]
     found = []

@@ -1,4 +1,4 @@
-"""JUnit XML: what continuous-integration servers read test results from."""
+"""JUnit XML, from which continuous-integration servers read test results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Group:
 
 
 def junit_xml(name: str, groups: Sequence[Group]) -> str:
-    """A `testsuites` document. Foreign text is escaped, and what XML cannot hold is shown as an escape."""
+    """Return a `testsuites` document. Foreign text is escaped, and what XML cannot contain is shown as an escape."""
     root = ET.Element("testsuites", {"name": _safe(name), **_counts([case for group in groups for case in group.cases])})
     for group in groups:
         suite = ET.SubElement(root, "testsuite", {"name": _safe(group.name), **_counts(group.cases)})

@@ -19,19 +19,19 @@ _LOOK_ALIKES: Final = str.maketrans({"`": "ˋ", "|": "¦"})
 
 
 def code(text: object, limit: int = 120) -> str:
-    """Foreign text on one line as a code span; a dash for none."""
+    """Return foreign text on one line as a code span; a dash for none."""
     line = one_line(str(text), limit).translate(_LOOK_ALIKES)
     return f"`{line}`" if line else "–"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already: made here, or by `code`."""
+    """Return a table of cells that are Markdown already: made here, or by `code`."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def linked(text: str, address: str) -> str:
-    """`text`, which is Markdown already, as a link; without an address the text alone.
+    """Return `text`, which is Markdown already, as a link; without an address the text alone.
 
     Raises `UsageError` for an address that is neither a path nor begins with http or https.
     """
@@ -48,5 +48,5 @@ def linked(text: str, address: str) -> str:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Paragraphs, tables and headings as one document."""
+    """Join paragraphs, tables and headings to one document."""
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,4 +1,4 @@
-"""What a pull request is told of a suite, in Markdown: rates with intervals, gates, what flipped and what did not pass."""
+"""Markdown for a pull request: rates with intervals, gates, flips, trials that did not pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXTS = frozenset({"configuration", "model"})
 
 
 def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | None, report: str) -> str:
-    """Of one run of a suite; `report` is where its HTML report will be found, empty for nowhere."""
+    """Return the summary of one eval run; `report` is the address of its HTML report, empty for none."""
     summaries = summarise(rows, suite.count_errors)
     headings, found = summary_table(summaries)
     cells = [[code(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(headings, row, strict=True)] for row in found]
@@ -39,7 +39,7 @@ def comparison_markdown(
     gates: GateReport | None,
     report: str,
 ) -> str:
-    """Of two commits: `heading` is verdict, base, head and suite; `differences` are cells, texts of foreign names first."""
+    """Return the summary of two commits: `heading` is verdict, base, head and suite; `differences` are cells, foreign names first."""
     verdict, base, head, suite = heading
     rows = [[code(config), code(metric), *rest] for config, metric, *rest in differences]
     shown = [

@@ -1,4 +1,4 @@
-"""Trials as test cases: one for each scenario and configuration, its epochs together."""
+"""Trials as JUnit test cases: one for each scenario and configuration, its epochs together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kestrel_lab.evals.summaries.streaming_summary import MEANS
 
 
 def needed_rate(suite: Suite, config: str, family: str) -> float:
-    """The share of epochs that has to pass: the highest bound of a gate for the success rate, else all of them."""
+    """Return the share of epochs that has to pass: the highest bound of a gate for the success rate, else all of them."""
     bounds = [gate.at_least for gate in suite.gates if gate.metric == SUCCESS and gate.covers(config, family)]
     return max((bound for bound in bounds if bound is not None), default=1.0)
 
 
 def groups(suite: Suite, rows: Iterable[EvalRow]) -> list[Group]:
-    """A group per configuration with a case per scenario.
+    """Return a group per configuration with a case per scenario.
 
     A case is an error when a trial broke and the suite counts that as failed, or when none counts at all; it is
     a failure when a smaller share of its counted epochs passed than `needed_rate` says.

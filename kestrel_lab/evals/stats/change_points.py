@@ -1,4 +1,4 @@
-"""Steps in a history: the commits from which on a metric is another, with false alarms held to a stated rate.
+"""Change points: the commits from which on a metric is another, with false alarms at a stated rate.
 
 Binary segmentation with a permutation test: of all places, the one where the means before and after differ most is
 taken for a step if so large a difference is rare when the order is shuffled; where there is none, the stretch whose
@@ -30,9 +30,9 @@ ALPHA: Final = 0.05
 """How often a history without change shows a step."""
 _SHUFFLES: Final = 999
 _AT_ONCE: Final = 4_000_000
-"""Numbers held at once while shuffling."""
+"""Numbers in memory at once while shuffling."""
 _STRETCHES: Final = 40_000
-"""Stretches inside a history that are looked at; in a very long one only the shorter ones."""
+"""Stretches inside a history that are tested; in a very long one only the shorter ones."""
 _SAME: Final = 1e-9
 """Differences below it are rounding."""
 
@@ -50,7 +50,7 @@ class Step:
 
 
 def find_steps(history: Sequence[Sequence[float]], *, alpha: float = ALPHA) -> list[Step]:
-    """The steps in `history`, which has the rounds of each commit in order, oldest first; no commit is without one.
+    """Return the steps in `history`, which has the rounds of each commit in order, oldest first; each commit has at least one.
 
     The same history always has the same steps.
     """
@@ -73,7 +73,7 @@ def find_steps(history: Sequence[Sequence[float]], *, alpha: float = ALPHA) -> l
 
 
 def _cuts(rounds: Numbers, borders: Numbers, level: float) -> dict[int, float]:
-    """The commits at which a stretch of history is to be cut, one or two, with their p values; empty where it has no step."""
+    """Return the one or two commits at which a stretch of history is cut, with their p values; empty where it has no step."""
     import numpy as np
 
     commits = len(borders) - 1
@@ -102,7 +102,7 @@ def _cuts(rounds: Numbers, borders: Numbers, level: float) -> dict[int, float]:
 
 
 def _rarest(rounds: Numbers, starts: Numbers, ends: Numbers, level: float) -> tuple[int, float] | None:
-    """Which stretch from one of `starts` to the end beside it differs most from the rest, and its p value if at most `level`."""
+    """Return the stretch from one of `starts` to the end beside it that differs most from the rest, and its p value if at most `level`."""
     import numpy as np
 
     if not len(starts):

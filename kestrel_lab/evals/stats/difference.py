@@ -1,4 +1,4 @@
-"""Two sets of trials of the same scenarios: how much one metric differs, how sure that is, what it means."""
+"""Difference of a metric between two sets of trials of the same scenarios, with interval, p value and verdict."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked of a difference, and what would be worth telling."""
+    """The question that a difference answers: which way is better, and how large a change matters."""
 
     better: Literal["higher", "lower"]
     margin: float
@@ -72,7 +72,7 @@ class Question:
     """Its share of the allowance for false alarms, among the questions asked together."""
 
     def tolerance(self, base: float) -> float:
-        """How far the difference may be from zero and still count as none."""
+        """Return how far the difference may be from zero and still count as none."""
         return max(self.least, self.margin * abs(base)) if self.relative else self.margin
 
 
@@ -121,7 +121,7 @@ def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], boun
 
 
 def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = ALPHA) -> Difference:
-    """`found` as far as rounds bear it out: `moved` is the mean difference in each round of trials made side by side.
+    """Return `found` as far as rounds confirm it: `moved` is the mean difference in each round of trials that were run side by side.
 
     What disturbs one side of a round, another program for example, moves all its scenarios together; only rounds tell
     that from a change. So p is the larger of the two, the interval the wider, the smallest detectable the larger.
@@ -164,7 +164,7 @@ def judge_all(differences: Sequence[Difference], questions: Sequence[Question]) 
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """One word for several configurations: any regression is one; a lasting doubt outweighs what is fine."""
+    """Return one verdict for several configurations: any regression wins, then a doubt, then an improvement."""
     for word in ("regression", "inconclusive", "improvement"):
         if word in verdicts:
             return word
@@ -181,7 +181,7 @@ def _verdict(d: Difference, p: float, question: Question) -> Verdict:
 
 
 def _detectable(interval: Interval, moved: Sequence[float], size: int, *, bounded: bool, once: bool, alpha: float) -> float:
-    """The smallest detectable difference over scenarios; exact where McNemar's test is asked."""
+    """Return the smallest detectable difference over scenarios; exact where McNemar's test is used."""
     count = len(moved)
     if once:
         return detectable_drop(count, sum(x != 0 for x in moved) / count, alpha=alpha)
@@ -193,7 +193,7 @@ def _detectable(interval: Interval, moved: Sequence[float], size: int, *, bounde
 
 
 def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[Interval, int]:
-    """The mean difference over exactly these scenarios, from the spread of trials within each; and its degrees of freedom."""
+    """Return the mean difference over exactly these scenarios, from the spread of trials within each, and its degrees of freedom."""
     differences = [fmean(head[name]) - fmean(base[name]) for name in names]
     mean = fmean(differences)
     trials = [values for name in names for values in (base[name], head[name])]
@@ -209,6 +209,6 @@ def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) 
 
 
 def _pooled(trials: Trials, names: Sequence[str]) -> tuple[float, float]:
-    """Successes and trials, each scenario weighing the same."""
+    """Return successes and trials, each scenario weighing the same."""
     n = sum(len(trials[name]) for name in names)
     return fmean(fmean(trials[name]) for name in names) * n, n

@@ -1,4 +1,4 @@
-"""Evidence against "no worse than that", gathered trial by trial, that may be looked at as often as one likes.
+"""E-values: anytime-valid evidence against "no worse than the margin", updated trial by trial.
 
 A test by betting: a gambler starts with 1 and stakes a share of the capital on each next value being above the
 margin. Where the values do not average more than the margin, no way of staking is expected to win, so by Ville's
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _SHARES: Final = tuple((k - 0.5) / 24 for k in range(1, 25))
-"""What is staked, as parts of the largest stake that cannot lose all."""
+"""The stakes of the bets, as parts of the largest stake that cannot lose all."""
 
 
 class Evidence:

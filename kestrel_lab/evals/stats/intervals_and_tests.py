@@ -25,7 +25,7 @@ SHUFFLES: Final = 9_999
 _HOPELESS: Final = 1_000
 """Random patterns after which a p value far above `ALPHA` is not made more exact."""
 _AT_ONCE: Final = 500_000
-"""Signs that are held in memory at once."""
+"""Signs in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Interval:
     n: int = 0
 
     def excludes(self, value: float) -> bool:
-        """Whether `value` lies outside; an interval that says nothing excludes nothing."""
+        """Return whether `value` lies outside; an interval that says nothing excludes nothing."""
         return value < self.low or value > self.high
 
 
@@ -55,7 +55,7 @@ def mean_interval(
     *,
     alpha: float = ALPHA,
 ) -> Interval:
-    """The weighted mean of `values` with a cluster-robust interval, which misses the true mean with the chance `alpha`.
+    """Return the weighted mean of `values` with a cluster-robust interval, which misses the true mean with probability `alpha`.
 
     `clusters` names each value's cluster; without it each value is its own. One cluster alone is treated as
     a sample of independent values. A single value, or none, has no interval.
@@ -86,7 +86,7 @@ def proportion_interval(
     *,
     alpha: float = ALPHA,
 ) -> Interval:
-    """The interval of a success rate: `mean_interval` within 0 and 1, or Wilson's where that is the better one.
+    """Return the interval of a success rate: `mean_interval` within 0 and 1, or Wilson's where that is the better one.
 
     Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when
     all trials, or the rates of all clusters, agree: then with one observation per cluster, since nothing says that repeats add to them.
@@ -107,7 +107,7 @@ def proportion_interval(
 
 
 def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, float]:
-    """Wilson's score interval of a proportion, 95 % unless `alpha` says otherwise."""
+    """Return Wilson's score interval of a proportion, 95 % unless `alpha` says otherwise."""
     z = NormalDist().inv_cdf(1 - alpha / 2)
     rate = successes / n
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
@@ -117,7 +117,7 @@ def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, 
 
 
 def newcombe(base: tuple[float, float], head: tuple[float, float]) -> Interval:
-    """The difference of two independent proportions, each given as (successes, trials), head minus base."""
+    """Return the difference of two independent proportions, each given as (successes, trials), head minus base."""
     p, q = base[0] / base[1], head[0] / head[1]
     (p_low, p_high), (q_low, q_high) = wilson(*base), wilson(*head)
     return Interval(
@@ -138,7 +138,7 @@ def paired_difference(
     *,
     bounded: bool = False,
 ) -> Interval:
-    """How much larger `head` is than `base`, item by item, with a cluster-robust interval.
+    """Return how much larger `head` is than `base`, item by item, with a cluster-robust interval.
 
     Where all items agree, the spread seen is zero and the usual interval would claim certainty. With
     `bounded`, for values between 0 and 1, it is then as wide as unseen clusters allow: `C` clusters out of
@@ -155,7 +155,7 @@ def paired_difference(
 
 
 def mcnemar_exact(worse: int, better: int) -> float:
-    """The p value of seeing so unequal numbers of flips when either way is as likely; at least 6 one way give p < .05."""
+    """Return the p value of so unequal numbers of flips when both ways are equally likely; at least 6 one way give p < .05."""
     flips = worse + better
     if flips == 0:
         return 1.0
@@ -164,7 +164,7 @@ def mcnemar_exact(worse: int, better: int) -> float:
 
 
 def sign_flip_test(differences: Sequence[float]) -> float:
-    """The p value of the mean of paired differences when each sign could as well be the other (two-sided).
+    """Return the p value of the mean of paired differences under random signs (two-sided).
 
     Exact for up to `ENUMERATED` differences that are not zero, and for differences of one size, where it is
     McNemar's exact test; otherwise from `SHUFFLES` random patterns, always the same ones.
@@ -189,7 +189,7 @@ def sign_flip_test(differences: Sequence[float]) -> float:
 
 
 def _patterns(count: int) -> Iterator[np.ndarray[Any, Any]]:
-    """All choices of some of `count` numbers, or `SHUFFLES` random ones: rows of 0 and 1, in blocks of some megabytes."""
+    """Yield all choices of some of `count` numbers, or `SHUFFLES` random ones: rows of 0 and 1, in blocks of some megabytes."""
     import numpy as np  # as above
 
     packed = _packed_patterns(count)
@@ -200,7 +200,7 @@ def _patterns(count: int) -> Iterator[np.ndarray[Any, Any]]:
 
 @lru_cache(maxsize=16)
 def _packed_patterns(count: int) -> np.ndarray[Any, Any]:
-    """The choices, eight to a byte; kept, because all metrics of a comparison use the same."""
+    """Return the choices, eight to a byte; cached, because all metrics of a comparison use the same."""
     import numpy as np  # as above
 
     width = (count + 7) // 8
@@ -211,7 +211,7 @@ def _packed_patterns(count: int) -> np.ndarray[Any, Any]:
 
 
 def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """The p value of the difference between two sides when, within each stratum, every trial could be of either side.
+    """Return the p value of the difference between two sides under permutations within each stratum.
 
     It asks about these strata only, and is exact whatever the differences between them; two-sided, from
     `SHUFFLES` random assignments, always the same ones.
@@ -229,7 +229,7 @@ def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence
 
 
 def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
-    """Adjusted p values: reporting those below `ALPHA` reports any false difference at most that often in all.
+    """Return Holm's adjusted p values: rejecting below `ALPHA` keeps the family-wise error rate at `ALPHA`.
 
     `weights` say how the allowance is shared: a question with twice the weight needs half the evidence. What is
     spent on questions that are answered goes to the others (Holm 1979, "A simple sequentially rejective multiple test
@@ -247,7 +247,7 @@ def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> l
 
 
 def t_quantile(probability: float, df: int) -> float:
-    """The quantile of Student's t distribution with `df` degrees of freedom."""
+    """Return the quantile of Student's t distribution with `df` degrees of freedom."""
     # scipy.special is ready in a tenth of the time that scipy.stats takes.
     from scipy.special import stdtrit  # type: ignore[import-untyped,unused-ignore]
 
@@ -255,7 +255,7 @@ def t_quantile(probability: float, df: int) -> float:
 
 
 def t_test(interval: Interval) -> float:
-    """The p value of the mean of `interval` where the true one is zero, by Student's t; 1 where nothing can be said."""
+    """Return the p value of the mean of `interval` under a true mean of zero, by Student's t; 1 where nothing can be said."""
     from scipy.special import stdtr  # as in `t_quantile`
 
     if math.isnan(interval.se) or interval.clusters < 2:

@@ -1,4 +1,4 @@
-"""Search for the first bad commit where every measurement is noisy: which trials to make next, and when to stop.
+"""Noisy bisection: which trials to run next to find the first bad commit, and when to stop.
 
 Binary search whose every question is a sequential paired test (`evidence`): is this commit worse than the good
 one, or better than the bad one? Rounds of trials are added until one is shown. What is found last is asked again
@@ -39,7 +39,7 @@ _OVER: Final = frozenset({"found", "narrowed", "no fall"})
 
 @dataclass(slots=True)
 class _Pair:
-    """What two commits say of each other so far."""
+    """The evidence about two commits so far."""
 
     worse: Evidence
     alike: Evidence
@@ -75,12 +75,12 @@ class Bisection:
 
     @property
     def questions(self) -> int:
-        """The greatest number of questions asked."""
+        """Return the greatest number of questions that the search asks."""
         return 1 if self.last == 1 else math.ceil(math.log2(self.last)) + 2
 
     @property
     def level(self) -> float:
-        """The probability of a wrong answer that each question is asked at."""
+        """The error probability of each question."""
         return self.alpha / self.questions
 
     @property
@@ -97,11 +97,11 @@ class Bisection:
         return [(commit, number) for commit in sorted(involved) if self.rounds(commit) < number]
 
     def rounds(self, commit: int) -> int:
-        """How often `commit` was tried."""
+        """Return how often `commit` was tried."""
         return len(self._rounds.get(commit, ()))
 
     def add(self, commit: int, values: Values) -> None:
-        """Take up the next round of `commit`; `advance` draws conclusions."""
+        """Add the next round of `commit`; `advance` draws conclusions."""
         self._rounds.setdefault(commit, []).append(values)
 
     def skip(self, commit: int, why: str) -> None:
@@ -111,16 +111,16 @@ class Bisection:
             self._choose()
 
     def advance(self) -> None:
-        """Answer as many questions as the rounds so far can."""
+        """Answer as many questions as the rounds so far allow."""
         while not self.over and self._answer():
             self._choose()
 
     def seen(self, one: int, other: int) -> float:
-        """The evidence that `other` is worse than `one`, as the probability of seeing so much where it is not."""
+        """Return the evidence that `other` is worse than `one`, as the probability of so much evidence where it is not."""
         return min(1.0, math.exp(-self._pair(one, other).worse.log_capital))
 
     def _answer(self) -> bool:
-        """Whether the question at hand can be answered; then it is."""
+        """Answer the current question if that is possible, and return whether it was."""
         enough = math.log(1 / self.level)
         if self.phase == "ends":
             pair = self._pair(0, self.last)
@@ -150,7 +150,7 @@ class Bisection:
         return True
 
     def _choose(self) -> None:
-        """The next question: about the middle one of the commits that can be tried, so that skipped ones cost no questions."""
+        """Choose the next question: the middle one of the commits that can be tried, so that skipped ones cost no questions."""
         if self.phase != "search":
             return
         left = [commit for commit in range(self.good + 1, self.bad) if commit not in self.skipped]
@@ -160,7 +160,7 @@ class Bisection:
             self.phase = "confirm"
 
     def _pair(self, one: int, other: int) -> _Pair:
-        """What the two say of each other, brought up to date; evidence that sufficed once is not asked again."""
+        """Return the evidence about two commits with all rounds so far; evidence that sufficed once is final."""
         pair = self._pairs.get((one, other))
         if pair is None:
             pair = self._pairs[one, other] = _Pair(

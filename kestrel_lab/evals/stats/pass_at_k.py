@@ -1,4 +1,4 @@
-"""Several tries at a scenario: the chance that one of `k` passes, and the chance that all of them do."""
+"""pass@k and pass^k: the chance that one of `k` tries at a scenario passes, and that all of them do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, mean_
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The chance that at least one of `k` trials passes, estimated without bias from `n` trials of which `c` passed.
+    """Return the chance that at least one of `k` trials passes, estimated without bias from `n` trials of which `c` passed.
 
     The estimator of Chen et al., "Evaluating Large Language Models Trained on Code" (2021, arXiv:2107.03374):
     the share of all choices of `k` out of the `n` trials that hold a pass.
@@ -21,7 +21,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def pass_hat_k(n: int, c: int, k: int) -> float:
-    """The chance that all of `k` trials pass, `pass^k`, estimated without bias from `n` trials of which `c` passed.
+    """Return the chance that all of `k` trials pass, `pass^k`, estimated without bias from `n` trials of which `c` passed.
 
     The estimator of Yao et al., "τ-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains"
     (2024, arXiv:2406.12045): the share of all choices of `k` out of the `n` trials that are all passes.
@@ -31,7 +31,7 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
 
 def chances(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
-    """`pass_at` and `pass_hat` over the scenarios of one configuration, each with its 95 % interval.
+    """Return `pass_at` and `pass_hat` over the scenarios of one configuration, each with its 95 % interval.
 
     `records` are those of `table.trial_record`; a trial without `success` is not counted. Scenarios are the
     clusters: each gives one estimate, and the interval is of their weighted mean. Raises `UsageError` where a
@@ -52,7 +52,7 @@ def chances(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
 
 
 def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[str, Any]:
-    """The same from the trials, the passes and the weight of each scenario; nothing is known for a `k` of 0."""
+    """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of 0."""
     told: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
         found = _interval([estimate(n, c, k) for n, c, _ in counts], [weight for _, _, weight in counts]) if k else NOTHING
@@ -61,7 +61,7 @@ def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[st
 
 
 def _interval(values: Sequence[float], weights: Sequence[float]) -> Interval:
-    """The mean over scenarios; Wilson's interval with one observation each where their spread says nothing."""
+    """Return the mean over scenarios; Wilson's interval with one observation each where their spread says nothing."""
     found = mean_interval(values, weights=weights)
     if math.isnan(found.se) or found.se < 1e-12:
         low, high = wilson(found.mean * len(values), len(values))

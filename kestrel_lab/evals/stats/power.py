@@ -1,4 +1,4 @@
-"""What a comparison can find: how often a true difference of some size is told, and the smallest that is told in most cases."""
+"""Power of comparisons: how often a true difference of some size is found, and the smallest that is found in 80 % of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENOUGH_STEPS: Final = 20
 
 
 def detectable_mean(se: float, df: int, *, alpha: float = ALPHA) -> float:
-    """The smallest true mean difference that a t test with this standard error finds in 80 % of comparisons.
+    """Return the smallest true mean difference that a t test with this standard error finds in 80 % of comparisons.
 
     By the usual approximation, the sum of the two quantiles times the standard error; `inf` without degrees of freedom.
     """
@@ -28,7 +28,7 @@ def detectable_mean(se: float, df: int, *, alpha: float = ALPHA) -> float:
 
 
 def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = ALPHA) -> float:
-    """How often McNemar's exact test tells that scenarios got worse, of `n` tried once on each side.
+    """Return how often McNemar's exact test finds that scenarios got worse, of `n` tried once on each side.
 
     `worse` and `better` are the chances that a scenario flips to fail and to pass. Exact: summed over all numbers of
     flips. Only the right answer counts, not "improved".
@@ -48,7 +48,7 @@ def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = ALPHA) 
 
 @lru_cache(maxsize=16)
 def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
-    """For each number of flips up to `n`, how many may go the other way for the test to reject; -1 where none may."""
+    """Return for each number of flips up to `n` how many may go the other way for the test to reject; -1 where none may."""
     import numpy as np
     from scipy.special import bdtr  # as in `stats`
 
@@ -63,7 +63,7 @@ def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
 
 
 def detectable_drop(n: int, flips: float, *, alpha: float = ALPHA) -> float:
-    """The smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons of `n` scenarios.
+    """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons of `n` scenarios.
 
     `flips` is the share of scenarios that pass on one side only; where a drop must be larger than that to be found, so
     many more flip. Above 1 where even a drop from all to none would not be found.

@@ -1,4 +1,4 @@
-"""Number, mean and spread of values that are seen once and not kept; what was seen in several places can be put together."""
+"""Welford's moments: number, mean and spread of values that are read once and not kept; moments can be merged."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Moments:
     squares: float = 0.0
 
     def add(self, value: float) -> None:
-        """One more value, by Welford's update."""
+        """Add a value, by Welford's update."""
         self.n += 1
         step = value - self.mean
         self.mean += step / self.n
         self.squares += step * (value - self.mean)
 
     def merge(self, other: Moments) -> None:
-        """All that `other` has seen, too."""
+        """Add all values of `other`."""
         if not other.n:
             return
         n, step = self.n + other.n, other.mean - self.mean
@@ -35,7 +35,7 @@ class Moments:
 
 
 def mean_of(clusters: Collection[tuple[Moments, float]], *, alpha: float = ALPHA) -> Interval:
-    """What `stats.mean_interval` says of the values behind the moments, each with its cluster's weight."""
+    """Return what `mean_interval` returns for the values behind the moments, each with its cluster's weight."""
     seen = [(moments, weight) for moments, weight in clusters if moments.n]
     if not seen:
         return NOTHING
@@ -55,7 +55,7 @@ def mean_of(clusters: Collection[tuple[Moments, float]], *, alpha: float = ALPHA
 
 
 def proportion_of(clusters: Collection[tuple[Moments, float]], *, alpha: float = ALPHA) -> Interval:
-    """What `stats.proportion_interval` says of the values, 0 or 1, behind the moments."""
+    """Return what `proportion_interval` returns for the values, 0 or 1, behind the moments."""
     found = mean_of(clusters, alpha=alpha)
     count = sum(moments.n > 0 for moments, _ in clusters)
     if not count:
@@ -70,7 +70,7 @@ def proportion_of(clusters: Collection[tuple[Moments, float]], *, alpha: float =
 
 
 def share_of(clusters: Collection[tuple[Moments, float]], *, alpha: float = ALPHA) -> Interval:
-    """`mean_of` for values between 0 and 1: within these bounds, and where all agree as wide as so few clusters allow."""
+    """Return `mean_of` for values between 0 and 1: within these bounds, and where all agree as wide as so few clusters require."""
     found = mean_of(clusters, alpha=alpha)
     count = sum(moments.n > 0 for moments, _ in clusters)
     if not count:

@@ -1,1 +1,1 @@
-"""Stored trials: judged anew, summarised, calibrated, without running anything."""
+"""Stored trials: rescored, summarised, calibrated, without running anything."""

@@ -1,13 +1,13 @@
-"""Judge stored trials again by the checks that a suite has now, without asking a model or calling a tool."""
+"""Rescoring: judge stored trials by the checks that a suite has now, without asking a model or calling a tool."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
@@ -15,12 +15,12 @@ from kestrel_lab.core.events.union import Record, RunFinished, RunStarted
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.execution.trial import Identity, hung_endpoint, scenario_hash
+from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.options import Selection, takes
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -35,12 +35,12 @@ _NEEDS = "cannot be re-scored: it needs {}"
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Rescored:
-    """Stored trials with the scores they have by the suite of now, and what became of them."""
+    """Stored trials with their scores by the suite of now, and which outcomes changed."""
 
     result: EvalResult
     """The trials that were judged; `frame`, `summary`, `report` and `gates` are as for any result."""
     suite_hash: str
-    """What the new scores are stored under: it is equal for equal checks and tasks."""
+    """The key of the new scores: equal for equal checks and tasks."""
     changes: tuple[dict[str, Any], ...] = ()
     """Trials whose outcome changed: `scenario`, `config`, `epoch`, `before`, `after`, `reason`, `run`."""
     kept: Mapping[str, int] = field(default_factory=dict)
@@ -80,26 +80,15 @@ class Rescored:
         return f"{judged}: {len(self.changes)} outcome{'' if len(self.changes) == 1 else 's'} changed"
 
 
-async def rescore(
-    session: Session,
-    suite: str | Path | Suite,
-    *,
-    commit: str | None = None,
-    configs: Sequence[str] | None = None,
-    scenarios: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-) -> Rescored:
+@takes(Selection)
+async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
     """Judge the newest stored trial of each scenario, configuration and epoch again; new scores are stored beside the old.
 
     Args:
         session: Where trials and runs are stored.
         suite: The suite file, or suite, whose checks judge.
         commit: Of which commit the trials are, the whole hash or its beginning; that of the newest trial by default.
-        configs: Only trials of these configurations; all by default.
-        scenarios: Only trials of these scenarios; `*` and `?` stand for any signs and any sign.
-        families: Only those of these families, as the suite has them now.
-        tags: Only those with one of these tags.
+        parts: Only trials of these configurations and scenarios, as the suite has them now.
 
     A check that needs what is not in the log keeps its old score: one of files or commands, unless the trial's folder
     was kept; one by a model; a Python function, unless it says `from_log = True`. Where there is no old score, the trial
@@ -107,9 +96,8 @@ async def rescore(
     left out, for its run says nothing of the new one. Raises `UsageError` when nothing is stored.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    chosen = loaded.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
-    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
-    rows = [*filter(wanted, stored_rows(session, chosen, commit))]
+    chosen = loaded.select(**parts)
+    rows = [*filter(selects(loaded, parts), stored_rows(session, chosen, commit))]
     known = {scenario.id: scenario for scenario in chosen.scenarios}
     # Of the whole suite, so that scores of a part of it are found under the same name.
     suite_hash = content_key(loaded.definition(), [[s.id, s.definition()] for s in loaded.scenarios])[:12]
@@ -136,7 +124,7 @@ async def rescore(
 
 
 def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
-    """The newest trial of each scenario, configuration and epoch of a commit, in the suite's order where it knows them."""
+    """Return the newest trial of each scenario, configuration and epoch of a commit, in the suite's order where it knows them."""
     rows = each_stored(session, suite, stored_commit(session, suite, commit))
     scenarios = {scenario.id: place for place, scenario in enumerate(suite.scenarios)}
     configs = {config.name: place for place, config in enumerate(suite.configs)}
@@ -147,29 +135,23 @@ def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[Eval
     return sorted(rows, key=place)
 
 
-def chosen_rows(
-    suite: Suite,
-    *,
-    configs: Sequence[str] | None,
-    scenarios: Sequence[str] | None,
-    families: Sequence[str] | None,
-    tags: Sequence[str] | None,
-) -> Callable[[EvalRow], bool]:
-    """Whether a stored trial is of the configurations and scenarios asked for, see `Suite.select`; any where none are."""
-    chosen = suite.select(configs=configs, scenarios=scenarios, families=families, tags=tags)
-    names = None if configs is None else {config.name for config in chosen.configs}
-    ids = None if scenarios is families is tags is None else {scenario.id for scenario in chosen.scenarios}
+def selects(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
+    """Return whether a stored trial is of the parts of a suite that were asked for; trials that the suite does not know are, where none were."""
+    chosen = suite.select(**parts)
+    names = None if parts.get("configs") is None else {config.name for config in chosen.configs}
+    asked = [parts.get(what) for what in ("scenarios", "families", "tags")]
+    ids = {scenario.id for scenario in chosen.scenarios} if any(one is not None for one in asked) else None
     return lambda row: (names is None or row.config in names) and (ids is None or row.scenario in ids)
 
 
 def each_stored(session: Session, suite: Suite, sha: str) -> Iterator[EvalRow]:
-    """The newest trial of each scenario, configuration and epoch of a commit; those made to search for a bad commit are none of them."""
+    """Yield the newest trial of each scenario, configuration and epoch of a commit, without those of a bisection."""
     rows = each_stored_trial(session.store, suite=suite.name, git_sha=sha, latest=True)
     return (row for row in rows if row.epoch < FIRST_OF_SEARCH)
 
 
 def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
-    """The whole name of the commit that trials of the suite are stored of; of the newest where none is named.
+    """Return the full hash of the commit whose trials of the suite are stored; that of the newest trial where none is named.
 
     A commit is named by its hash, the beginning of it, or whatever git understands in the suite's repository.
     """
@@ -190,7 +172,7 @@ def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
 
 
 def _meant(root: Path, name: str) -> str:
-    """The hash of the commit that git takes `name` for; empty for none."""
+    """Return the hash of the commit that `name` means to git; empty for none."""
     try:
         return run_blocking(commit_of(root, name))
     except UsageError:
@@ -205,7 +187,7 @@ def _functions(suite: Suite) -> Callable[[str], Callable[..., Any]]:
 
 
 def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> str:
-    """Why the stored run says nothing of the scenario as it is now, or nothing at all."""
+    """Return why the stored run says nothing of the scenario as it is now, or nothing at all."""
     if not records:
         return "the log of the run is not in this store"
     task = row.result.get("task")
@@ -218,7 +200,7 @@ def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> s
 async def _judged(
     session: Session, row: EvalRow, scenario: Scenario, records: Sequence[Record], function: Callable[[str], Any], suite_hash: str
 ) -> tuple[EvalRow, list[str]]:
-    """The row with new scores, and which checks kept their old ones, and why."""
+    """Return the row with new scores, and which checks kept their old ones, and why."""
     end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
     folder = _kept_folder(session, records)
     trial = Trial(
@@ -233,7 +215,7 @@ async def _judged(
         if not needs:
             try:
                 with boundary(CheckError, f"the check {check.label!r}"):
-                    scores.append(_told(await check(trial)))
+                    scores.append(score_json(await check(trial)))
             except CheckError as error:
                 missing.append(str(error))
             continue
@@ -250,7 +232,7 @@ async def _judged(
 
 
 def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]) -> tuple[str, str]:
-    """By the rules of `evals.trial`: how the run ended goes before what checks say."""
+    """Return outcome and reason by the rules of a trial: how the run ended comes before what checks say."""
     before = str(row.result["reason"])
     end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
     if end is not None and end.outcome in ("error", "cancelled"):
@@ -259,16 +241,11 @@ def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str,
         return "error", "; ".join(missing)
     if end is None:
         return ("error" if row.result["outcome"] == "error" else "fail"), before
-    if hung := hung_endpoint(records, end):
-        return "error", hung
-    if end.outcome in ("limit", "unmet"):
-        return "fail", end.reason
-    failed = [f"{score['check']}: {score['reason']}" if score["reason"] else str(score["check"]) for score in scores if not score["passed"]]
-    return ("fail" if failed else "pass"), "; ".join(failed)
+    return outcome_of(records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores])
 
 
 def _needs(check: Check, function: Callable[[str], Any], folder: Path | None) -> str:
-    """What the check needs beside the log and the trial's folder, if that was kept; empty for nothing."""
+    """Return what the check needs beside the log and the trial's folder, if that was kept; empty for nothing."""
     needs = str(getattr(check, "needs", "the workspace"))
     if isinstance(check, PythonCheck) and getattr(function(check.function), "from_log", False):
         return ""
@@ -276,7 +253,7 @@ def _needs(check: Check, function: Callable[[str], Any], folder: Path | None) ->
 
 
 def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """What the check said before; one by a model is told by its rubric, for its score names who graded."""
+    """Return the check's earlier score; one by a model is found by its rubric, for its label names the grader."""
     if check.label in old:
         return old[check.label]
     rubric = check.label.partition(": ")[2] if check.label.startswith("graded by ") else ""
@@ -286,7 +263,7 @@ def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any
 
 
 def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
-    """The trial's own folder, where it was made to be kept and still is there."""
+    """Return the trial's own folder, if it was kept and still exists."""
     started = records[0].event
     folder = Path(started.workspace) if isinstance(started, RunStarted) else None
     kept = (session.home / "trials").resolve()
@@ -294,16 +271,12 @@ def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
 
 
 def _key(row: EvalRow, scenario: Scenario) -> str:
-    """Under which `--reuse` finds the trial as one of the scenario as it is now; none for rows that do not tell what they are."""
+    """Return the key under which `--reuse` finds the trial for the scenario as it is now; empty for rows without an identity."""
     parts = row.result.get("identity")
     if not isinstance(parts, dict) or set(parts) != set(Identity.__dataclass_fields__) or row.result.get("task") is None:
         return ""
     given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
     return Identity(**given).key
-
-
-def _told(score: Score) -> dict[str, Any]:
-    return {key: value for key, value in asdict(score).items() if value is not None}
 
 
 def _change(before: EvalRow, after: EvalRow) -> dict[str, Json]:

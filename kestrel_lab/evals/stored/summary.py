@@ -1,4 +1,4 @@
-"""A summary of stored trials, however many there are: they are read one by one, and nothing is run."""
+"""Summary of stored trials, which are read one by one; nothing is run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.gate import SUCCESS, measured
 from kestrel_lab.evals.metrics import PREFIX
+from kestrel_lab.evals.options import Selection, takes
 from kestrel_lab.evals.reports.plots import families_figure
-from kestrel_lab.evals.stored.rescore import chosen_rows, each_stored, stored_commit
+from kestrel_lab.evals.stored.rescore import each_stored, selects, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, labelled, with_unit
@@ -35,7 +36,7 @@ SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_esti
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class StoredSummary:
-    """The newest stored trial of each scenario, configuration and epoch of one commit, added up."""
+    """Rates and metrics of the newest stored trial of each scenario, configuration and epoch of one commit."""
 
     suite: str
     commit: str
@@ -43,7 +44,7 @@ class StoredSummary:
     records: tuple[dict[str, Any], ...]
     """One per configuration and group: `success_rate` and each metric, with `…_low` and `…_high`."""
     metrics: tuple[str, ...] = ()
-    """Which are shown; `SHOWN` when empty."""
+    """The metrics to show; `SHOWN` when empty."""
     missed: tuple[tuple[str, ...], ...] = ()
     """What checks `recall_at` wanted and did not find: cells under `MISSED_HEADINGS`."""
 
@@ -57,7 +58,7 @@ class StoredSummary:
 
     @property
     def headline(self) -> str:
-        """What was added up, in one line."""
+        """The suite, the number of trials and the commit, in one line."""
         trials = sum(record["trials"] for record in self.records)
         return f"suite {self.suite}: {trials} stored trials of {self.commit[:10] or 'no commit'}"
 
@@ -81,7 +82,7 @@ class StoredSummary:
         return headings, rows
 
     def plot(self, metric: str = SUCCESS) -> Figure:
-        """A metric by family (or whatever the trials are grouped by), with intervals."""
+        """Draw a metric by family (or whatever the trials are grouped by), with intervals."""
         return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by)
 
     def __repr__(self) -> str:
@@ -98,7 +99,7 @@ class StoredSummary:
         return f"wanted and not found{more}"
 
     def _tells(self, name: str) -> bool:
-        """Whether a metric that is not known of all trials has something to tell: what answers were held against, and what was found."""
+        """Return whether a metric that only some trials have is worth a column: recall, the number of concerns, and kinds of concerns that were found."""
         values = [record[name] for record in self.records if not math.isnan(record[name])]
         return bool(values) and (name.startswith("recall@") or name == "concerns" or (name.startswith(PREFIX) and any(values)))
 
@@ -108,6 +109,7 @@ class StoredSummary:
         return [key for key in self.records[0] if f"{key}_low" in self.records[0]]
 
 
+@takes(Selection)
 def summarise_stored(
     session: Session,
     suite: str | Path | Suite,
@@ -115,18 +117,13 @@ def summarise_stored(
     commit: str | None = None,
     by: str = "config",
     metrics: Sequence[str] = (),
-    configs: Sequence[str] | None = None,
-    scenarios: Sequence[str] | None = None,
-    families: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
+    **parts: Unpack[Selection],
 ) -> StoredSummary:
-    """Add up the stored trials of a suite at a commit, that of the newest trial by default.
+    """Summarise the stored trials of a suite at a commit, that of the newest trial by default, or only some parts of it.
 
-    Only of `configs`, and of the scenarios that `Suite.select` leaves, where some are named.
+    What the suite names comes in its order, other trials after it. Trials of a bisection are left out.
 
-    What the suite names comes in its order, other trials after it. Those of searches for a bad commit are left out.
-
-    Raises `UsageError` when none are stored, and for a grouping or a metric that there is not.
+    Raises `UsageError` when none are stored, and for a grouping or a metric that does not exist.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     group = next((known for known in get_args(Group) if known == by), None)
@@ -134,9 +131,8 @@ def summarise_stored(
         msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}"
         raise UsageError(msg)
     sha = stored_commit(session, loaded, commit)
-    wanted = chosen_rows(loaded, configs=configs, scenarios=scenarios, families=families, tags=tags)
     lacking = Lacking()
-    rows = lacking.noting(filter(wanted, each_stored(session, loaded, sha)))
+    rows = lacking.noting(filter(selects(loaded, parts), each_stored(session, loaded, sha)))
     records = sorted(reduced(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of the suite, or run it first"
@@ -151,7 +147,7 @@ def summarise_stored(
 
 
 def _place(suite: Suite, by: Group) -> Callable[[dict[str, Any]], tuple[int, int]]:
-    """Where a record stands: groups and in them configurations in the suite's order, unknown ones last."""
+    """Return the sort key of a record: groups and in them configurations in the suite's order, unknown ones last."""
     named = {"config": [], "family": [s.family for s in suite.scenarios], "scenario": [s.id for s in suite.scenarios]}[by]
     groups = {name: place for place, name in reversed(list(enumerate(named)))}
     configs = {config.name: place for place, config in enumerate(suite.configs)}

@@ -1,4 +1,4 @@
-"""What injections do to a run with and without containment: AgentDojo's tasks, with its attacks, judged by its own functions."""
+"""Prompt injection study: AgentDojo's tasks and attacks with and without containment, judged by its own functions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def victim(suite: str, version: str = VERSION) -> ScriptedModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One way to run the tasks, and what came of it."""
+    """One way to run the tasks, and its rates."""
 
     containment: str
     person: bool
@@ -225,8 +225,7 @@ def _row(setting: Setting) -> tuple[str, ...]:
 def _rate(passed: int, tried: int) -> str:
     if not tried:
         return "–"
-    low, high = wilson(passed, tried)
-    return f"{percent(passed / tried)} ({100 * low:.0f}–{100 * high:.0f})"
+    return percent(passed / tried, *wilson(passed, tried))
 
 
 def _calls(task: Any, state: Any) -> list[Turn]:

@@ -1,4 +1,4 @@
-"""Where the model calls of a suite are recorded: a cassette for each scenario, in a folder beside the suite."""
+"""Cassettes of a suite: model calls are recorded for each scenario, in a folder beside the suite."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kestrel_lab.models.cassettes.recorder import Tape
 from kestrel_lab.models.cassettes.scrub import Scrubber
 
 FOLDER: Final = "cassettes"
-"""Beside the suite file; in it a folder for each suite."""
+"""The folder beside the suite file; in it is a folder for each suite."""
 
 
 def with_cassette(suite: Suite, mode: str | None, folder: str | Path | None) -> Suite:
-    """The suite with another mode or folder of cassettes, where they are given; raises `UsageError` for an unknown mode."""
+    """Return the suite with another mode or folder of cassettes, where they are given; raises `UsageError` for an unknown mode."""
     use = suite.cassette
     if mode is not None:
         use = replace(use, mode=checked_mode(mode))
@@ -34,12 +34,12 @@ def with_cassette(suite: Suite, mode: str | None, folder: str | Path | None) -> 
 
 
 def default_folder(suite_file: Path, name: str) -> Path:
-    """Where the recordings of a suite of that name are, unless it says so."""
+    """Return the folder of a suite's recordings, unless the suite names another."""
     return suite_file.absolute().parent / FOLDER / file_for(Path(), name).stem
 
 
 def checked_mode(mode: str) -> CassetteMode:
-    """`mode`, if it is one."""
+    """Return `mode`; raises `UsageError` for an unknown one."""
     if mode not in (modes := get_args(CassetteMode)):
         msg = f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {nearest(mode, modes)}"
         raise UsageError(msg)
@@ -58,7 +58,7 @@ class Recordings:
 
     @classmethod
     def of(cls, suite: Suite, env: Mapping[str, str], *, needed: bool = True) -> Recordings | None:
-        """Those that the suite uses, if it uses any; secrets in `env` and in this process's environment are left out of them.
+        """Return the recordings of the suite, if it uses any; secrets in `env` and in this process's environment are left out of them.
 
         Raises `UsageError` when there is nothing to replay, if it is `needed`: a script plays without.
         """
@@ -72,7 +72,7 @@ class Recordings:
         return cls(folder, use.mode, Scrubber.of({**os.environ, **env}, use.volatile), WeakValueDictionary(), threading.Lock())
 
     def tape(self, scenario: str, config: str, epoch: int, workspace: Path) -> Tape:
-        """The tape of one trial."""
+        """Return the tape of one trial."""
         with self._lock:
             cassette = self._open.get(scenario)
             if cassette is None:

@@ -1,4 +1,4 @@
-"""Tables as scenarios: rows of a file or a data frame, put into a template."""
+"""Datasets: rows of a file or a data frame become scenarios by a template."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNNAMED: Final = re.compile(r"[^\w-]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One row, and where it is."""
+    """One row, and its place in the file."""
 
     place: str
     """For messages: `row 3 (line 4)`."""
@@ -38,7 +38,7 @@ class Row:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a table, by its file's ending: `.jsonl` or `.ndjson`, `.json` (a list), `.csv`, `.tsv`, `.parquet`.
+    """Return the rows of a table, by its file's ending: `.jsonl` or `.ndjson`, `.json` (a list), `.csv`, `.tsv`, `.parquet`.
 
     Cells of CSV are text. Raises `UsageError` that names the file and the row for what cannot be read.
     """
@@ -64,7 +64,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def rows_of(frame: pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows of a data frame, its index left out, or of a list of mappings; what is missing is `None`, times are ISO texts."""
+    """Return the rows of a data frame without its index, or of a list of mappings; missing values are `None`, times are ISO texts."""
     if hasattr(frame, "to_json"):
         found = json.loads(cast("pd.DataFrame", frame).to_json(orient="records", date_format="iso", double_precision=15))
     else:
@@ -78,7 +78,7 @@ def rows_of(frame: pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def picked(rows: Sequence[Row], *, limit: int | None = None, sample: int | None = None, seed: int = 0) -> list[Row]:
-    """The first `limit` of the rows, of these `sample` at random, the same ones for the same `seed`, in their order."""
+    """Return the first `limit` rows, or of these `sample` at random, the same ones for the same `seed`, in their order."""
     kept = list(rows[:limit])
     if sample is None:
         return kept
@@ -99,7 +99,7 @@ def check_columns(template: Json, rows: Sequence[Row]) -> None:
 
 
 def filled(template: dict[str, Json], row: Row) -> dict[str, Json]:
-    """The template with the row's values: `{{column}}` and `{{column.key[0]}}`; raises `UsageError` that names the row.
+    """Return the template with the row's values for `{{column}}` and `{{column.key[0]}}`; raises `UsageError` that names the row.
 
     A column whose name holds blanks or signs is called by it with `_` in their place.
     """
@@ -198,7 +198,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Json:
-    """Dates and decimals become texts, as they would be in a file of text; what is no number becomes null."""
+    """Return a value as JSON: dates and decimals become texts, as in a file of text; what is not a number becomes null."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

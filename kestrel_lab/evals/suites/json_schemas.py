@@ -14,7 +14,7 @@ NAMES: Final = (*schemas.NAMES, *_KINDS)
 
 
 def schema_text(name: str) -> str:
-    """The JSON Schema of a kind of file, as indented JSON; raises `UsageError` for another name."""
+    """Return the JSON Schema of a kind of file, as indented JSON; raises `UsageError` for an unknown name."""
     if name in _KINDS:
         return schemas.written(name, _KINDS[name])
     if name not in NAMES:

@@ -1,4 +1,4 @@
-"""Suites written as YAML: read, checked, and every mistake told with its place and what would be right."""
+"""Suite files: YAML is read and checked, and every mistake is reported with its place and what would be right."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_ROWS_TOLD: Final = 5
-"""Mistakes in rows of one table that are told."""
+"""Mistakes in rows of one table that are reported."""
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A scenario, and where it is written."""
+    """A scenario, and its place in a file."""
 
     scenario: Scenario
     at: str
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
-    """The suite in the YAML file at `path`, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
+    """Return the suite in the YAML file at `path`, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
 
     What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
     another checkout, when given. Raises `UsageError`, one line for each mistake of it and of the files it takes
@@ -129,7 +129,7 @@ def suite_from_frame(
     sample: int | None = None,
     seed: int = 0,
 ) -> Suite:
-    """A suite with a scenario for each row of a data frame, or of a list of mappings.
+    """Return a suite with a scenario for each row of a data frame, or of a list of mappings.
 
     `template` is a scenario as it is written in a file, `goal` and `checks` at least, in which `{{column}}` stands for
     what a row has in that column; without an `id`, scenarios are called by `name` and the number of their row.
@@ -150,7 +150,7 @@ def suite_from_frame(
 
 
 def repository_of(folder: Path) -> Path | None:
-    """The top of the git checkout that `folder` is in, if any."""
+    """Return the top of the git checkout that `folder` is in, if any."""
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
 
 
@@ -162,7 +162,7 @@ _STAND_INS: Final[dict[str, Json]] = {
 
 
 def _read(path: Path, kind: type[_Entry], problems: list[str]) -> tuple[YamlFile, _Entry]:
-    """The file; its mistakes of form become problems. Raises `UsageError` for one that cannot be read at all."""
+    """Return the file; its mistakes of form become problems. Raises `UsageError` for one that cannot be read at all."""
     document = read_yaml(path, shown_path(path))
     entry = salvaged(document, kind, problems, _STAND_INS) if isinstance(document.value, dict) else None
     return document, entry if entry is not None else checked(document, kind)
@@ -188,7 +188,7 @@ def _refuse_twice(what: str, named: Iterable[tuple[str, str]], problems: list[st
 
 
 def _beside(suite: Path, name: str) -> Path:
-    """The file that a suite names: beside it, else from the top of its repository."""
+    """Return the file that a suite names: beside it, else from the top of its repository."""
     folder = suite.absolute().parent
     for place in (folder, repository_of(folder) or folder):
         if not Path(name).is_absolute() and (place / name).is_file():
@@ -198,7 +198,7 @@ def _beside(suite: Path, name: str) -> Path:
 
 
 def _from(path: Path, source: SourceEntry, document: YamlFile, number: int, suite: SuiteEntry, problems: list[str]) -> list[_Placed]:
-    """The scenarios of a file of scenarios or of a table; defaults of a file go before those of the suite."""
+    """Return the scenarios of a file of scenarios or of a table; defaults of the file come before those of the suite."""
     found = _beside(path, source.file)
     if found.suffix.lower() in TABLES:
         rows = picked(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
@@ -221,7 +221,7 @@ def _scenarios(suite: SuiteEntry | ScenarioFileEntry, document: YamlFile, proble
 
 
 def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], name: str, at: str, problems: list[str]) -> list[_Placed]:
-    """A scenario for each row; of rows that give none only the first few are told of."""
+    """Return a scenario for each row; of rows with mistakes only the first few are reported."""
     if not source.goal or not source.checks:
         msg = "a table needs a template for its rows: goal and checks, in which {{column}} stands for a value"
         raise UsageError(msg)
@@ -250,7 +250,7 @@ def _in_row(row: str, where: Where) -> str:
 
 
 def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
-    """The scenario that a row gives; what has to be text and is a number is written out."""
+    """Return the scenario of a row; numbers are written out where text is needed."""
     for key in ("id", "goal", "family", "approve"):
         if key in values and not isinstance(values[key], str):
             values[key] = as_text(values[key])

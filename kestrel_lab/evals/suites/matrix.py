@@ -1,4 +1,4 @@
-"""Configurations as a product: every model with every strategy with every temperature."""
+"""Matrix of configurations: every model with every strategy with every temperature."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kestrel_lab.core.sanitize import one_line
 
 AXES: Final = ("model", "routes", "plan", "temperature", "seed", "tools", "limits", "inputs")
 MOST: Final = 200
-"""Configurations that a matrix may make."""
+"""The most configurations of a matrix."""
 
 
 def expanded(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One configuration, as a suite file writes it, for each combination of the values of every axis.
+    """Return one configuration, as a suite file writes it, for each combination of the values of every axis.
 
     An axis is a key of a configuration, with a list of values or a mapping that gives each value a name. A configuration is called
     after the values in which it differs from others. Raises `UsageError` for an axis that does not exist or has no values.

@@ -1,4 +1,4 @@
-"""What stands in suite files and in files of scenarios, key by key."""
+"""The keys of suite files and of scenario files, as pydantic models."""
 
 from __future__ import annotations
 

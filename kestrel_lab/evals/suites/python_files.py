@@ -1,4 +1,4 @@
-"""Tools, checks and scripted models from the Python files of a project, always from what the files say now."""
+"""Python files of a project: tools, checks and scripted models, always loaded from the files as they are now."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel_lab.tools.tool import Tool
 
 
 def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
-    """The `@tool` objects of the Python file at `path`.
+    """Return the `@tool` objects of the Python file at `path`.
 
     The file and the modules it imports from its own folder and from `root` are run afresh and not left in
     `sys.modules`, so that an edited file, or the same file of another commit, is what is measured. Raises
@@ -31,7 +31,7 @@ def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
 
 
 def load_function(path: Path, name: str, root: Path | None = None) -> Callable[..., Any]:
-    """The function `name` of the Python file at `path`, which is run as by `load_tools`.
+    """Return the function `name` of the Python file at `path`, which is run as by `load_tools`.
 
     Raises `UsageError` when the file cannot be imported or has no such function.
     """
@@ -45,7 +45,7 @@ def load_function(path: Path, name: str, root: Path | None = None) -> Callable[.
 
 
 def load_check(reference: str, folder: Path | None, root: Path | None = None) -> Callable[..., Any]:
-    """The function that `module:function` names.
+    """Return the function that `module:function` names.
 
     The module is a file in `folder`, which is run as by `load_tools`, or else a module of a package that is
     installed: neither the current folder nor the standard library is looked at. Raises `UsageError` when it is
@@ -73,7 +73,7 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
 
 
 def _module(path: Path, root: Path | None, who: str) -> ModuleType:
-    """The file run afresh; `who` names it in errors."""
+    """Run the file anew and return its module; `who` names it in errors."""
     name = f"kestrel_tools_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -111,7 +111,7 @@ def _project_alone(folders: list[Path]) -> Iterator[None]:
 
 
 def _modules_in(folders: list[Path]) -> dict[str, ModuleType]:
-    """Loaded modules whose files are in `folders`; not this package and what is installed there."""
+    """Return the loaded modules whose files are in `folders`, without this package and what is installed there."""
     found = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
-from weakref import WeakKeyDictionary
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.suite import GitCheckout, Suite
+from kestrel_lab.host.file_lock import locked
 from kestrel_lab.host.git import Repository, copy_commit, run_git
 
 _ADDRESS: Final = re.compile(r"(?:https|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
@@ -38,7 +37,7 @@ def check_place(place: GitCheckout) -> None:
 
 
 def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
-    """The folder under `home` that the commit is checked out in by `checkout`, and where that has to take it from.
+    """Return the folder under `home` into which `checkout` puts the commit; a note beside it says where the commit comes from.
 
     Raises `UsageError` when a folder is no repository or has no such commit; other machines are not asked yet.
     """
@@ -55,8 +54,9 @@ def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
 
 async def checkout(place: GitCheckout, folder: Path) -> None:
     """Make the checkout in `folder`, as `located` found it, if it is not there; raises `UsageError` with git's own words."""
-    locks = _making.setdefault(asyncio.get_running_loop(), {})
-    async with locks.setdefault(str(folder), asyncio.Lock()):
+    if _there(folder):
+        return
+    async with locked(folder.with_suffix(".lock")):
         if _there(folder):
             return
         commit, _, source = folder.with_suffix(".txt").read_text(encoding="utf-8").strip().partition(" ")
@@ -74,10 +74,6 @@ async def checkout(place: GitCheckout, folder: Path) -> None:
             shutil.rmtree(made, ignore_errors=True)
 
 
-_making: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
-"""A lock belongs to one event loop; two that make the same do no harm."""
-
-
 def _there(folder: Path) -> bool:
     return folder.is_dir()
 
@@ -90,7 +86,7 @@ def _source(kept: str) -> str | Path:
 
 
 def _found(folder: Path, commit: str) -> tuple[str, str]:
-    """Where the repository of a folder is kept, the same for all of its worktrees, and the whole hash."""
+    """Return where the repository of a folder is kept, the same for all of its worktrees, and the full hash."""
     repository = Repository.around(folder) if folder.is_dir() else None
     if repository is None:
         msg = f"{folder} is no git repository"

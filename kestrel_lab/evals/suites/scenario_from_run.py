@@ -1,4 +1,4 @@
-"""A scenario written from a run that happened: a first draft, to be looked through by a person."""
+"""Scenario drafts: a run that ended is written as a scenario for a person to edit."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ MAX_FILES: Final = 20
 MAX_BYTES: Final = 40_000
 """Bytes of all of them."""
 MAX_LOOKED_AT: Final = 5_000
-"""Entries of a workspace that are looked at; one with more is no small one."""
+"""Entries of a workspace that are visited; one with more is not small."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlace:
-    """A scenario's `workspace`, `None` for an empty one, and what a reader must know of it."""
+    """A scenario's `workspace`, `None` for an empty one, and a note for the reader."""
 
     workspace: dict[str, Json] | None
     notes: tuple[str, ...] = ()
 
 
 def place_of(workspace: str, began: float, beside: Path) -> RunPlace:
-    """What a scenario file in the folder `beside` can say of the workspace of a run that began at `began`.
+    """Return how a scenario file in the folder `beside` can name the workspace of a run that began at `began`.
 
     Small text files are taken over as they are now; one that changed since is left out and noted, for what the
     run found there is not known any more. Hidden files, in which secrets are kept, and links are never
@@ -66,7 +66,7 @@ def place_of(workspace: str, began: float, beside: Path) -> RunPlace:
 
 
 def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
-    """The files, if they are few, small and text."""
+    """Return the files, if they are few, small and text."""
     found = list(islice(workspace.walk(), MAX_LOOKED_AT + 1))
     files = [entry for entry in found if entry.kind == "file" and not _hidden(entry)]
     if len(found) > MAX_LOOKED_AT or len(files) > MAX_FILES or sum(entry.size for entry in files) > MAX_BYTES:
@@ -93,7 +93,7 @@ def _hidden(entry: Entry) -> bool:
 
 
 def _name(root: Path, beside: Path) -> str | None:
-    """How a suite beside or above the file calls the folder: from the top of its repository."""
+    """Return how a suite beside or above the file calls the folder: from the top of its repository."""
     top = repository_of(beside) or beside
     return root.relative_to(top).as_posix() if root.is_relative_to(top) else None
 
@@ -135,7 +135,7 @@ class ScenarioDraft:
 
 
 def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
-    """A draft of a scenario that asks for what `run` did: its goal, tools, limits, workspace, and checks of what happened.
+    """Return a draft of a scenario that asks for what `run` did: its goal, tools, limits, workspace, and checks of what happened.
 
     `beside` is the folder that the file is to be in; the current one by default. What only a person can decide is
     marked EDIT. Raises `UsageError` for a run that has not ended.
@@ -182,7 +182,7 @@ def _tools(began: RunStarted, calls: Sequence[MadeCall]) -> list[str]:
 
 
 def _checks(run: Run, records: Sequence[Record], calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
-    """What held of the run itself: its tools in order, phrases of its answer, the files it wrote; at least one."""
+    """Return checks that the run itself passes: its tools in order, phrases of its answer, the files it wrote; at least one."""
     found: list[dict[str, Json]] = []
     order = [tool for tool, _ in groupby(call.tool for call in calls if call.ok and call.tool != MACRO_RUN)]
     if order:
@@ -198,7 +198,7 @@ def _checks(run: Run, records: Sequence[Record], calls: Sequence[MadeCall], work
 
 
 def _phrases(answer: str) -> list[str]:
-    """Phrases that tell the answer from others; of one without any, its first line."""
+    """Return phrases that distinguish the answer from others; of one without any, its first line."""
     found = [next(filter(None, match.groups())).strip() for match in _PHRASES.finditer(answer)]
     kept = list(dict.fromkeys(phrase for phrase in found if phrase))[:MAX_PHRASES]
     if kept or not answer.strip():
@@ -208,7 +208,7 @@ def _phrases(answer: str) -> list[str]:
 
 
 def _written(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
-    """The first line of each file that the run wrote as a whole, as it was written last."""
+    """Return the first line of each file that the run wrote as a whole, as it was written last."""
     files: dict[str, str] = {}
     for call in calls:
         path, content = call.args.get("path"), call.args.get("content")
@@ -220,7 +220,7 @@ def _written(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]
 
 
 def _slug(goal: str) -> str:
-    """The beginning of the goal as a name."""
+    """Return the beginning of the goal as a name."""
     words = re.findall(r"[a-z0-9]+", unicodedata.normalize("NFKD", goal).encode("ascii", "ignore").decode().lower())
     name = ""
     for word in words:
@@ -235,7 +235,7 @@ def _entry(key: str, value: Json) -> list[str]:
 
 
 def _item(lines: list[str]) -> str:
-    """The lines as one item of a list."""
+    """Return the lines as one item of a list."""
     indent = len(lines[0]) - len(lines[0].lstrip())
     return "\n".join([f"{lines[0][: indent - 2]}- {lines[0][indent:]}", *lines[1:]])
 

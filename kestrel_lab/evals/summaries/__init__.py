@@ -1,1 +1,1 @@
-"""Summaries of trials: tables, breakdowns, Pareto front, calibration."""
+"""Summaries of trials: tables, breakdowns, Pareto front, recall."""

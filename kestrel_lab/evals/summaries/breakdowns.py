@@ -1,4 +1,4 @@
-"""How each family of scenarios went, one column per configuration, and what bounds are set for: what a mean over all of them hides."""
+"""Breakdowns of results: rates by family of scenarios and by check, and the scenarios that were failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
-from kestrel_lab.evals.summaries.result_table import labelled, rate_text
+from kestrel_lab.evals.summaries.result_table import labelled, percent, rate_text
 from kestrel_lab.evals.summaries.streaming_summary import reduced
 
 _PASSED = "success_rate"
@@ -20,7 +20,7 @@ _ALL = "all"
 
 
 def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
-    """Headings, and for each family a row with its success rate, one for each `recall@k` and each of `metrics`, with 95 % intervals.
+    """Return headings, and for each family a row with its success rate, one for each `recall@k` and each of `metrics`, with 95 % intervals.
 
     No rows for one family. Where there are `metrics` the first rows are those of all families together.
     """
@@ -52,7 +52,7 @@ def _told(record: dict[str, Any] | None, metric: str) -> str:
         return "–"
     if metric in METRICS:
         return measured(record, metric, "–")
-    return rate_text({_PASSED: record[metric], "low": record[f"{metric}_low"], "high": record[f"{metric}_high"]})
+    return percent(record[metric], record[f"{metric}_low"], record[f"{metric}_high"])
 
 
 # How often each check passed, where the scenarios of a suite have the same ones: success and safety apart, say.
@@ -61,7 +61,7 @@ CHECK_HEADINGS: Final = ("configuration", "check", "passed (95 %)", "trials")
 
 
 def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
-    """One record per configuration and check: its rate over the trials that were judged, with an interval clustered by scenario."""
+    """Return one record per configuration and check: its rate over the trials that were judged, with an interval clustered by scenario."""
     found: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}
     for row in rows:
         result = cast("dict[str, Any]", row.result)
@@ -80,7 +80,7 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
 
 
 def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
-    """`check_rates` as cells under `CHECK_HEADINGS`, if every trial that was judged has the same checks and there are several; else nothing."""
+    """Return `check_rates` as cells under `CHECK_HEADINGS`, if all judged trials have the same checks and there are several; else nothing."""
     rows = list(rows)
     judged = [tuple(score["check"] for score in cast("dict[str, Any]", row.result)["scores"]) for row in rows]
     kinds = {labels for labels in judged if labels}
@@ -98,7 +98,7 @@ _REASON: Final = 100
 
 
 def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
-    """Cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best configurations failed first.
+    """Return cells under `FAILED_HEADINGS`: a row per scenario that was failed, those that the best configurations failed first.
 
     The reason is that of the best configuration that failed it. Trials that broke are not among them. Of many the last
     row says how many more there are.

@@ -1,4 +1,4 @@
-"""One metric of a trial as histories and searches see it: its value, its unit, which way it is better."""
+"""One metric of trials, for histories and bisections: its values, its unit, which way it is better."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Observed:
         return self.name.replace("_", " ") + ("" if self.share else f", {self.unit}")
 
     def units(self, *columns: str) -> dict[str, str]:
-        """The metric's unit for each of these columns of a frame."""
+        """Return the metric's unit for each of these columns of a frame."""
         return dict.fromkeys(columns, self.unit)
 
     def value(self, row: EvalRow, count_errors: CountErrors) -> float:
-        """The metric of one trial; NaN where the trial says nothing of it."""
+        """Return the metric of one trial; NaN where the trial has no value of it."""
         if self.name == "error_rate":
             return float(row.result["outcome"] == "error")
         record = trial_record(row, count_errors)
@@ -48,7 +48,7 @@ class Observed:
         return math.nan if record["outcome"] == "error" or unknown else float(record[self.name])
 
     def interval(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> Interval:
-        """The mean over trials with its 95 % interval, clustered by scenario and within what the metric can be."""
+        """Return the mean over trials with its 95 % interval, clustered by scenario and within the metric's range."""
         values = [(self.value(row, count_errors), row.scenario, weight_of(row)) for row in rows]
         kept = [each for each in values if not math.isnan(each[0])]
         estimate = proportion_interval if self.name in ("success_rate", "error_rate") else mean_interval
@@ -57,13 +57,13 @@ class Observed:
         return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0) if self.share else found.high)
 
     def text(self, value: float) -> str:
-        """A value as a person reads it; a dash for what is not known."""
+        """Return a value as text for people; a dash for an unknown one."""
         if math.isnan(value):
             return "unknown" if self.name == "cost_estimate" else "–"
         return f"{100 * value:.0f} %" if self.share else f"{value:.4g}"
 
     def worsening(self, margin: float) -> tuple[float, float, float]:
-        """`margin` as `Bisection` takes it, what it takes for even, and the factor by which values must differ; see `worsened`.
+        """Return `margin` as `Bisection` takes it, the margin for "even", and the factor by which values must differ; see `worsened`.
 
         Where pairs are counted they are even if those that are worse outnumber those that are better by less than
         20 in 100.
@@ -71,7 +71,7 @@ class Observed:
         return (margin, margin, 0.0) if self.share else (0.0, 0.2, margin)
 
     def worsened(self, before: float, after: float, factor: float) -> float:
-        """How much worse `after` is than `before`, between -1 and 1.
+        """Return how much worse `after` is than `before`, between -1 and 1.
 
         For shares it is the difference. Other values have no bound, and a few large ones would decide a mean: it
         is 1 where `after` is worse by more than `factor` times the better of the two, -1 where it is as much
@@ -92,13 +92,13 @@ _RATES: Final = {
 
 
 def weight_of(row: EvalRow) -> float:
-    """How much the trial's scenario counts in means over scenarios."""
+    """Return how much the trial's scenario counts in means over scenarios."""
     weight = row.result["weight"]
     return float(weight) if isinstance(weight, int | float) else 1.0
 
 
 def observed(name: str) -> Observed:
-    """The metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of checks), or one of `METRICS`.
+    """Return the metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of checks), or one of `METRICS`.
 
     Raises `UsageError` for any other name.
     """

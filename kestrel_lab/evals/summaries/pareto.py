@@ -1,4 +1,4 @@
-"""Quality against cost or time: which configurations no other beats in both, with what is and is not certain of it."""
+"""Pareto front of quality against cost or time: the configurations that no other beats in both, with intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of trials become records and summaries: plain functions that need no pandas."""
+"""Tables of results: rows of trials as records and summaries, without pandas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS: Final = (
     *METRICS,
     *("grading_cost", "reason", "attempts", "run", "git_sha", "weight"),
 )
-"""What a trial's record holds, in order."""
+"""The keys of a trial's record, in order."""
 
 UNITS: Final = {**{name: metric.unit for name, metric in METRICS.items() if metric.unit in ("s", "USD")}, "grading_cost": "USD"}
 """Of columns with an amount."""
@@ -32,7 +32,7 @@ def with_unit(metric: str) -> str:
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """One trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where it was looked at."""
+    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where the answer was reviewed."""
     result = cast("dict[str, Any]", row.result)
     values = [score["value"] for score in result["scores"]]
     success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
@@ -59,12 +59,12 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
 
 
 def grading_cost(scores: Iterable[dict[str, Any]]) -> float:
-    """US dollars that asking graders for `scores` cost; not a number where a price is not known."""
+    """Return the US dollars that graders cost; not a number where a price is not known."""
     return score_metrics(scores)["grading_cost"]
 
 
 def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA) -> Interval:
-    """The success rate of trials that count, clustered by scenario; no interval where none counts."""
+    """Return the success rate of trials that count, clustered by scenario; no interval where none counts."""
     counted = [record for record in records if not math.isnan(record["success"])]
     return proportion_interval(
         [record["success"] for record in counted],
@@ -75,17 +75,17 @@ def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA)
 
 
 def summarise(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
-    """One record per configuration, as `Reducer.summaries` gives it; the rows are read once and not kept."""
+    """Return one record per configuration, as `Reducer.summaries` does; the rows are read once and not kept."""
     return reduced(rows, count_errors).summaries()
 
 
 def labelled(name: str, kind: str) -> str:
-    """`name`, with what it is when no real model answered: a made-up result is never shown without it."""
+    """Return `name` with the kind of model, unless a real one answered: a scripted result is never shown without it."""
     return name if kind == "real" else f"{name} ({kind})"
 
 
 def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str] = str) -> list[str]:
-    """Sentences that say of which configurations no real model answered, and what that means for their numbers."""
+    """Return sentences that name the configurations in which no real model answered, and what that means for their numbers."""
     kinds: dict[str, list[str]] = {}
     for summary in summaries:
         kinds.setdefault(summary["model_kind"], []).append(shown(labelled(summary["config"], summary["model_kind"])))
@@ -100,67 +100,63 @@ def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str]
     return told
 
 
-def percent(value: float) -> str:
-    """`0.873` as `87 %`; an unknown rate as a dash."""
-    return "–" if math.isnan(value) else f"{100 * value:.0f} %"
+def percent(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return `0.873` as `87 %`, with an interval as `87 % (60–98)`; a dash for a rate that is not known."""
+    if math.isnan(value):
+        return "–"
+    return f"{100 * value:.0f} %" + ("" if math.isnan(low) else f" ({100 * low:.0f}–{100 * high:.0f})")
 
 
-def rate_text(summary: dict[str, Any]) -> str:
-    """The rate with its interval: `90 % (60–98)`."""
-    if math.isnan(summary["low"]):
-        return percent(summary["success_rate"])
-    return f"{percent(summary['success_rate'])} ({100 * summary['low']:.0f}–{100 * summary['high']:.0f})"
+def rate_text(summary: Mapping[str, Any]) -> str:
+    """Return the success rate of a summary with its interval: `90 % (60–98)`."""
+    return percent(summary["success_rate"], summary["low"], summary["high"])
 
 
-def cost_text(summary: dict[str, Any]) -> str:
-    """The mean cost, and that it leaves out calls of unknown price where it does."""
+def cost_text(summary: Mapping[str, Any]) -> str:
+    """Return the mean cost; where calls of unknown price are left out of it, the text says so."""
     text = f"${summary['cost_estimate']:.4f}"
     return text if summary["cost_known"] else (at_least(text) if summary["cost_estimate"] else "price not known")
 
 
 def frame_record(record: dict[str, Any]) -> dict[str, Any]:
-    """A trial's record for a frame: its cost is missing where nothing is known of it; what is known is a lower bound where calls are unpriced."""
+    """Return a trial's record for a frame: its cost is missing where nothing is known of it, and a lower bound where calls are unpriced."""
     unknown = record["unpriced_calls"] > 0 and not record["cost_estimate"]
     return {**record, "cost_estimate": math.nan} if unknown else record
 
 
-def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[object]]]:
-    """Headings and cells; where scenarios were tried more than once, the chances that one and that all of k tries pass."""
-    headings, rows = list(SUMMARY_HEADINGS), [summary_cells(summary) for summary in summaries]
-    if any(summary["k"] > 1 for summary in summaries):
-        found = {summary["k"] for summary in summaries}
-        k = str(*found) if len(found) == 1 else "k"
+def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and texts; where scenarios were tried more than once, with the chances that one and that all of k tries pass."""
+    headings = [
+        *("configuration", "model", "success (95 %)", "trials", "broke", "wall s", "tokens"),
+        *("tool calls", "cache hits", "cost per trial", "Pareto front"),
+    ]
+    rows = [
+        [
+            labelled(summary["config"], summary["model_kind"]),
+            labelled(summary["model"], summary["model_kind"]),
+            rate_text(summary),
+            str(summary["trials"]),
+            str(summary["errors"]),
+            f"{summary['wall_time']:.2f}",
+            f"{summary['token_usage']:.0f}",
+            f"{summary['tool_calls']:.1f}",
+            f"{summary['cache_hits']:.1f}",
+            cost_text(summary),
+            "yes" if summary["pareto"] else "",
+        ]
+        for summary in summaries
+    ]
+    tries = {summary["k"] for summary in summaries}
+    if max(tries, default=0) > 1:
+        k = str(*tries) if len(tries) == 1 else "k"
         headings[3:3] = [f"pass@{k}", f"pass^{k}"]
         for summary, row in zip(summaries, rows, strict=True):
-            row[3:3] = [_chance_text(summary, name, tell_k=k == "k") for name in ("pass_at", "pass_hat")]
+            row[3:3] = [_chance_text(summary, name, with_k=k == "k") for name in ("pass_at", "pass_hat")]
     return headings, rows
 
 
-def _chance_text(summary: dict[str, Any], name: str, *, tell_k: bool) -> str:
+def _chance_text(summary: dict[str, Any], name: str, *, with_k: bool) -> str:
     if summary["k"] < 2:
         return "–"
-    text = f"{percent(summary[name])} ({100 * summary[f'{name}_low']:.0f}–{100 * summary[f'{name}_high']:.0f})"
-    return f"{text}, k = {summary['k']}" if tell_k else text
-
-
-def summary_cells(summary: dict[str, Any]) -> list[object]:
-    """A summary as the cells of a table with the headings `SUMMARY_HEADINGS`."""
-    return [
-        labelled(summary["config"], summary["model_kind"]),
-        labelled(summary["model"], summary["model_kind"]),
-        rate_text(summary),
-        summary["trials"],
-        summary["errors"],
-        f"{summary['wall_time']:.2f}",
-        f"{summary['token_usage']:.0f}",
-        f"{summary['tool_calls']:.1f}",
-        f"{summary['cache_hits']:.1f}",
-        cost_text(summary),
-        "yes" if summary["pareto"] else "",
-    ]
-
-
-SUMMARY_HEADINGS: Final = (
-    *("configuration", "model", "success (95 %)", "trials", "broke", "wall s", "tokens"),
-    *("tool calls", "cache hits", "cost per trial", "Pareto front"),
-)
+    text = percent(summary[name], summary[f"{name}_low"], summary[f"{name}_high"])
+    return f"{text}, k = {summary['k']}" if with_k else text

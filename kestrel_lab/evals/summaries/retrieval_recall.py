@@ -1,4 +1,4 @@
-"""What the checks `recall_at` of a suite wanted to be found, trial by trial: where each item was, or at which step it was lost and why.
+"""Recall of retrieval, trial by trial: where each item that `recall_at` wants was found, or at which step it was lost and why.
 
 Everything is read from the logs of the trials; their workspaces are gone.
 """
@@ -23,7 +23,7 @@ MISSED_HEADINGS: Final = ("scenario", "configuration", "not found", "in trials",
 
 
 def recall_rows(suite: Suite, rows: Iterable[EvalRow], store: SessionStore, *, missed: bool = False) -> Iterator[dict[str, Any]]:
-    """A record per trial and wanted item, with the keys `RECALL_COLUMNS`; with `missed` only of items that were not found."""
+    """Yield a record per trial and wanted item, with the keys `RECALL_COLUMNS`; with `missed` only of items that were not found."""
     wanted = {scenario.id: [check for check in scenario.checks if isinstance(check, RecallAt)] for scenario in suite.scenarios}
     for row in rows:
         checks = wanted.get(row.scenario, [])
@@ -39,14 +39,14 @@ def recall_rows(suite: Suite, rows: Iterable[EvalRow], store: SessionStore, *, m
 
 
 class Lacking:
-    """Of trials that come by, those that did not find all that checks of recall want, and how many there are of each."""
+    """Collects the trials that did not find everything that checks of recall want, and counts all trials."""
 
     def __init__(self) -> None:
         self.rows: list[EvalRow] = []
         self.trials: Counter[tuple[str, str]] = Counter()
 
     def noting(self, rows: Iterable[EvalRow]) -> Iterator[EvalRow]:
-        """The rows as they are; none is kept but those that lack something."""
+        """Yield the rows unchanged, and keep those that lack something."""
         for row in rows:
             self.trials[row.scenario, row.config] += 1
             self.rows += [row] if _lacks(row) else []
@@ -54,7 +54,7 @@ class Lacking:
 
 
 def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[list[str]]:
-    """Cells under `MISSED_HEADINGS`: what was not found, once for each scenario and configuration, with the reason of the last epoch."""
+    """Return cells under `MISSED_HEADINGS`: what was not found, once for each scenario and configuration, with the reason of the last epoch."""
     rows = sorted(lacking.rows, key=lambda row: (row.scenario, row.config, row.epoch))
     kinds = {row.config: str(row.result["model_kind"]) for row in rows}
     found: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
@@ -74,13 +74,13 @@ def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[li
 
 
 def _lacks(row: EvalRow) -> bool:
-    """Whether a check of recall found less than all in a trial."""
+    """Return whether a check of recall found less than all in a trial."""
     scores = cast("list[dict[str, Any]]", row.result["scores"])
     return any(score["check"].startswith("recall@") and score["value"] < 1 for score in scores)
 
 
 def _told(check: RecallAt, item: str, records: Sequence[Record]) -> dict[str, Any]:
-    """What became of an item: `found`, `place` among the results, `state`, `step` and `why`."""
+    """Return what happened to an item: `found`, `place` among the results, `state`, `step` and `why`."""
     shown = list(dict.fromkeys(results(records, check.tool)))
     place = next((number for number, text in enumerate(shown, 1) if check.names(text, item)), None)
     if place is not None and place <= check.k:
@@ -96,7 +96,7 @@ def _told(check: RecallAt, item: str, records: Sequence[Record]) -> dict[str, An
 
 
 def _lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str, str] | None:
-    """The last step of a search that names the item, and what it says; `None` where none does."""
+    """Return the last step of a search that names the item, and its reason; `None` where none does."""
     for number, step in reversed(list(enumerate(asked.steps, 1))):
         name = f"{number} {step.retriever}"
         for path, why in step.dropped.items():
@@ -108,7 +108,7 @@ def _lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str, str] 
 
 
 def _never(check: RecallAt, asked: Sequence[Retrieval], records: Sequence[Record], shown: Sequence[object]) -> tuple[str, str, str]:
-    """Why nothing names an item, as far as the log can tell."""
+    """Return why nothing names an item, as far as the log shows."""
     if asked:
         steps = [step for one in asked for step in one.steps]
         untold = any(step.found > len(step.chosen) + len(step.dropped) for step in steps)

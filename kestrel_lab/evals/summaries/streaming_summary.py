@@ -1,4 +1,4 @@
-"""Summaries of any number of trials in the memory of a few: each trial is added and forgotten."""
+"""Streaming summaries: trials are added one by one and not kept, so that any number of them takes little memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_TRIES: Final = 10
 
 @dataclass(slots=True)
 class Cell:
-    """What is known of the trials of one scenario with one configuration."""
+    """Counts and moments of the trials of one scenario with one configuration."""
 
     family: str
     weight: float
@@ -39,7 +39,7 @@ class Cell:
     """By metric: of the trials that it is known of, broken ones among them."""
 
     def merge(self, other: Cell) -> None:
-        """The trials of `other`, too."""
+        """Add the trials of `other`."""
         self.trials += other.trials
         self.errors += other.errors
         self.success.merge(other.success)
@@ -55,14 +55,14 @@ class Reducer:
         self._cells: dict[tuple[str, str], Cell] = {}
 
     def add(self, row: EvalRow) -> None:
-        """One more trial."""
+        """Add a trial."""
         result = cast("dict[str, Any]", row.result)
         counts = result["outcome"] != "error" or self._count_errors == "fail"
         success = float(result["outcome"] == "pass") if counts else math.nan
         self._add(row.config, row.scenario, result, success, cast("dict[str, float]", row.metrics) | score_metrics(result["scores"]))
 
     def add_record(self, record: dict[str, Any]) -> None:
-        """One more trial, as a row of a frame tells of it; one without `success` is in no rate."""
+        """Add a trial from a row of a frame; one without `success` is in no rate."""
         numbers = {name: record[name] for name in (*MEANS, "grading_cost")}
         self._add(record["config"], record["scenario"], record, record["success"], numbers)
 
@@ -82,7 +82,7 @@ class Reducer:
                 measured[name].add(value)
 
     def merge(self, other: Reducer) -> None:
-        """The trials of `other`, of another process or shard, too."""
+        """Add the trials of `other`, of another process or shard."""
         for key, cell in other._cells.items():
             mine = self._cells.setdefault(key, Cell(cell.family, cell.weight, cell.model, cell.model_kind))
             mine.merge(cell)
@@ -127,7 +127,7 @@ class Reducer:
 
 
 def reduced(rows: Iterable[EvalRow], count_errors: CountErrors) -> Reducer:
-    """All of `rows`, which are read once and not kept."""
+    """Return a reducer with all of `rows`, which are read once and not kept."""
     found = Reducer(count_errors)
     for row in rows:
         found.add(row)
@@ -135,7 +135,7 @@ def reduced(rows: Iterable[EvalRow], count_errors: CountErrors) -> Reducer:
 
 
 def score_metrics(scores: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Numbers that checks give beside their verdict: `grading_cost`, and `recall@k` (the mean, where several checks ask)."""
+    """Return the numbers that checks give beside their verdict: `grading_cost`, and `recall@k` (the mean, where several checks ask)."""
     cost, recalls = 0.0, dict[str, list[float]]()
     for score in scores:
         if usage := score.get("usage"):
@@ -146,7 +146,7 @@ def score_metrics(scores: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 
 def _plain_mean(name: str, cells: Sequence[Cell]) -> float:
-    """The mean over trials, scenarios weighing by their trials; not a number where it is not known of every trial."""
+    """Return the mean over trials, scenarios weighing by their trials; not a number where it is not known of every trial."""
     moments, trials = Moments(), 0
     for cell in cells:
         trials += cell.trials
@@ -169,12 +169,12 @@ def _detail(config: str, by: Group, name: str, cells: Sequence[Cell], metrics: S
 
 
 def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether `one` is at least as good as `other` in success, cost and working time, and better in one of them."""
+    """Return whether `one` is at least as good as `other` in success, cost and working time, and better in one of them."""
     mine, others = _loss(one), _loss(other)
     return all(a <= b for a, b in zip(mine, others, strict=True)) and mine != others
 
 
 def _loss(summary: dict[str, Any]) -> tuple[float, float, float]:
-    """What is better when smaller; an unknown cost is worse than any known one."""
+    """Return what is better when smaller; an unknown cost is worse than any known one."""
     rate = 0.0 if math.isnan(summary["success_rate"]) else summary["success_rate"]
     return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, summary["working_time"]

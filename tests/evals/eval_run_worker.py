@@ -54,7 +54,7 @@ def sit(home: Path, pipe: int, mutant: str) -> None:
     if mutant == "late":
         late()
     if mutant == "forgetful":
-        runner.gone_on_with = lambda *_: {}
+        runner.resumed_trials = lambda *_: {}
 
     class Acknowledge(runner.EvalProgress):
         def count(self, row: EvalRow) -> None:

@@ -1,19 +1,22 @@
 """Claims about suites that are cut off: nothing acknowledged is lost or made again, under kill -9 too; and about attempts and progress."""
 
+import ast
 import asyncio
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from made_rows import row
 
+import kestrel_lab
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer
-from kestrel_lab.evals.execution.eval_run import Sitting, last_sitting
+from kestrel_lab.evals.execution.eval_run import EvalRun, last_eval_run
 from kestrel_lab.evals.execution.progress import EvalProgress, slowed_since
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored_trials import store_trial, stored_trials
@@ -60,7 +63,7 @@ def cut_off(lab, after, suite=SUITE):
 
 def sittings(folder: Path, trials: int, kills: int, seed: int, mutant: str = "") -> None:
     """What must hold of so many trials under so many kills."""
-    worker = Path(__file__).with_name("sitting_worker.py")
+    worker = Path(__file__).with_name("eval_run_worker.py")
     done = subprocess.run([sys.executable, worker, folder, str(trials), str(kills), str(seed), mutant], capture_output=True, text=True)
     told = json.loads(done.stdout)
     assert told[-1].pop() == f"result {trials}"
@@ -86,7 +89,7 @@ def test_mutants_are_caught_by_kills(tmp_path, mutant):
         sittings(tmp_path, 200, 2, seed=3, mutant=mutant)
 
 
-def test_what_was_cut_off_is_named_and_gone_on_with(lab):
+def test_what_was_cut_off_is_named_and_resumed_trials(lab):
     """A new run says that an earlier one was cut off; `resume` takes its trials as they are and makes the rest; then there is nothing left."""
     stored = cut_off(lab, 2)
     assert 2 <= len(stored) < 6
@@ -98,7 +101,7 @@ def test_what_was_cut_off_is_named_and_gone_on_with(lab):
     again = evaluate(lab, resume=True)
     assert (again.reused, [row.id for row in again.rows]) == (6, [row.id for row in result.rows])
     lab.store.flush()
-    assert last_sitting(lab.store, SUITE).notice == ""
+    assert last_eval_run(lab.store, SUITE).notice == ""
 
 
 def test_a_new_run_says_that_one_was_cut_off(lab):
@@ -118,11 +121,11 @@ def test_who_begins_anew_by_mistake_can_still_go_back(lab):
     first = cut_off(lab, 4)
     both = cut_off(lab, 1)
     assert len(both) > len(first)
-    assert f"cut off after {len(first)} of 6 trials" in last_sitting(lab.store, SUITE).notice
+    assert f"cut off after {len(first)} of 6 trials" in last_eval_run(lab.store, SUITE).notice
     result = evaluate(lab, resume=True)
     assert (len(result.rows), result.reused) == (6, len({row.key for row in both}))
     lab.store.flush()
-    assert last_sitting(lab.store, SUITE).notice == ""
+    assert last_eval_run(lab.store, SUITE).notice == ""
     assert evaluate(lab, resume=True).reused == 6
 
 
@@ -142,7 +145,7 @@ def test_a_run_that_goes_on_elsewhere_is_not_taken_over(lab):
     alive = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     here = Owner.here("x")
     other = f"{here.process.rpartition(':')[0]}:{alive.pid}"
-    store_trial(lab.store, Sitting(id="e1", of=9, by=other).mark(type(made)(**{f: getattr(made, f) for f in made.__slots__} | {"id": "t0", "created_at": made.created_at + 9}))).result()  # fmt: skip
+    store_trial(lab.store, EvalRun(id="e1", of=9, by=other).mark(type(made)(**{f: getattr(made, f) for f in made.__slots__} | {"id": "t0", "created_at": made.created_at + 9}))).result()  # fmt: skip
     try:
         with pytest.raises(UsageError, match=rf"still going on in process {other}; wait for it, or stop it first"):
             evaluate(lab, resume=True)
@@ -260,3 +263,42 @@ def test_equal_scenarios_and_configurations_are_told_apart(lab):
     assert result.reused == 2
     assert [(row.scenario, row.config) for row in result.rows] == [("one", "a"), ("one", "b"), ("two", "a"), ("two", "b")]
     assert len({row.key for row in result.rows}) == 4
+
+
+def test_an_eval_run_is_not_resumed_twice_at_once(lab, tmp_path):
+    """While one session of this process resumes an eval run, another is refused; when it has ended, nothing is left to lock."""
+    cut_off(lab, 2)
+    other = Session(tmp_path / "home", env={})
+    refused = []
+
+    def resume_too(done, total, note):
+        if done == 3 and not refused:
+            with pytest.raises(UsageError, match="still going on") as error:
+                asyncio.run(run_suite(other, SUITE, configs={"m": YES}, resume=True))
+            refused.append(str(error.value))
+
+    class InAThread:
+        def __call__(self, done, total, note):
+            worker = threading.Thread(target=resume_too, args=(done, total, note))
+            worker.start()
+            worker.join()
+
+    assert len(evaluate(lab, resume=True, reporter=InAThread()).rows) == 6
+    other.close()
+    assert len(refused) == 1
+    assert list((tmp_path / "home" / "eval-runs").iterdir()) == []
+    assert len(stored_trials(lab.store, suite="s")) == 6
+
+
+def test_no_module_of_evals_keeps_state():
+    """What evals and checks remember is in objects that somebody holds, not in sets, lists and dictionaries of a module."""
+    kept = []
+    for package in ("evals", "checks"):
+        for file in Path(kestrel_lab.__file__).parent.joinpath(package).rglob("*.py"):
+            for node in ast.parse(file.read_text()).body:
+                value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+                empty = isinstance(value, ast.List | ast.Dict | ast.Set) and not ast.unparse(value).strip("[]{}")
+                made = isinstance(value, ast.Call) and ast.unparse(value.func) in ("set", "dict", "list", "deque", "WeakKeyDictionary")
+                if empty or (made and not value.args):
+                    kept.append(f"{file.name}:{node.lineno}")
+    assert kept == []

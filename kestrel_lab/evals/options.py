@@ -1,0 +1,86 @@
+"""Options of an eval run, and the selection of a part of a suite: declared once for `Lab` and the functions behind it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ParamSpec, TypedDict, TypeVar
+
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.runtime.options import checked
+
+Configs = Sequence[str] | Mapping[str, Any]
+"""Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Selection(TypedDict, total=False):
+    """The part of a suite that is meant, as `Suite.select` takes it; what is left out or `None` selects all."""
+
+    configs: Sequence[str] | None
+    """Names of configurations."""
+    scenarios: Sequence[str] | None
+    """Ids of scenarios; `*` and `?` match as in file names."""
+    families: Sequence[str] | None
+    tags: Sequence[str] | None
+    """Scenarios with one of these tags."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalOptions:
+    """How a suite is run."""
+
+    configs: Configs | None = None
+    """Some of the suite's configurations, or others in their place; all by default."""
+    scenarios: Sequence[str] | None = None
+    families: Sequence[str] | None = None
+    tags: Sequence[str] | None = None
+    epochs: int | None = None
+    """How often each scenario is repeated; the suite's number by default."""
+    reporter: Reporter | None = None
+    """Called with the progress after each trial."""
+    concurrency: int | None = None
+    """Trials at once; the suite's number by default."""
+    reuse: bool = False
+    """Take stored trials with equal scenario, configuration and code instead of running them again; broken ones are run again."""
+    keep: bool = False
+    """Leave the trials' folders in `trials` under the session's home."""
+    resume: bool = False
+    """Go on with the last run of this suite: run only trials that are missing or whose scenario, configuration or code changed."""
+    retry_errors: int | None = None
+    """How often a trial that broke is repeated; the suite's number by default."""
+    cassette: str | None = None
+    """`record` the answers of real models as far as they are missing, `replay` them and never ask a model, `refresh` all of
+    them, or `off`; as the suite says by default."""
+    cassettes: str | Path | None = None
+    """The folder of the recordings; by default `cassettes` beside the suite, in it one of the suite's name."""
+
+    @property
+    def parts(self) -> Selection:
+        """The scenarios that are meant."""
+        return {"scenarios": self.scenarios, "families": self.families, "tags": self.tags}
+
+
+def takes(options: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Declare that the `**options` of a function are the fields of `options`.
+
+    Help and completion show them, and a call with another name raises `UnknownOption`.
+    """
+    known = {field.name: (field.default, field.type) for field in fields(options)} if hasattr(options, "__dataclass_fields__") else {
+        name: (None, kind) for name, kind in options.__annotations__.items()
+    }  # fmt: skip
+
+    def declare(call: Callable[_P, _T]) -> Callable[_P, _T]:
+        signature = inspect.signature(call)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (default, kind) in known.items()
+        ]
+        call.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]  # read by `inspect.signature`
+        return checked(call)
+
+    return declare
