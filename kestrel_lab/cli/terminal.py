@@ -23,8 +23,9 @@ from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.formatting import always_words, chosen, contained_words, duration, origin_pairs, sandbox_words, scope_of
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
+from kestrel_lab.views.run_text import MARKS
 from kestrel_lab.views.run_view import RunView
-from kestrel_lab.views.text import MARKS, table_lines
+from kestrel_lab.views.text import table_lines
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}

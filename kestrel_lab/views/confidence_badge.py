@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
-from kestrel_lab.core.sanitize import AS_TEXT, plain
+from kestrel_lab.core.sanitize import plain
 from kestrel_lab.verification.confidence import Basis, short, stated
+from kestrel_lab.views.html.elements import macros
 
 Word = Literal["high", "medium", "low", "unknown"]
 HIGH: Final = 0.8
@@ -48,7 +48,7 @@ class Badge:
         return f"{self}\n{self.why}"
 
     def _repr_html_(self) -> str:
-        return f"<p {AS_TEXT}><b>{escape(str(self))}</b><br><small>{escape(plain(self.why))}</small></p>"
+        return str(macros("elements.html").explained(str(self), self.why))
 
 
 def badge_of(events: Iterable[Event]) -> Badge:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
 from kestrel_lab.core.citations import Span, Standing, citations, resolve, spans_of, standing
 from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered, ToolCalled
-from kestrel_lab.core.sanitize import AS_TEXT, head_tail, one_line, plain
+from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.views.html.elements import macros
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
-_LINE = "rgba(127,127,127,.35)"
-_PRE = (
-    f"white-space:pre-wrap;overflow-wrap:anywhere;max-height:16em;overflow:auto;margin:2px 0;padding:2px 8px;border-left:2px solid {_LINE}"
-)
 _MARKS: Final = {"supported": "✓", "not contradicted": "·", "weak": "?", "contradicted": "✗"}
 STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone since"}
 
@@ -40,12 +36,16 @@ def cites_of(cited: Sequence[Span], read: Callable[[str], str | None] | None = N
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
     """A `<section>` with a `<details>` per claim, its spans inside."""
-    return f"<section {AS_TEXT}><p><b>{_safe(headline)}</b></p>{''.join(map(_claim, _claims(rows)))}</section>"
+    return str(_parts().evidence(headline, _claims(rows)))
 
 
 def claims_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
     """The same, folded, for the page of a run."""
-    return f'<details {AS_TEXT} style="margin:6px 0"><summary style="cursor:pointer">Evidence: {_safe(headline)}</summary>{"".join(map(_claim, _claims(rows)))}</details>'
+    return str(_parts().folded(headline, _claims(rows)))
+
+
+def _parts() -> Any:
+    return macros("evidence.html", marks=_MARKS, state=_state, one_line=one_line, shortened=lambda text: head_tail(text, SHOWN)[0])
 
 
 def evidence_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -64,23 +64,6 @@ def _claims(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield list(group)
 
 
-def _claim(rows: list[dict[str, Any]]) -> str:
-    first = rows[0]
-    absent = f" <small>absent: {_safe(first['absent numbers'])}</small>" if first["absent numbers"] else ""
-    title = f"{_MARKS[first['support']]} <b>{_safe(first['support'])}</b> <small>{first['score']:.2f}</small> {_safe(one_line(first['text'], 300))}{absent}"
-    spans = "".join(
-        f"<div><code>{_safe(row['span'])}</code> <small>{_safe(row['found'])}{_safe(_state(row))}</small></div>"
-        f'<pre style="{_PRE}">{_safe(head_tail(row["evidence"], SHOWN)[0])}</pre>'
-        for row in rows
-        if row["span"]
-    )
-    return f'<details style="margin:3px 0"><summary style="cursor:pointer">{title}</summary>{spans or "<p>nothing in the run speaks of it</p>"}</details>'
-
-
 def _state(row: dict[str, Any]) -> str:
     words = [word for word in (STANDING[row["standing"] or "current"], "untrusted" if row["trust"] == "untrusted" else "") if word]
     return f" ({', '.join(words)})" if words else ""
-
-
-def _safe(text: object) -> str:
-    return escape(plain(str(text)))

@@ -18,7 +18,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.review.calibration import Kept, keep
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.verification.confidence import stated
-from kestrel_lab.views.html.run_page import paragraph_html
+from kestrel_lab.views.html.elements import paragraph_html
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

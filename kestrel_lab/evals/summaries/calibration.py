@@ -17,7 +17,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.views.html.run_page import headline_html, table_html
+from kestrel_lab.views.html.elements import headline_html, table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:

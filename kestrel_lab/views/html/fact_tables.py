@@ -9,7 +9,7 @@ from typing import overload
 from kestrel_lab.answers.next_actions import NextAction
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.views.formatting import action_line
-from kestrel_lab.views.html.run_page import pre_html, table_html
+from kestrel_lab.views.html.elements import pre_html, table_html
 
 
 class Actions(Sequence[NextAction]):
