@@ -74,9 +74,11 @@ def test_the_readme_has_its_markers() -> None:
 
 def test_the_commit_is_named_and_what_differs_from_it(tmp_path: Path) -> None:
     """A table of code that nobody committed says so."""
-    run = lambda *words: subprocess.run(
-        ["git", "-c", "user.name=x", "-c", "user.email=x@x", *words], cwd=tmp_path, check=True, capture_output=True
-    )  # noqa: E731
+
+    def run(*words: str) -> None:
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *words]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
     run("init", "-q")
     (tmp_path / "a").write_text("1", encoding="utf-8")
     run("add", "a")
