@@ -1,4 +1,4 @@
-"""What a goal asks for: an answer to a question, a change of code, an explanation, or research. Rules decide; a model may be asked when they are unsure."""
+"""The intent of a goal: a question, a change of code, an explanation, or research. Rules decide; a model may be asked when they are unsure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ compared)."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guess:
-    """What a goal seems to ask for."""
+    """The likely intent of a goal."""
 
     intent: Intent
     share: float
@@ -83,7 +83,7 @@ def _rules() -> tuple[tuple[Intent, float, re.Pattern[str]], ...]:
 
 
 def guess(goal: str) -> Guess:
-    """What `goal` asks for, by rules over its first 2,000 characters.
+    """Return the intent of `goal`, by rules over its first 2,000 characters.
 
     Where nothing speaks for anything it is a question, or a change of what is, if it is long and asks nothing.
     """

@@ -228,7 +228,7 @@ class Plan:
         )
 
     def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object."""
+        """Return the fields as a JSON object."""
         steps: list[Json] = [step.as_json() for step in self.steps]
         return {"steps": steps, "artifacts": self.artifacts, "acceptance_criteria": list(self.acceptance_criteria)}
 

@@ -1,4 +1,4 @@
-"""How long a run took, and how much of that it worked: from its records."""
+"""Times of a run from its records: wall, working, waiting and idle time; and the clock of one call's idle time."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def working_time(records: Sequence[Record]) -> float:
 
 
 def _nothing() -> None:
-    """Nobody has a clock that should stand still."""
+    """Do nothing, where no clock has to be held."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Idle:
-    """What one call waited so far."""
+    """The idle time of one call so far."""
 
     queued: float = 0.0
     """Before it was made at all, because others were under way."""

@@ -27,7 +27,7 @@ from kestrel_lab.core.run_types import RunStatus
 
 @dataclass(kw_only=True, slots=True)
 class UsageMeter:
-    """What a run has used after the events taken so far.
+    """The usage of a run after the events taken so far.
 
     An answer that was given by hand in a fork, or that a store gave, costs nothing and is no call of a model. Time passes
     once: it is worked, waited for a person, idle, or away.

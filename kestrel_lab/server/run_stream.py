@@ -1,4 +1,4 @@
-"""A run as messages, read from the log: the log is the buffer, so whoever reads slowly holds up nobody and loses nothing."""
+"""A run as a stream of messages, read from the log: the log is the buffer, so a slow reader delays nobody and loses nothing."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | Vie
 
 
 def message_of(record: Record, patience_s: float | None = None) -> RunMessage:
-    """The one message that tells of an event; `patience_s` is how long its question waits for an answer."""
+    """Return the message of an event; `patience_s` is how long its question waits for an answer."""
     event = record.event
     common = {"run": record.run_id, "seq": record.seq, "at": record.at, "event": {"type": event.type, **to_json(event)}}
     match event:
@@ -141,7 +141,7 @@ def message_of(record: Record, patience_s: float | None = None) -> RunMessage:
 
 
 class Follower:
-    """Tells of one run from behind event number `after` to its end."""
+    """Yields the messages of one run from behind event number `after` to its end."""
 
     def __init__(
         self, store: SessionStore, tail: Tail, run: str, *, after: int = 0, view: bool = False, patience_s: float | None = None
@@ -248,6 +248,6 @@ class Follower:
                 self._length.pop(answered.call, None)
 
     def _pieces(self) -> list[ModelDelta]:
-        """What may be told of answers that stream now, a piece per call."""
+        """Return the pieces of answers that stream now, one per call."""
         ready = [call for call in self._streaming if call in self._open]
         return [ModelDelta(call=call, text="".join(self._streaming.pop(call))) for call in ready]

@@ -1,4 +1,4 @@
-"""How much of its limits a run has used so far, counted as the engine counts."""
+"""The budget of a run: what it has used of its limits, counted as the engine counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure an answer is, as it is shown beside it: a number, a word, and what such numbers were worth in trials."""
+"""The confidence badge of an answer: a number, a word, and how often answers with such a number were right in trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEDIUM: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Badge:
-    """How sure a run is of its answer; see `core.confidence` for how the value is made."""
+    """The confidence of a run in its answer; `verification.confidence` says how the value is made."""
 
     value: float | None
     """From 0 to 1; `None` where nothing says it."""
@@ -52,7 +52,7 @@ class Badge:
 
 
 def badge_of(events: Iterable[Event]) -> Badge:
-    """The badge of a run's answer; only verdicts and the end of the run are looked at."""
+    """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
     told = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
     found = stated(told)
     if found is None:

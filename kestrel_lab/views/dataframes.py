@@ -55,7 +55,7 @@ def _frame_class() -> type[pd.DataFrame]:
 
 
 def _note(frame: pd.DataFrame) -> str:
-    """What a reader needs below the table: units, and that nothing is missing where there are no rows."""
+    """Return the line below a table: its units, or that it has no rows."""
     units: dict[str, str] = frame.attrs.get(UNITS, {})
     names = {str(name) for name in (*frame.columns, *frame.index[:100], *frame.columns.names, *frame.index.names)}
     said: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Claims and what holds them up, as a table that is unfolded and as text."""
+"""The claims of an answer with their evidence, as HTML that unfolds and as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "
 
 
 def cited_of(answer: str, seen: Sequence[ModelAnswered | ToolCalled | ToolAnswered]) -> list[Span]:
-    """What an answer cites of what the run saw, each once."""
+    """Return the spans of what the run saw that an answer cites, each once."""
     cited = citations(answer)
     if not cited:
         return []
@@ -29,18 +29,18 @@ def cited_of(answer: str, seen: Sequence[ModelAnswered | ToolCalled | ToolAnswer
 
 
 def cites_of(cited: Sequence[Span], read: Callable[[str], str | None] | None = None) -> list[list[str]]:
-    """Name and text of each, and whether it still stands where it stood, by `read`: empty where it does, or nobody can tell."""
+    """Return name, text and standing of each span; `read` gives files as they are now, and the standing is empty where nothing changed or nobody knows."""
     stand: Iterator[Standing] = ("current" if read is None else standing(span, read) for span in cited)
     return [[plain(span.id), plain(head_tail(span.text, SHOWN)[0]), STANDING[how]] for span, how in zip(cited, stand, strict=True)]
 
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
-    """A `<section>` with a `<details>` per claim, its spans inside."""
+    """Return a `<section>` with a `<details>` per claim, its spans inside."""
     return str(_parts().evidence(headline, _claims(rows)))
 
 
 def claims_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The same, folded, for the page of a run."""
+    """Return the claims folded into one `<details>`, for the page of a run."""
     return str(_parts().folded(headline, _claims(rows)))
 
 
@@ -49,7 +49,7 @@ def _parts() -> Any:
 
 
 def evidence_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
-    """A line per claim and, below it, one per span."""
+    """Return a line per claim and, below it, one per span."""
     lines = [headline]
     for claim in _claims(rows):
         first = claim[0]

@@ -64,12 +64,12 @@ def in_order(view: RunView) -> list[tuple[StepPart, int]]:
 
 
 def left_out_line(view: RunView, number: int) -> str:
-    """What is said in place of `number` rows."""
+    """Return the line that stands for `number` rows."""
     return f"… {number:,} rows left out; all of them: %kestrel show {view.head.run or 'RUN'} --html FILE …"
 
 
 def budget_line(head: Head) -> str:
-    """What is used of the run's limits; empty where it has none."""
+    """Return what is used of the run's limits; nothing for a run without limits."""
     counted = [str(cast("list[Json]", part)[0]) for part in head.budget]
     if head.seconds:
         counted.append(f"{head.worked:.0f} of {head.seconds:g} s")

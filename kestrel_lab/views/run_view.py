@@ -57,7 +57,7 @@ _GIVEN = "given by hand"
 
 @dataclass(slots=True)
 class RunView:
-    """What is known of one run so far."""
+    """The view of one run so far."""
 
     head: Head = field(default_factory=Head)
     plan: PlanView = field(default_factory=PlanView)
@@ -111,7 +111,7 @@ class RunView:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether the run has ended."""
         return self.head.status in TERMINAL
 
     def apply(self, item: e.Record | e.Event, at: float = 0.0) -> list[Change]:
@@ -340,7 +340,7 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
 
 
 def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
-    """What a tool wrote so far stands where its answer will: the last lines of it."""
+    """Show the last lines of what a tool wrote so far in the place of its answer."""
     row = view.rows.get(f"c:{event.call}")
     if not isinstance(row, CallRow) or row.state != "running":
         return []

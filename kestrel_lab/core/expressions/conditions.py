@@ -340,7 +340,7 @@ def _contains(whole: Json, part: Json) -> bool:
 
 
 def _same(left: Json, right: Json) -> bool:
-    """Equality that tells true from 1, at any depth; a loop, because what a model sends may be nested deeper than calls may."""
+    """Return whether two values are equal, where true is not 1, at any depth. It is a loop because a model may send values nested deeper than calls may be."""
     todo = [(left, right)]
     while todo:
         a, b = todo.pop()
@@ -362,7 +362,7 @@ def _is_number(value: Json) -> bool:
 
 
 def _shown(value: Json) -> str:
-    """Which sort of value, and its beginning where that is short to tell."""
+    """Return the sort of a value, with the value itself where it is short."""
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return f"{kind(value)} ({one_line(repr(value[:60] if isinstance(value, str) else value), 70)})"
     return kind(value)

@@ -24,7 +24,7 @@ _PART = re.compile(r"\.?([\w-]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class JsonPath:
-    """Where a value is: the name it begins with, then keys of objects and places in lists."""
+    """The path of a value: a first name, then keys of objects and places in lists."""
 
     root: str
     parts: tuple[str | int, ...] = ()
@@ -77,7 +77,7 @@ class JsonPath:
 
 
 def kind(value: Json) -> str:
-    """What sort of JSON `value` is, in words."""
+    """Return the sort of JSON that `value` is, in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):

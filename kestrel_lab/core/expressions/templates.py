@@ -1,4 +1,4 @@
-"""A strict renderer: `{{path}}` or `${path}` in JSON stands for a value, and nothing else happens.
+"""Templates in JSON: `{{path}}` and `${path}` are replaced by values, and nothing else happens.
 
 A text that is all reference becomes the value, its type kept; within a longer text the value is
 written: text as it is, anything else as compact JSON. What is put in is not looked at again, so a
