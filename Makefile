@@ -51,8 +51,8 @@ fix: $(VENV)/.dev ## Repair what ruff can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## Measure beside other tools, installed apart; DATA= and REPOSITORIES= add what is found in public data
-	@$(BIN)/python -m bench --out $(ARTIFACTS)/bench $(if $(DATA),--data $(DATA)) $(if $(REPOSITORIES),--repositories $(REPOSITORIES))
+bench: $(VENV)/.dev ## Measure beside other tools, installed apart, and write the table of README.md; DATA= and REPOSITORIES= add what is found in public data
+	@$(BIN)/python -m bench --readme --out $(ARTIFACTS)/bench $(if $(DATA),--data $(DATA)) $(if $(REPOSITORIES),--repositories $(REPOSITORIES))
 
 notebooks: $(VENV)/.dev ## Execute the notebooks and keep their outputs
 	@$(BIN)/python notebooks/execute.py

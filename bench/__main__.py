@@ -12,7 +12,23 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import finding, headless, imports, loop_overhead, nearest, panel, plans, report, sandbox, summaries, toolcache, trials, turns
+from bench import (
+    finding,
+    headless,
+    imports,
+    loop_overhead,
+    nearest,
+    panel,
+    plans,
+    readme,
+    report,
+    sandbox,
+    summaries,
+    toolcache,
+    trials,
+    turns,
+)
+from bench.environments import ROOT
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
@@ -43,9 +59,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one round of small jobs, none on public data: whether everything works, not how fast it is"
     )
+    parser.add_argument("--readme", action="store_true", help="write the table of speeds into README.md, when all of it was measured")
     asked = parser.parse_args()
     if asked.rounds is not None and asked.rounds < 1:
         parser.error("--rounds is at least 1")
+    if asked.readme and (asked.quick or asked.no_peers):
+        parser.error("--readme needs whole jobs and the peers: leave --quick and --no-peers out")
     if asked.quick and asked.rounds is None:
         asked.rounds = 1
     return asked
@@ -96,6 +115,12 @@ def main() -> int:
     report.show(console, outcomes, machine, found)
     kept = ("results.json", "results.md", *(("results.png",) if outcomes else ()))
     console.print(f"written: {', '.join(str(asked.out / name) for name in kept)}")
+    if asked.readme:
+        try:
+            readme.write(ROOT / "README.md", outcomes, machine, readme.commit())
+        except readme.Unmeasured as error:
+            console.print(f"README.md stays as it is: {error}", style="red")
+            return 1
     failed = any(samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours)
     return int(failed or any(verdict.measured.startswith(finding.BROKE) for verdict in found))
 

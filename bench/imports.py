@@ -16,13 +16,21 @@ tell(dict(import_s=took, cpu_s=cpu, modules=loaded, heavy=heavy, peak_mb=peak_mb
 """
 
 
-def _probe(statement: str, peer: str = "") -> Probe:
+def _probe(statement: str, peer: str = "", *, name: str = "") -> Probe:
     program = _PROGRAM.format(statement=statement, heavy=_HEAVY)
-    return Probe(rows=(Row(name=statement, ours=not peer),), command=("-c", program), peer=peer)
+    return Probe(rows=(Row(name=name or statement, ours=not peer),), command=("-c", program), peer=peer)
 
 
 _PLAIN = "import kestrel_lab"
 _USED = "from kestrel_lab import Lab, tool"
+_HELP = "kestrel --help"
+_HELP_PROGRAM = """\
+import contextlib, io
+sys.argv = ["kestrel", "--help"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    from kestrel_lab.cli.overview import main
+    main()
+"""
 
 BENCHMARK = Benchmark(
     name="imports",
@@ -34,11 +42,18 @@ BENCHMARK = Benchmark(
         Measure(key="heavy", heading=f"of {', '.join(_HEAVY)}", digits=0),
         Measure(key="peak_mb", heading="peak memory", unit="MB", digits=0),
     ),
-    probes=(_probe(_PLAIN), _probe("import inspect_ai", "inspect-ai"), _probe(_USED), _probe("import pydantic_evals", "pydantic-evals")),
+    probes=(
+        _probe(_PLAIN),
+        _probe("import inspect_ai", "inspect-ai"),
+        _probe(_USED),
+        _probe("import pydantic_evals", "pydantic-evals"),
+        _probe(_HELP_PROGRAM, name=_HELP),
+    ),
     targets=(
         Target(row=_PLAIN, measure="import_s", at_most=0.25, meaning="import"),
         Target(row=_PLAIN, measure="heavy", at_most=0, meaning="of pandas, litellm, IPython loaded by it"),
         Target(row=_USED, measure="import_s", at_most=0.25, meaning="import of what most programs use"),
+        Target(row=_HELP, measure="cpu_s", at_most=0.3, meaning="the overview of all commands"),
         Target(row=_USED, measure="heavy", at_most=0, meaning="of pandas, litellm, IPython loaded by it"),
     ),
     rounds=7,

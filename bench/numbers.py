@@ -47,9 +47,9 @@ def of_measure(samples: Samples, measure: Measure) -> Spread | None:
     return spread([found[measure.key] for found in samples.rounds if measure.key in found])
 
 
-def ratio(outcome: Outcome, peer: Samples, ours: Samples) -> Spread | None:
-    """The first measure of `peer` over that of `ours`, round by round."""
-    key = outcome.benchmark.measures[0].key
+def ratio(outcome: Outcome, peer: Samples, ours: Samples, key: str = "") -> Spread | None:
+    """A measure of `peer`, the first if none is named, over that of `ours`, round by round."""
+    key = key or outcome.benchmark.measures[0].key
     return spread([theirs[key] / own[key] for theirs, own in zip(peer.rounds, ours.rounds, strict=False) if own.get(key) and key in theirs])
 
 

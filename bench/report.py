@@ -85,9 +85,13 @@ def markdown(outcomes: Sequence[Outcome], machine: dict[str, str | int], found: 
         parts.append("![Medians and ranges](results.png)")
     for outcome in outcomes:
         headings, rows = cells(outcome)
-        parts += [f"## {outcome.benchmark.title}", _table(headings, rows), "\n".join(f"- {note}" for note in outcome.benchmark.notes)]
+        parts += [
+            f"## {outcome.benchmark.title}",
+            markdown_table(headings, rows),
+            "\n".join(f"- {note}" for note in outcome.benchmark.notes),
+        ]
     judged = [[f"{v.benchmark}: {v.meaning}", v.wanted, v.measured, _STANDING[v.met]] for v in (*_all_verdicts(outcomes), *found)]
-    return "\n\n".join([*parts, "## Targets", _table(["", "target", "measured", ""], judged)]) + "\n"
+    return "\n\n".join([*parts, "## Targets", markdown_table(["", "target", "measured", ""], judged)]) + "\n"
 
 
 def as_json(outcomes: Sequence[Outcome], machine: dict[str, str | int], found: Sequence[Verdict] = ()) -> dict[str, Any]:
@@ -125,6 +129,7 @@ def _all_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     return [verdict for outcome in outcomes for verdict in verdicts(outcome)]
 
 
-def _table(headings: list[str], rows: list[list[str]]) -> str:
+def markdown_table(headings: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)

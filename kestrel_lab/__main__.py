@@ -1,5 +1,5 @@
 """`python -m kestrel_lab` is `kestrel`."""
 
-from kestrel_lab.cli.main import main
+from kestrel_lab.cli.overview import main
 
 main()

@@ -29,7 +29,7 @@ from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
 from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
 from kestrel_lab.tools.sandbox.levels import Sandbox
-from kestrel_lab.views.html.run_page import headline_html, table_html
+from kestrel_lab.views.html.elements import headline_html, table_html
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.bisect_result import BisectResult

@@ -19,7 +19,6 @@ from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, 
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.protocols import Claim, Entailed, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.yaml.reader import read_yaml
 
 ScriptedCall = tuple[str, dict[str, Json]]
 Turn = str | Sequence[ScriptedCall] | ModelAnswer | Exception
@@ -95,6 +94,8 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
     if not source.is_file():
         msg = f"there is no script {str(path)!r}"
         raise UsageError(msg)
+    from kestrel_lab.core.yaml.reader import read_yaml  # PyYAML: only where a file is the script
+
     content = read_yaml(source, str(path)).value
     rules = content.get("rules") if isinstance(content, dict) else None
     if not isinstance(rules, list):

@@ -149,6 +149,23 @@ def test_what_a_run_needs_loads_nothing_heavy(module: str) -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("statement", "most"),
+    [
+        ("from kestrel_lab import Lab, tool", 345),
+        ("import sys; sys.argv[1:] = ['--help']; from kestrel_lab.cli.overview import main; main()", 12),
+    ],
+)
+def test_few_modules_of_the_package_are_loaded_at_the_start(statement: str, most: int) -> None:
+    """What most programs begin with, and `kestrel --help`, load a bounded number of the package's modules, and no library to read files with."""
+    told = "print('loaded', sum(name.startswith('kestrel_lab') for name in sys.modules), [name for name in ('pydantic', 'yaml', 'jinja2') if name in sys.modules])"
+    code = f"import atexit, sys; atexit.register(lambda: {told}); {statement}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    _, number, heavy = done.stdout.splitlines()[-1].split(" ", 2)
+    assert int(number) <= most
+    assert heavy == "[]"
+
+
 def every_protocol() -> dict[str, Any]:
     """The Protocols of the page that names them all."""
     return {

@@ -1,1 +1,1 @@
-"""What an answer should look like for what was asked, and what its reader can do next."""
+"""The intent of a goal, the form of an answer, and the next actions of its reader."""

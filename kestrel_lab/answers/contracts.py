@@ -34,7 +34,7 @@ _SOURCE: Final = re.compile(r"https?://\S|\[[^\]\n]+\]|`[^`\n]+`|\b[\w./-]+\.\w{
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """What an answer promises its reader. An answer that says that it does not know keeps every contract."""
+    """The form that an answer has to have. An answer that says that it does not know keeps every contract."""
 
     name: str
     instructions: str
@@ -44,7 +44,7 @@ class Contract:
     check: Check
 
     def issues(self, answer: str, workspace: Path) -> tuple[str, ...]:
-        """What is wrong with the form of `answer`; empty if it keeps the contract. Reads files, changes nothing."""
+        """Return what is wrong with the form of `answer`; nothing if it keeps the contract. Reads files, changes nothing."""
         if not answer.strip():
             return ("there is no answer",)
         if abstains(answer):

@@ -1,4 +1,4 @@
-"""What a goal asks for: an answer to a question, a change of code, an explanation, or research. Rules decide; a model may be asked when they are unsure."""
+"""The intent of a goal: a question, a change of code, an explanation, or research. Rules decide; a model may be asked when they are unsure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal, get_args
 
 Intent = Literal["question", "edit", "explanation", "research"]
@@ -55,7 +56,6 @@ _RULES: Final[tuple[tuple[Intent, float, str], ...]] = (
     ("question", 0.5, r"\?\s*$"),
     ("question", 2, rf"^{_POLITE}(?:tell me|find|list|name|count|show|give (?:me )?the|say|report|read|locate|identify|look at|check whether|determine|calculate|compute|answer|state|print)\b"),
 )  # fmt: skip
-_COMPILED: Final = tuple((intent, weight, re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for intent, weight, pattern in _RULES)
 _QUESTION: Final = """\
 What does this goal ask an assistant for?
 
@@ -67,7 +67,7 @@ compared)."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guess:
-    """What a goal seems to ask for."""
+    """The likely intent of a goal."""
 
     intent: Intent
     share: float
@@ -76,14 +76,20 @@ class Guess:
     """`rules`, or `model` where a model decided between what rules left open."""
 
 
+@cache
+def _rules() -> tuple[tuple[Intent, float, re.Pattern[str]], ...]:
+    """Compile the rules, which takes longer than importing this module: only where a goal is classified."""
+    return tuple((intent, weight, re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for intent, weight, pattern in _RULES)
+
+
 def guess(goal: str) -> Guess:
-    """What `goal` asks for, by rules over its first 2,000 characters.
+    """Return the intent of `goal`, by rules over its first 2,000 characters.
 
     Where nothing speaks for anything it is a question, or a change of what is, if it is long and asks nothing.
     """
     text = re.sub(r"```.*?(?:```|\Z)", " ", goal[:2000], flags=re.DOTALL).strip()
     votes: Counter[Intent] = Counter()
-    for intent, weight, pattern in _COMPILED:
+    for intent, weight, pattern in _rules():
         if pattern.search(text):
             votes[intent] += weight  # type: ignore[assignment]  # weights may be halves
     if not votes:

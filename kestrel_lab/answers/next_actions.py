@@ -1,4 +1,4 @@
-"""What the reader of an answer can do next: commands that can be run here, files that are there, tests that exist for them."""
+"""Next actions of the reader of an answer: commands that can be run here, files that exist, tests that exist for them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _commands(answer: str, root: Path, ran: Collection[str]) -> Iterator[NextAct
 
 
 def _runnable(line: str, root: Path) -> bool:
-    """Whether the first program of a command line is there; settings in front of it are left out."""
+    """Return whether the first program of a command line exists; variables in front of it are left out."""
     try:
         words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Za-z_]\w*=.*", word)]
     except ValueError:

@@ -26,6 +26,7 @@ from kestrel_lab.cli.commands.trust import trust
 from kestrel_lab.cli.commands.workflows import Inputs, workflows
 from kestrel_lab.cli.commands.workflows import values as workflow_inputs
 from kestrel_lab.cli.frontend import Face, Following
+from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.core.run_types import Limits, RunStatus
@@ -36,21 +37,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
 from kestrel_lab.tools.tool import Toolbox
 
-EPILOG = """
-Begin with [bold]kestrel doctor[/bold]: it says which models can be used and what to type for others.
-Then [bold]kestrel run "Which files define the public API?"[/bold]
-"""
-
-app = typer.Typer(
-    name="kestrel",
-    help="Run LLM agents on a goal, watch and approve what they do, and measure them over suites and commits.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(**SETTINGS)
 evals.add_typer(along_commits)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")

@@ -23,8 +23,9 @@ from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.formatting import always_words, chosen, contained_words, duration, origin_pairs, sandbox_words, scope_of
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
+from kestrel_lab.views.run_text import MARKS
 from kestrel_lab.views.run_view import RunView
-from kestrel_lab.views.text import MARKS, table_lines
+from kestrel_lab.views.text import table_lines
 
 _STYLES = {"ok": "green", "error": "red", "denied": "yellow", "running": "cyan", "waiting": "magenta", "stopped": "yellow"}
 _DANGERS = {"SAFE": "green", "LOW": "green", "MEDIUM": "yellow", "HIGH": "red", "CRITICAL": "bold red"}
@@ -40,18 +41,24 @@ class TerminalDisplay:
     def __init__(self, console: Console) -> None:
         self.view = RunView()
         self._console = console
-        self._printed: set[str] = set()
+        self._known: set[str] = set()
+        self._open: dict[str, None] = {}
+        """Rows that are not printed yet, in order."""
         self._live = Live(console=console, refresh_per_second=10, transient=True, get_renderable=self._now)
 
     def tell(self, event: Event, at: float | None = None) -> None:
         """Take up an event, of now or of `at` seconds since 1970, and print what has settled."""
-        self.view.apply(event, time.time() if at is None else at)
+        for change in self.view.apply(event, time.time() if at is None else at):
+            name = str(change["id"])
+            if name in self.view.rows and name not in self._known:
+                self._known.add(name)
+                self._open[name] = None
         last = next(reversed(self.view.rows), "")
-        for row in self.view.rows.values():
+        for row in [self.view.rows[name] for name in self._open]:
             # The last text may still turn out to be the answer.
             undecided = isinstance(row, TextRow) and row.id == last and not self.view.done
-            if row.id not in self._printed and not undecided and (isinstance(row, StageRow) or row.state in _SETTLED):
-                self._printed.add(row.id)
+            if not undecided and (isinstance(row, StageRow) or row.state in _SETTLED):
+                del self._open[row.id]
                 if not isinstance(row, TextRow) or row.text.strip():
                     self._console.print(_settled(row))
 

@@ -19,7 +19,7 @@ REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
 
 
 class Danger(IntEnum):
-    """How much harm a call can do; what an approval policy compares."""
+    """The danger of a call; an approval policy compares it."""
 
     SAFE = 0
     LOW = 1
@@ -30,7 +30,7 @@ class Danger(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """What calls consumed."""
+    """The consumption of calls."""
 
     tokens_in: int = 0
     tokens_out: int = 0
@@ -66,7 +66,7 @@ class Problem:
     transient: bool = False
 
     def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object."""
+        """Return the fields as a JSON object."""
         return {"kind": self.kind, "message": self.message, "transient": self.transient}
 
 
@@ -95,7 +95,7 @@ class Call:
 
     @property
     def unheld(self) -> bool:
-        """Whether it starts commands without a sandbox, which nobody asked for."""
+        """Return whether the call starts commands without a sandbox although nobody asked for that."""
         return ":" in self.sandbox
 
     @property
@@ -106,7 +106,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What came back."""
+    """The result of a call."""
 
     value: Json = None
     """A tool's answer; `None` for a model and for a failed call."""
@@ -132,5 +132,5 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the call did what it was asked."""
+        """Return whether the call succeeded."""
         return self.error is None

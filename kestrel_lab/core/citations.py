@@ -144,7 +144,7 @@ def asked_in(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
 
 
 def spans_of(events: Sequence[Event]) -> tuple[Span, ...]:
-    """What the tools of a run answered, without errors: the whole answer, then the lines of files that it holds."""
+    """Return the spans that the tools of a run answered, without errors: each whole answer, then the lines of files in it."""
     args = asked_in(events)
     found: list[Span] = []
     for event in events:
@@ -208,7 +208,7 @@ def _of_file(whole: Span, path: str, first: int, last: int, text: str, start: in
 
 
 def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | None]) -> Span | None:
-    """What a citation points at: as the run saw it, or for lines that it never saw as `read` gives the file now.
+    """Return the span that a citation points at: as the run saw it, or, for lines that it never saw, as `read` gives the file now.
 
     `None` for a call that never was, a page that nothing fetched, a file or lines that are not there.
     """
@@ -237,7 +237,7 @@ def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | 
 
 
 def standing(span: Span, read: Callable[[str], str | None]) -> Standing:
-    """Whether the lines of a file are still what they were; anything else cannot change and is current."""
+    """Return whether the lines of a file are still the same; anything else cannot change and is current."""
     if not span.path:
         return "current"
     text = read(span.path)

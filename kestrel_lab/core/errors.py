@@ -52,7 +52,7 @@ class KestrelError(Exception):
         return plain(super().__str__())
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows instead of a traceback: the message is written for its reader."""
+        """Return the message for IPython to show in place of a traceback: it is written for its reader."""
         return [f"{type(self).__name__}: {self}"]
 
 

@@ -1,4 +1,4 @@
-"""What may cross a file or a wire."""
+"""JSON values: types, canonical text and content keys."""
 
 import hashlib
 import json

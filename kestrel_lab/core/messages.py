@@ -1,4 +1,4 @@
-"""What is said to a model and what it says back."""
+"""Messages to a model, requests and answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolSpec:
-    """A tool as a model is told of it."""
+    """The specification of a tool for a model."""
 
     name: str
     description: str
@@ -80,7 +80,7 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelAnswer:
-    """What a model answered."""
+    """The answer of a model."""
 
     text: str = ""
     calls: tuple[ToolRequest, ...] = ()

@@ -1,4 +1,4 @@
-"""What is worth knowing later: notes, their kinds, and where they come from."""
+"""Notes of the memory: their kinds and where they come from."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Note:
     """The newer note that says otherwise."""
 
     def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object."""
+        """Return the fields as a JSON object."""
         return {each.name: cast("Json", list(self.tags) if each.name == "tags" else getattr(self, each.name)) for each in fields(self)}
 
     def named(self) -> dict[str, Json]:
-        """What the log says of it: everything but its words, which are to be forgettable."""
+        """Return what the log keeps of the note: all but its text, which can be forgotten."""
         told = {"id": self.id, "kind": self.kind, "confidence": round(self.confidence, 2), "run": self.run, "at": self.at}
         return cast("dict[str, Json]", told | ({"taint": self.taint} if self.taint else {}))
 

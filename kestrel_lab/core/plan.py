@@ -8,10 +8,6 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.layout import arrange
-from kestrel_lab.core.drawing.matplotlib_figure import plan_figure
-from kestrel_lab.core.drawing.plan_graph import Node
-from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.plan_shapes import outlook
@@ -21,6 +17,8 @@ from kestrel_lab.core.step import STEPS, Step
 if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.figure import Figure
+
+    from kestrel_lab.core.drawing.plan_graph import Node
 
 __all__ = ["REPORTS", "Plan", "Step"]
 
@@ -230,7 +228,7 @@ class Plan:
         )
 
     def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object."""
+        """Return the fields as a JSON object."""
         steps: list[Json] = [step.as_json() for step in self.steps]
         return {"steps": steps, "artifacts": self.artifacts, "acceptance_criteria": list(self.acceptance_criteria)}
 
@@ -249,14 +247,22 @@ class Plan:
         `states` says how far each step is, `pending`, `running`, `waiting`, `ok`, `failed`, `skipped` or `stopped`: it is
         written in the step and colours its frame; steps not named are pending. Exclusive steps have a dashed frame.
         """
+        from kestrel_lab.core.drawing.layout import arrange  # drawings are loaded when the first is asked for
+        from kestrel_lab.core.drawing.matplotlib_figure import plan_figure
+
         return plan_figure(arrange(self.nodes(states)))
 
     def to_svg(self, states: Mapping[str, str] | None = None) -> str:
         """The plan as an SVG file without scripts or anything from outside, light or dark as its reader prefers; see `plot`."""
+        from kestrel_lab.core.drawing.layout import arrange
+        from kestrel_lab.core.drawing.svg import plan_svg
+
         return plan_svg(arrange(self.nodes(states)), alone=True)
 
     def nodes(self, states: Mapping[str, str] | None = None) -> tuple[Node, ...]:
         """The steps as drawings know them."""
+        from kestrel_lab.core.drawing.plan_graph import Node
+
         needs = self.needs()
         return tuple(
             Node(
@@ -283,6 +289,9 @@ class Plan:
         printer.text("\n".join([self._headline, *lines]))
 
     def _repr_html_(self) -> str:
+        from kestrel_lab.core.drawing.layout import arrange
+        from kestrel_lab.core.drawing.svg import plan_svg
+
         drawing = f'<div {AS_TEXT} style="overflow-x:auto">{plan_svg(arrange(self.nodes()))}</div>'
         names, cells = self.table()
         heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in names)

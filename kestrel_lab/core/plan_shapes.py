@@ -188,7 +188,7 @@ def foreseen(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def outlook(step: Step) -> list[tuple[str, ...]]:
-    """What a loop or a graph will do, in words: for itself and each part its id, stage, work, what comes before it, condition, product."""
+    """Return what a loop or a graph will do, a row for itself and each part: id, stage, work, what comes before it, condition, product."""
     inside = _inside(step)
     if not inside:
         return []
@@ -250,7 +250,7 @@ def _along(step: Step, into: Sequence[Edge], before: Mapping[str, Step]) -> Step
 
 
 def _before(steps: Iterable[Step], state: Mapping[str, Json]) -> dict[str, Json]:
-    """What there is of the artifacts before the first step that makes them: null, unless the state says more."""
+    """Return the artifacts before the first step that makes them: null, unless the state says more."""
     return {**{name: None for step in steps for name in step.produces}, **state}
 
 

@@ -35,7 +35,7 @@ class Model(Protocol):
 
     @property
     def kind(self) -> ModelKind:
-        """Whether a real model answers, a script, or a recording: shown beside every result."""
+        """The kind of what answers, shown beside every result: a real model, a script, or a recording."""
         ...
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -61,7 +61,7 @@ class Approver(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """What a check may look at after a run."""
+    """A run that has ended, for checks."""
 
     goal: str
     answer: str
@@ -112,7 +112,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gathered:
-    """What was found for a goal before anybody worked on it."""
+    """The context that was gathered for a goal before any step."""
 
     sources: tuple[Source, ...] = ()
     """The most useful first."""
@@ -149,7 +149,7 @@ class Check(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What a tool answered in a run."""
+    """The answer of a tool in a run, as evidence."""
 
     call: str
     tool: str
@@ -172,7 +172,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """What a verifier found."""
+    """The verdict of a verifier."""
 
     passed: bool
     confidence: float | None = None
@@ -186,7 +186,7 @@ class Verifier(Protocol):
 
     @property
     def name(self) -> str:
-        """What its verdicts are filed under."""
+        """The name of its verdicts."""
         ...
 
     async def __call__(self, claim: Claim) -> Verification:
@@ -196,7 +196,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entailed:
-    """What something that understands sentences says of a claim and its evidence."""
+    """The verdict of an entailment model on a claim and its evidence."""
 
     verdict: Literal["entailed", "contradicted", "neither"]
     confidence: float | None = None

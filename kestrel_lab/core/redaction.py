@@ -37,7 +37,7 @@ _BEARER_END: Final = re.compile(r"(?i)\bbearer [\w.~+/=-]*\Z")
 
 
 def secret_values(env: Mapping[str, str]) -> set[str]:
-    """Values of the variables that hold secrets, those left out that are too short to be told from words."""
+    """Return the values of variables that hold secrets, without those that are as short as a word."""
     return {value for name, value in env.items() if SECRET_NAME.search(name) and len(value.strip()) >= MIN_SECRET}
 
 
@@ -65,7 +65,7 @@ class Redactor:
 
     @property
     def margin(self) -> int:
-        """So many characters at a cut may be a part of a secret that nobody can tell."""
+        """The number of characters at a cut that may be an unrecognisable part of a secret."""
         return max([LONGEST, *map(len, self.values)])
 
     def text(self, text: str) -> str:
@@ -85,7 +85,7 @@ class Redactor:
         return value
 
     def settled(self, text: str) -> int:
-        """How much of the beginning of `text` can be redacted and shown although more may follow.
+        """Return how many characters at the beginning of `text` can be redacted and shown although more may follow.
 
         What is behind may be the beginning of a secret. Never cuts through one.
         """
@@ -102,7 +102,7 @@ class Redactor:
         return cut
 
     def found(self, text: str) -> Iterator[re.Match[str]]:
-        """Where secrets are in `text`."""
+        """Return the places of secrets in `text`."""
         if self._pattern is not None:
             yield from self._pattern.finditer(text)
         yield from KEY_LIKE.finditer(text)
@@ -114,7 +114,7 @@ class Redactor:
 
 
 def _overlap(text: str, value: str) -> int:
-    """How many characters at the end of `text` are the beginning, and not the whole, of `value`."""
+    """Return how many characters at the end of `text` are the beginning, and not the whole, of `value`."""
     for size in range(min(len(value) - 1, len(text)), 0, -1):
         if text.endswith(value[:size]):
             return size

@@ -1,4 +1,4 @@
-"""How far a run may go."""
+"""The identity, status and limits of a run."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ class Limits:
                 raise UsageError(msg)
 
     def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object."""
+        """Return the fields as a JSON object."""
         return {name: getattr(self, name) for name in _NAMES}
 
 
@@ -64,7 +64,7 @@ _NAMES = tuple(Limits.__dataclass_fields__)
 
 
 class RunStatus(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     PLANNING = "PLANNING"
     EXECUTING = "EXECUTING"
@@ -75,7 +75,7 @@ class RunStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing may follow."""
+        """Return whether the status is final."""
         return self in TERMINAL
 
 

@@ -86,7 +86,7 @@ class Text:
 
 
 def decode_marked(content: bytes) -> Text | None:
-    """What a byte order mark says that the content is; `None` without one, or where it is not that."""
+    """Decode content by its byte order mark; return `None` without one, or where the content is not in that encoding."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             try:

@@ -7,7 +7,7 @@ from kestrel_lab.core.calls import Usage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
-    """What one check says of one run."""
+    """The score of one check for one run."""
 
     check: str
     """The check in words, e.g. `answer contains '42'`."""

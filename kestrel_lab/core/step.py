@@ -118,12 +118,12 @@ class Step:
 
     @property
     def exclusive(self) -> bool:
-        """Whether it never runs beside another step of this kind."""
+        """Return whether the step never runs beside another exclusive one."""
         return self.needs_approval or not self.parallelizable
 
     @property
     def work(self) -> str:
-        """What it does, in words."""
+        """Return what the step does, in words."""
         return self.goal or (f"call {self.tool}" if self.tool else self.operation)
 
     @classmethod
@@ -141,7 +141,7 @@ class Step:
         return cls(**given)
 
     def as_json(self) -> dict[str, Json]:
-        """The same as a JSON object, without what is as it is by default."""
+        """Return the fields as a JSON object, without those that have their default."""
         pairs = ((key, getattr(self, key)) for key in _FIELDS)
         return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs if value != _DEFAULTS.get(key, ())}
 

@@ -23,6 +23,7 @@ from kestrel_lab.core.events.union import (
     VerifierFinished,
 )
 from kestrel_lab.core.timing import waiting_time, wall_time, working_time
+from kestrel_lab.core.usage import metered
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.confidence import stated
 from kestrel_lab.verification.engine import CHECKS
@@ -116,37 +117,37 @@ def queued_time(records: Records) -> float:
 
 def tokens_in(records: Records) -> float:
     """Tokens read by models; answers from a store cost none."""
-    return sum(answer.tokens_in for answer in _model_answers(records))
+    return metered(records).tokens_in
 
 
 def tokens_out(records: Records) -> float:
     """Tokens written by models."""
-    return sum(answer.tokens_out for answer in _model_answers(records))
+    return metered(records).tokens_out
 
 
 def token_usage(records: Records) -> float:
     """Tokens read and written."""
-    return tokens_in(records) + tokens_out(records)
+    return metered(records).usage.tokens
 
 
 def model_calls(records: Records) -> float:
     """Calls that a model answered or failed to."""
-    return len(_model_answers(records))
+    return metered(records).model_calls
 
 
 def tool_calls(records: Records) -> float:
     """Tool calls that the model asked for and got an answer to: a result, a cached result, or an error."""
-    return sum(isinstance(record.event, ToolAnswered) for record in records)
+    return metered(records).tool_calls
 
 
 def cost_estimate(records: Records) -> float:
-    """US dollars for model calls whose price is known; `unpriced_calls` says how many are left out."""
-    return sum(answer.cost_usd or 0.0 for answer in _model_answers(records))
+    """Money for model calls whose price is known; `unpriced_calls` says how many are left out."""
+    return metered(records).cost_usd
 
 
 def unpriced_calls(records: Records) -> float:
     """Model calls that `cost_estimate` knows no price of."""
-    return sum(answer.cost_usd is None and answer.error is None for answer in _model_answers(records))
+    return metered(records).unpriced
 
 
 def cache_hits(records: Records) -> float:
@@ -167,8 +168,8 @@ def iterations_per_step(records: Records) -> float:
 
 def cache_hit_rate(records: Records) -> float:
     """The share of answers that came from a store, of those that might have: hits by hits and misses; what is never stored counts as neither."""
-    answers = [event for _, event in _answers(records) if event.cached or (isinstance(event, ToolAnswered) and event.cacheable)]
-    return _share(sum(answer.cached for answer in answers), len(answers))
+    meter = metered(records)
+    return _share(meter.hits, meter.lookups)
 
 
 def parallel_speedup(records: Records) -> float:
@@ -222,12 +223,6 @@ def _answers(records: Records) -> list[tuple[float, ModelAnswered | ToolAnswered
     """When each call was answered, and how; what was given by hand in a fork is left out."""
     return [
         (record.at, record.event) for record in records if isinstance(record.event, ModelAnswered | ToolAnswered) and not record.event.given
-    ]
-
-
-def _model_answers(records: Records) -> list[ModelAnswered]:
-    return [
-        record.event for record in records if isinstance(record.event, ModelAnswered) and not (record.event.cached or record.event.given)
     ]
 
 

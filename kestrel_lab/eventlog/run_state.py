@@ -50,12 +50,9 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.timing import idle_before
+from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.eventlog.conversation import Conversation, OpenMacro
 from kestrel_lab.eventlog.large_results import Whole
-
-_TAKEN_UP = (RunResumed, RunForked)
-"""Events before which nobody had the run open."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -114,28 +111,30 @@ class RunState:
     """Servers that could be had, by their names in the catalogue or registry."""
     servers: dict[str, McpInstalled] = field(default_factory=dict)
     """Those that were installed in the run, by name."""
-    usage: Usage = Usage()
-    waiting_s: float = 0.0
-    """Seconds spent waiting for a person."""
-    idle_s: float = 0.0
-    """Seconds in which calls waited for their turn or between attempts."""
-    idle_until: float = 0.0
-    """The time up to which that is counted; in the future while a step waits for its next attempt."""
-    working_s: float = 0.0
-    """Seconds spent on anything else, the time between sessions left out."""
+    meter: UsageMeter = field(default_factory=UsageMeter)
+    """What it has used: tokens, money, calls and seconds."""
     wholes: dict[str, Whole] = field(default_factory=dict)
     """Answers that were too long to show, by the names under which they are kept whole."""
     answer: str = ""
     finished: RunFinished | None = None
     interrupted: bool = False
     """Whether work on it was broken off and nobody has taken it up since."""
-    last_at: float | None = None
     events: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, money and calls."""
+        return self.meter.usage
+
+    @property
+    def working_s(self) -> float:
+        """Seconds spent on anything but waiting, the time between sessions left out."""
+        return self.meter.working_s
 
     @property
     def open_s(self) -> float:
         """Seconds in which a session had the run open."""
-        return self.working_s + self.waiting_s + self.idle_s
+        return self.meter.working_s + self.meter.waiting_s + self.meter.idle_s
 
     @property
     def planned(self) -> Plan:
@@ -162,7 +161,7 @@ class RunState:
     def apply(self, event: Event, at: float) -> None:  # noqa: C901, PLR0915  # one case per event
         """Take one event in."""
         self.events += 1
-        self._clock(event, at)
+        self.meter.take(event, at)
         match event:
             case ModelCalled():
                 conversation = self.conversation(event.step)
@@ -171,7 +170,6 @@ class RunState:
                 conversation.files |= conversation.read
                 conversation.read.clear()
             case ModelAnswered():
-                self._idled(event, at)
                 self._model_answered(event)
             case ToolCalled():
                 self.begun[event.call] = event
@@ -213,7 +211,6 @@ class RunState:
                 self._prompted(event)
             case StepRetried():
                 self._retried(event)
-                self.idle_until = max(self.idle_until, at + event.wait_s)
             case StepFinished():
                 self._step_finished(event)
             case MemoryRecalled():
@@ -234,28 +231,6 @@ class RunState:
                 self.finished, self.answer = event, event.answer
             case _:
                 pass
-
-    def _clock(self, event: Event, at: float) -> None:
-        taken_up = type(event) in _TAKEN_UP
-        since = at if self.last_at is None or taken_up else self.last_at
-        until = max(since, at)  # a decision is taken in once it is on disk, maybe after later events
-        self.last_at = until
-        if taken_up:
-            self.idle_until = until
-        if self.status is RunStatus.WAITING_APPROVAL:
-            self.waiting_s += until - since
-            return
-        paused = min(until, self.idle_until) - since if self.idle_until > since else 0.0
-        self.idle_s += paused
-        self.working_s += until - since - paused
-
-    def _idled(self, event: ModelAnswered, at: float) -> None:
-        """Take what a call waited out of the working time; calls that waited together did so once."""
-        idle = min(idle_before(event, at, self.idle_until), self.working_s)
-        if idle > 0:
-            self.working_s -= idle
-            self.idle_s += idle
-            self.idle_until = max(self.idle_until, at)
 
     def _joined_by(self, model_kind: str) -> None:
         self.model_kind = self.model_kind if model_kind == "real" else model_kind
@@ -324,13 +299,6 @@ class RunState:
             self.questions_shown[event.step] = event.messages
 
     def _model_answered(self, event: ModelAnswered) -> None:
-        self.usage += Usage(
-            tokens_in=event.tokens_in,
-            tokens_out=event.tokens_out,
-            cost_usd=event.cost_usd or 0.0,
-            unpriced=int(event.cost_usd is None and event.error is None),
-            model_calls=int(not event.given),
-        )
         if event.replayed:
             self._joined_by("replay")
         conversation = self.conversation(event.step)
@@ -346,7 +314,6 @@ class RunState:
 
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)
-        self.usage += Usage(tool_calls=1)
         if event.whole:
             self.wholes[event.whole] = Whole(call=event.call, tool=event.tool, chars=event.chars)
         conversation = self.conversation(event.step)

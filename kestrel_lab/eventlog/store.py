@@ -337,6 +337,15 @@ class SessionStore:
         self._writer.put(Execute("", (), "a flush", done), urgent=True)
         return done
 
+    def on_commit(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Have `listener` called after each commit of this store, in its writer's thread; the returned function ends that."""
+        self._writer.listeners += (listener,)
+
+        def end() -> None:
+            self._writer.listeners = tuple(one for one in self._writer.listeners if one is not listener)
+
+        return end
+
     @property
     def backlog(self) -> int:
         """How much is queued that is not on disk yet."""

@@ -77,6 +77,8 @@ class Writer:
         self._urgent = False
         self._closed = False
         self._thread: threading.Thread | None = None
+        self.listeners: tuple[Callable[[], object], ...] = ()
+        """Each is called in the thread of the writer after a commit; it must return at once and raise nothing."""
         self._missing: dict[tuple[str, int | None], Exception] = {}
         """Why the run in that epoch lacks an event."""
 
@@ -147,6 +149,8 @@ class Writer:
         for job, number in zip(batch, numbers, strict=True):
             if job.done is not None:
                 job.done.set_result(number)  # type: ignore[arg-type]  # an Append gets its number, an Execute None
+        for listener in self.listeners:
+            listener()
 
     def _follows_missing(self, job: Append | Execute) -> bool:
         error = self._missing.get((job.line.run_id, job.line.epoch)) if isinstance(job, Append) and job.line.epoch is not None else None

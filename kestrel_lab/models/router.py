@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.core.yaml.reader import read_yaml
 
 if TYPE_CHECKING:
     from kestrel_lab.core.json_types import Json
@@ -123,6 +122,8 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     if not path.is_file():
         msg = f"there is no file of routes {str(path)!r}: write {ROUTE}:FILE"
         raise UsageError(msg)
+    from kestrel_lab.core.yaml.reader import read_yaml  # PyYAML: only where a file says the routes
+
     document = read_yaml(path, shown_path(path))
     if not isinstance(document.value, dict):
         msg = f"{document.place()}: a file of routes maps kinds of work to models"

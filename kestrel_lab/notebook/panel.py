@@ -21,8 +21,8 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.notebook.patch_stream import PatchStream
 from kestrel_lab.notebook.prompt import settle
 from kestrel_lab.views.html.run_page import run_html
+from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView
-from kestrel_lab.views.text import run_text
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle

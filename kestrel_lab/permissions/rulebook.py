@@ -12,7 +12,7 @@ from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.policy import Ruling
 from kestrel_lab.permissions.rule import Rule, read_rules, read_rules_file
 from kestrel_lab.shell_syntax.parser import read_line
-from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
 

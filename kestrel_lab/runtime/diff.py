@@ -30,7 +30,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.formatting import args_line, usage_line
-from kestrel_lab.views.html.run_page import headline_html, table_html
+from kestrel_lab.views.html.elements import headline_html, table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:

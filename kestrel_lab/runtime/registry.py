@@ -12,7 +12,6 @@ from kestrel_lab.core.errors import DependencyError, UsageError
 from kestrel_lab.core.events.union import HealthChanged, ToolsAdded
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
-from kestrel_lab.models.resolve import choose_model
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.toolboxes import Tools, apart_on_the_wire, chosen_tools, offered
 from kestrel_lab.runtime.execution.steps import check_steps
@@ -20,7 +19,6 @@ from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
 from kestrel_lab.runtime.mcp.expansion import Expansion, with_growth
 from kestrel_lab.runtime.mcp.servers import McpServers, watched_as
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.testing import load_script
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.sandbox.select import chosen, tried
 from kestrel_lab.tools.tool import Toolbox
@@ -72,6 +70,9 @@ class Equipment:
             return wanted
         key = wanted or ""
         if key not in self._models:
+            from kestrel_lab.models.resolve import choose_model  # providers and scripts: only where a model is given by name
+            from kestrel_lab.testing import load_script
+
             self._models[key] = choose_model(
                 wanted, env=self.env, provider=self.provider, api_base=self.api_base, factories={"scripted": load_script}
             )

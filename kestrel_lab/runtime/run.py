@@ -31,11 +31,11 @@ from kestrel_lab.verification.claims import Said, claims_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.confidence_badge import Badge, badge_of
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.fact_tables import Actions
-from kestrel_lab.views.html.page import page
+from kestrel_lab.views.html.elements import page
+from kestrel_lab.views.html.next_actions import Actions
 from kestrel_lab.views.html.run_page import run_html
+from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView, view_of
-from kestrel_lab.views.text import run_text
 from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 if TYPE_CHECKING:

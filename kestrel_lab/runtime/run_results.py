@@ -8,7 +8,7 @@ from pathlib import Path
 from kestrel_lab.core.errors import StoreError, UsageError, nearest
 from kestrel_lab.core.events.union import Record, ToolAnswered
 from kestrel_lab.eventlog.large_results import ResultStore
-from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
 _GONE = "is no longer kept whole: there was no room for it"

@@ -26,7 +26,7 @@ from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_veri
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, lines_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
-from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
 

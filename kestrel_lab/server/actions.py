@@ -59,7 +59,7 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
 
 
 def _earlier(session: Session, message: Decision) -> Refused | None:
-    """What is said to whoever comes second."""
+    """Return the message for a client whose decision came second."""
     record = session.store.decision(message.run, message.question)
     if record is None:
         return None

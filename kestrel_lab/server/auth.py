@@ -1,4 +1,4 @@
-"""Who may talk to the local server: nobody but holders of its token, and no page of another site even with a browser's help.
+"""Authorisation of the local server: only holders of its token may talk to it, and no page of another site, even with a browser's help.
 
 Every other page that a browser shows can send requests to this machine, and a name of its own that suddenly means this
 machine can even read the answers. So the name that was asked for, where the request comes from and the token are all
@@ -96,7 +96,7 @@ class Guard:
         return self._stranger(headers)
 
     def _foreign(self, method: str, path: str, headers: Headers) -> Response | None:
-        """What a page of another site is told, whatever its browser has added to the request."""
+        """Return the refusal of a page of another site, whatever its browser has added to the request."""
         origins, site = headers.getlist("origin"), headers.get("sec-fetch-site", "none")
         if any(origin not in self._origins for origin in origins):
             return refusal(403, "forbidden", "pages of other sites may not talk to this server")
@@ -108,7 +108,7 @@ class Guard:
         return None
 
     def _stranger(self, headers: Headers) -> Response | None:
-        """What somebody without the token is told."""
+        """Return the refusal of a client without the token."""
         given = headers.getlist("authorization")
         scheme, _, word = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         if scheme.lower() == "bearer" and secrets.compare_digest(word.strip().encode("latin-1"), self._token):

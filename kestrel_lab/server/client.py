@@ -115,13 +115,13 @@ class Link:
             self._queue.put_nowait(_WAKE)
 
     def leave(self) -> None:
-        """Decide nothing any more: a run that asks waits for this client no longer. What happens is told as before."""
+        """Decide nothing any more: a run that asks waits for this client no longer. Its messages go on."""
         if self._person:
             self._person = False
             self._control.attendance.left()
 
     async def settled(self) -> None:
-        """Wait until all that is followed was told as far as the log has it, or to its end."""
+        """Wait until the client has every message of the runs it follows that the log has."""
         for name, follower in list(self._followed.items()):
             if (task := self._tasks.get(name)) is not None:
                 told = asyncio.create_task(follower.settled.wait())
@@ -135,7 +135,7 @@ class Link:
             await asyncio.sleep(0.01)
 
     async def ended(self, run: str) -> None:
-        """Wait until a run that is followed was told to its end."""
+        """Wait until the client has the last message of a run it follows."""
         if (task := self._tasks.get(run)) is not None:
             await asyncio.wait({task})
 

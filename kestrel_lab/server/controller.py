@@ -1,4 +1,4 @@
-"""What all transports share: runs are listed, followed, decided, started and stopped by messages.
+"""The controller behind all transports: messages list, follow, decide, start and stop runs.
 
     async with Control(lab, can_start=True) as control:
         link = control.connect()
@@ -99,15 +99,15 @@ class Control:
         return Link(self, how=how, person=person)
 
     def hello(self) -> Hello:
-        """What a client is greeted with."""
+        """Return the first message to a client."""
         return Hello(server=__version__, user=self.user, can_start=self.can_start)
 
     def approver(self) -> Attended:
-        """The approver for a run that clients are to decide on; tell it the run's id."""
+        """Return the approver for a run that clients decide on; give it the run's id."""
         return Attended(self.attendance, self.patience_s)
 
     def reporter(self, job: str) -> Reporter:
-        """A `Reporter` that tells all clients that `watch` how far `job` is; may be called from any thread."""
+        """Return a `Reporter` that sends the progress of `job` to all clients that `watch`; it may be called from any thread."""
         loop = asyncio.get_running_loop()
 
         def tell(message: Told) -> None:
@@ -171,7 +171,7 @@ class Control:
         return Accepted(re=message.id, run=run.id)
 
     async def _await(self, run: Run) -> None:
-        """Wait for the end; what the log does not say of it the clients are told."""
+        """Wait for the end of a run, and send clients what the log does not say of it."""
         (found,) = await asyncio.gather(run.wait(), return_exceptions=True)
         if isinstance(found, Exception) and not isinstance(found, ApprovalRequired):
             for link in self.links:

@@ -1,4 +1,4 @@
-"""The protocol over HTTP: one address takes messages, streams of server-sent events tell what happens, and a page uses both.
+"""The protocol over HTTP: one address takes messages, server-sent events carry those of the server, and a page uses both.
 
 - `POST /v1/messages`: a message of the protocol; the response is the reply
 - `POST /v1/runs`: the same for `start`, whose `type` may be left out

@@ -1,4 +1,4 @@
-"""Whether somebody is there to be asked: runs wait for clients as long as there are any, and never for nobody."""
+"""The presence of clients: a run waits for decisions as long as a client is there to make them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 
 
 class Attendance:
-    """How many clients can decide now."""
+    """The number of clients that can decide now."""
 
     def __init__(self, *, always: bool = False) -> None:
         """`always`: somebody may come at any time, as to a page that is served."""
@@ -32,7 +32,7 @@ class Attendance:
             self._nobody.set()
 
     def end(self) -> None:
-        """Nobody will come any more."""
+        """Stop waiting for clients: none will come any more."""
         self._always = False
         self._nobody.set()
 

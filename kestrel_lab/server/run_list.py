@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, StateTransition
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import TERMINAL
+from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.eventlog.run_status import at_work, standing
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.server.protocol import RunSummary
 
 _RUNS = "id, goal, workspace, model, model_kind, status, parent, created_at, owner, last_seq"
 _NEWS = """
-    SELECT type, at, ref, body ->> 'cost_usd', body ->> 'tokens_in', body ->> 'tokens_out', body ->> 'error', body ->> 'target'
+    SELECT type, at, ref, body ->> 'cost_usd', body ->> 'tokens_in', body ->> 'tokens_out', body ->> 'error', body ->> 'target',
+        body ->> 'cached' OR body ->> 'given'
     FROM events WHERE run_id = ? AND seq > ? AND seq <= ?
     AND type IN ('model_answered', 'approval_asked', 'approval_given', 'state_transition') ORDER BY seq
 """
@@ -21,25 +25,25 @@ _NEWS = """
 @dataclass(slots=True)
 class _Sums:
     seq: int = 0
-    tokens: int = 0
-    cost_usd: float = 0.0
-    unpriced: int = 0
+    meter: UsageMeter = field(default_factory=UsageMeter)
     ended_at: float | None = None
-    questions: set[str] = field(default_factory=set)
 
     def take(self, row: tuple[Any, ...]) -> None:
-        """Add one event."""
-        kind, at, ref, cost, read, written, error, target = row
+        """Take in one event, of which only the columns were read that count here."""
+        kind, at, ref, cost, read, written, error, target, free = row
+        event: Event
         if kind == "approval_asked":
-            self.questions.add(ref)
+            event = ApprovalAsked(call=ref, step="", tool="", args={}, danger="", key="")
         elif kind == "approval_given":
-            self.questions.discard(ref)
+            event = ApprovalGiven(call=ref, granted=True, by="", how="")
         elif kind == "state_transition":
+            event = StateTransition(source="", target=target)
             self.ended_at = at if target in TERMINAL else None
         else:
-            self.tokens += (read or 0) + (written or 0)
-            self.cost_usd += cost or 0.0
-            self.unpriced += cost is None and error is None
+            failed: dict[str, Json] | None = {} if error is not None else None
+            used = {"tokens_in": read or 0, "tokens_out": written or 0, "cost_usd": cost}
+            event = ModelAnswered(call=ref, step="", model="", error=failed, cached=bool(free), **used)
+        self.meter.take(event, at)
 
 
 class RunList:
@@ -76,10 +80,10 @@ class RunList:
             created_at=created_at,
             ended_at=sums.ended_at,
             seq=last,
-            tokens=sums.tokens,
-            cost_usd=sums.cost_usd,
-            unpriced=sums.unpriced,
-            waiting=0 if ended else len(sums.questions),
+            tokens=sums.meter.usage.tokens,
+            cost_usd=sums.meter.cost_usd,
+            unpriced=sums.meter.unpriced,
+            waiting=0 if ended else len(sums.meter.questions),
             standing=standing(run_id, status, owner).word,
             worked_on=not ended and at_work(owner, run_id),
         )

@@ -1,10 +1,11 @@
-"""A run as messages, read from the log: the log is the buffer, so whoever reads slowly holds up nobody and loses nothing."""
+"""A run as a stream of messages, read from the log: the log is the buffer, so a slow reader delays nobody and loses nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Final, Self
 
 from kestrel_lab.core.errors import StoreError, UsageError
@@ -26,31 +27,48 @@ from kestrel_lab.views.formatting import options_of
 from kestrel_lab.views.rows import Change
 from kestrel_lab.views.run_view import RunView
 
-# One watch over a log for everybody who follows something in it: says that it has grown, not how.
-
-_POLL_S: Final = 0.02
-"""Between looks while something is going on; a look costs 20 µs."""
+_GATHER_S: Final = 0.01
+"""So long commits of this process are gathered before who follows a run looks for them."""
+_FIRST_POLL_S: Final = 0.02
+_LONGEST_POLL_S: Final = 0.25
+"""Between looks for commits of other processes while something goes on; a look costs 20 µs."""
 _QUIET_S: Final = 1.0
-"""After so long without a change the file system is asked to say when there is one."""
+"""After so long without a commit the file system is asked to say when there is one."""
 
 
 class Tail:
-    """Watches a log, also what other processes write to it, as long as it is entered."""
+    """Watches a log for everybody who follows something in it: says that it has grown, not how.
+
+    Commits of this process are notified by its store. Only those of other processes are polled for, less and less often
+    as long as none comes, and not at all while nothing goes on.
+    """
 
     def __init__(self, store: SessionStore) -> None:
         self._store = store
         self._version = -1
+        self._active_until = 0.0
+        self._notified = False
         self._grown = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.count = 0
         """How often it has grown."""
 
     async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+
+        def committed() -> None:
+            if not self._notified:
+                self._notified = True
+                with suppress(RuntimeError):  # the loop closed in this moment
+                    loop.call_soon_threadsafe(loop.call_later, _GATHER_S, self._own_commit)
+
+        self._unsubscribe = self._store.on_commit(committed)
         self._watching = asyncio.create_task(self._watch(), name="kestrel control tail")
         self._watching.add_done_callback(lambda _: self.poke())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._unsubscribe()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -69,20 +87,25 @@ class Tail:
             msg = f"the log {self._store.path} is watched no longer"
             raise StoreError(msg)
 
+    def _own_commit(self) -> None:
+        self._notified = False
+        if self._watching is not None and not self._watching.done():
+            self._look(own=True)
+
     async def _watch(self) -> None:
         while True:
-            await wait_until(self._store.path, self._look)
-            quiet_at = time.monotonic() + _QUIET_S
-            while time.monotonic() < quiet_at:
-                await asyncio.sleep(_POLL_S)
-                if self._look():
-                    quiet_at = time.monotonic() + _QUIET_S
+            await wait_until(self._store.path, lambda: self._look() or time.monotonic() < self._active_until or None)
+            pause = _FIRST_POLL_S
+            while time.monotonic() < self._active_until:
+                await asyncio.sleep(pause)
+                pause = _FIRST_POLL_S if self._look() else min(2 * pause, _LONGEST_POLL_S)
 
-    def _look(self) -> bool | None:
+    def _look(self, *, own: bool = False) -> bool:
         ((version,),) = self._store.query("PRAGMA data_version")
-        if version == self._version:
-            return None
+        if version == self._version and not own:
+            return False
         self._version = version
+        self._active_until = time.monotonic() + _QUIET_S
         self.poke()
         return True
 
@@ -98,7 +121,7 @@ RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | Vie
 
 
 def message_of(record: Record, patience_s: float | None = None) -> RunMessage:
-    """The one message that tells of an event; `patience_s` is how long its question waits for an answer."""
+    """Return the message of an event; `patience_s` is how long its question waits for an answer."""
     event = record.event
     common = {"run": record.run_id, "seq": record.seq, "at": record.at, "event": {"type": event.type, **to_json(event)}}
     match event:
@@ -118,7 +141,7 @@ def message_of(record: Record, patience_s: float | None = None) -> RunMessage:
 
 
 class Follower:
-    """Tells of one run from behind event number `after` to its end."""
+    """Yields the messages of one run from behind event number `after` to its end."""
 
     def __init__(
         self, store: SessionStore, tail: Tail, run: str, *, after: int = 0, view: bool = False, patience_s: float | None = None
@@ -225,6 +248,6 @@ class Follower:
                 self._length.pop(answered.call, None)
 
     def _pieces(self) -> list[ModelDelta]:
-        """What may be told of answers that stream now, a piece per call."""
+        """Return the pieces of answers that stream now, one per call."""
         ready = [call for call in self._streaming if call in self._open]
         return [ModelDelta(call=call, text="".join(self._streaming.pop(call))) for call in ready]

@@ -32,7 +32,7 @@ _GRACE_S: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Where a server listens and what opens it."""
+    """The address and the token of a server."""
 
     port: int
     token: str
@@ -45,7 +45,7 @@ class Address:
 
     @property
     def link(self) -> str:
-        """The same with the token as its fragment, which browsers do not send: to be shown to the user, once, and to nobody else."""
+        """Return the address with the token as its fragment, which browsers do not send. Show it to the user, once, and to nobody else."""
         return f"{self.url}#token={self.token}"
 
 
@@ -95,7 +95,7 @@ def _kept(path: Path) -> str | None:
 async def serving(
     control: Control, *, port: int = 0, slow_s: float = SLOW_S, heartbeat_s: float = HEARTBEAT_S, request_s: float = REQUEST_S
 ) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
-    """Serve `control` while the block runs; gives the address, and a task that ends when the server was told to by a signal."""
+    """Serve `control` while the block runs; gives the address, and a task that ends when a signal stops the server."""
     with listen(port) as listening:
         bound = int(listening.getsockname()[1])
         token, path = token_for(control.session.home, bound, keep=port != 0)
@@ -166,7 +166,7 @@ class _Connection(H11Protocol):
 
     @property
     def _streams(self) -> bool:
-        """Whether it is a holder of the token's who is told what happens: such a connection is quiet, and not idle."""
+        """Return whether the connection is an event stream of a holder of the token: it is quiet, and not idle."""
         return not self._receiving and bool(self.scope["state"].get("stream"))
 
     def _watch(self) -> None:

@@ -72,7 +72,7 @@ class LineTransport:
                 return
 
     def _gone(self) -> None:
-        """Nothing more is to be heard: a run does not wait for this client."""
+        """Leave the client, which sends nothing more: no run waits for it."""
         self._link.leave()
         self.closed.set()
 
@@ -136,7 +136,7 @@ def _settle(written: asyncio.Future[None], error: OSError | None) -> None:
 
 
 async def serve_lines(link: Link, reading: int, writing: int) -> None:
-    """Serve until the client closes its end; what it has asked for by then is told before this returns."""
+    """Serve until the client closes its end; what it has asked for by then is answered before this returns."""
     transport = LineTransport(link, reading, writing)
     try:
         await transport.closed.wait()

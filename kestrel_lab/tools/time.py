@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.timeparse.durations import normalize_timezone as change_zone
-from kestrel_lab.tools.timeparse.durations import read_moment
-from kestrel_lab.tools.timeparse.durations import time_arithmetic as count_on
-from kestrel_lab.tools.timeparse.parse import parse_relative as read
 from kestrel_lab.tools.timeparse.session_time import Handshake
 from kestrel_lab.tools.timeparse.session_time import from_json as handshake_of
-from kestrel_lab.tools.timeparse.zones import Zone, rules_version, zone_named
+from kestrel_lab.tools.timeparse.zones import rules_version, zone_named
 from kestrel_lab.tools.tool import ToolContext
+
+if TYPE_CHECKING:
+    from kestrel_lab.tools.timeparse.zones import Zone
 
 
 def _with_reference(args: dict[str, Json], ctx: ToolContext) -> str | None:
@@ -53,6 +52,9 @@ def parse_relative(
         order: Whether 3/4/2030 has the month or the day first.
 
     """
+    from kestrel_lab.tools.timeparse.durations import read_moment  # the grammars of time are loaded when a tool first reads some
+    from kestrel_lab.tools.timeparse.parse import parse_relative as read
+
     session = _session(ctx)
     place = zone_named(zone, "the arguments") if zone else None
     if reference:
@@ -77,6 +79,8 @@ def time_arithmetic(base: str, offset: str, ctx: ToolContext, zone: str = "") ->
         zone: IANA time zone whose clocks are moved; that of the base, else the session's, if left out.
 
     """
+    from kestrel_lab.tools.timeparse.durations import time_arithmetic as count_on
+
     place: Zone | None = zone_named(zone, "the arguments") if zone else None
     if place is None and _naive(base) and (session := _session(ctx)) is not None:
         place = session.zone
@@ -93,6 +97,8 @@ def normalize_timezone(time: str, to_zone: str, from_zone: str = "") -> dict[str
         from_zone: The zone of a time that has no offset.
 
     """
+    from kestrel_lab.tools.timeparse.durations import normalize_timezone as change_zone
+
     return change_zone(time, to_zone, from_zone=from_zone or None).as_json()
 
 

@@ -27,7 +27,7 @@ from kestrel_lab.tools.files.versions import Versions
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.results import render, to_json
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.html.elements import table_html
 
 __all__ = [
     "CacheScope",

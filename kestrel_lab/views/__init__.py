@@ -1,1 +1,1 @@
-"""What people are shown: one view model of a run and its renderings, all computed from events."""
+"""The view model of a run and its renderings as text, HTML and pictures, all computed from events."""

@@ -1,15 +1,15 @@
-"""How sure an answer is, as it is shown beside it: a number, a word, and what such numbers were worth in trials."""
+"""The confidence badge of an answer: a number, a word, and how often answers with such a number were right in trials."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
-from kestrel_lab.core.sanitize import AS_TEXT, plain
+from kestrel_lab.core.sanitize import plain
 from kestrel_lab.verification.confidence import Basis, short, stated
+from kestrel_lab.views.html.elements import macros
 
 Word = Literal["high", "medium", "low", "unknown"]
 HIGH: Final = 0.8
@@ -18,7 +18,7 @@ MEDIUM: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Badge:
-    """How sure a run is of its answer; see `core.confidence` for how the value is made."""
+    """The confidence of a run in its answer; `verification.confidence` says how the value is made."""
 
     value: float | None
     """From 0 to 1; `None` where nothing says it."""
@@ -48,11 +48,11 @@ class Badge:
         return f"{self}\n{self.why}"
 
     def _repr_html_(self) -> str:
-        return f"<p {AS_TEXT}><b>{escape(str(self))}</b><br><small>{escape(plain(self.why))}</small></p>"
+        return str(macros("elements.html").explained(str(self), self.why))
 
 
 def badge_of(events: Iterable[Event]) -> Badge:
-    """The badge of a run's answer; only verdicts and the end of the run are looked at."""
+    """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
     told = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
     found = stated(told)
     if found is None:

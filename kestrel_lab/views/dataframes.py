@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.views.html.elements import macros
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def _frame_class() -> type[pd.DataFrame]:
 
 
 def _note(frame: pd.DataFrame) -> str:
-    """What a reader needs below the table: units, and that nothing is missing where there are no rows."""
+    """Return the line below a table: its units, or that it has no rows."""
     units: dict[str, str] = frame.attrs.get(UNITS, {})
     names = {str(name) for name in (*frame.columns, *frame.index[:100], *frame.columns.names, *frame.index.names)}
     said: dict[str, list[str]] = {}
@@ -65,4 +65,4 @@ def _note(frame: pd.DataFrame) -> str:
     notes = [f"{', '.join(named)} in {unit}" for unit, named in said.items()]
     if not len(frame):
         notes = ["no rows"]
-    return f'<p style="opacity:.75"><small>{escape(plain("; ".join(notes)))}</small></p>' if notes else ""
+    return str(macros("elements.html").faint("; ".join(notes))) if notes else ""

@@ -32,11 +32,11 @@ def diff_lines(diff: str) -> list[tuple[str, str]]:
 
 
 def tells_all(diff: str) -> bool:
-    """Whether a diff has every changed line, so that the arguments of the call need not be read beside it."""
+    """Return whether a diff has every changed line, so that the arguments of the call need not be read beside it."""
     return "\n@@ -" in diff and "characters left out …\n" not in diff
 
 
 def changed(diff: str) -> str:
-    """How much a diff changes: `+3 −1 lines`."""
+    """Return how many lines a diff adds and removes: `+3 −1 lines`."""
     kinds = [kind for kind, _ in diff_lines(diff)]
     return f"+{kinds.count('added')} \u2212{kinds.count('removed')} lines"

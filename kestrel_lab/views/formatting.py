@@ -46,7 +46,7 @@ def sandbox_words(level: str) -> str:
 
 
 def always_words(asked: ApprovalAsked) -> str:
-    """What may be allowed for the rest of the run, as keys to type."""
+    """Return the keys that allow calls for the rest of the run."""
     like = f"[l]ike {plain(asked.offer)} always, " if asked.offer else ""
     return f"[s]ame call always, {like}[a]lways in this run"
 
@@ -78,7 +78,7 @@ def _source(one: Mapping[str, Json]) -> str:
 
 
 def contained_words(asked: ApprovalAsked) -> str:
-    """What met in a call that is asked about for that reason; empty for any other."""
+    """Return which sources and effect met in a call that containment asks about; nothing for another call."""
     if not asked.contained:
         return ""
 
@@ -145,7 +145,7 @@ def usage_line(usage: Usage) -> str:
 
 
 def _edges_hide(text: str) -> bool:
-    """Whether `text` begins or ends with blanks that are not seen; in several lines an indent is, and a last line may end."""
+    """Return whether `text` begins or ends with invisible blanks; the indent of several lines is visible, and the last line may end."""
     if "\n" not in text.strip():
         return text != text.strip()
     return text.startswith("\n") or text.removesuffix("\n") != text.rstrip()

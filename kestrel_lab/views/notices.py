@@ -1,4 +1,4 @@
-"""Events that are told in one sentence: what it says, and what belongs to it."""
+"""Notices: the rows of events that one sentence describes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
 
 def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per event
-    """The row that tells `event`, still without an id; `None` for an event that is told otherwise or not at all."""
+    """Return the row for `event`, still without an id; `None` for an event that has another row or none."""
     match event:
         case e.BudgetWarned():
             return _row("warning", event.message)
@@ -61,7 +61,7 @@ def _hit(hit: dict[str, Json]) -> str:
 
 
 def prompt(event: e.Prompted, *, again: bool) -> NoticeRow:
-    """The row of a question to a model, shortened: what a model is told is long and mostly known."""
+    """Return the row of a prompt, shortened: prompts are long and mostly known."""
     return _row("info", f"asked{' again' if again else ''}: {one_line(event.text, 160)}", step=event.step)
 
 
@@ -88,7 +88,7 @@ def deeds_done(deeds: Sequence[Deed]) -> NoticeRow:
 
 
 def concerns(event: e.RunFinished) -> NoticeRow | None:
-    """The row beside an answer that says what a look at it found; `None` where that is nothing."""
+    """Return the row with the concerns about an answer; `None` where there are none."""
     if not event.concerns:
         return None
     items = [f"{one.get('severity')}: {one.get('what')}" + (f" — {one['place']}" if one.get("place") else "") for one in event.concerns]
@@ -135,7 +135,7 @@ def _candidate(event: e.McpCandidateFound) -> NoticeRow:
 
 
 def _note(note: dict[str, Json]) -> str:
-    """What a note says, whatever else is in it."""
+    """Return the text of a note."""
     text = next((note[key] for key in ("text", "content", "note") if isinstance(note.get(key), str)), None)
     if isinstance(found := note.get("id"), str) and found:
         about = f"{note.get('kind', 'note')} {found}" + (f" (from {note['taint']})" if note.get("taint") else "")
@@ -160,7 +160,7 @@ def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def quality_line(report: Mapping[str, Any]) -> str:
-    """How it went, and how many of what was found."""
+    """Return the verdict of a quality report and the number of findings by severity."""
     severities = [str(one.get("severity")) for one in report.get("issues", ())]
     parts = [f"{severities.count(word)} {word}" for word in ("critical", "major", "minor") if word in severities]
     missing = len(report.get("missing_evidence", ()))

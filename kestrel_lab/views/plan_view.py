@@ -23,7 +23,7 @@ _Spec = dict[str, Json]
 
 @dataclass(slots=True)
 class PlanView:
-    """What is known of the plan so far; every method returns what it changed."""
+    """The plan of a run so far; every method returns the patches of what it changed."""
 
     steps: dict[str, StepPart] = field(default_factory=dict)
     graph: GraphPart = field(default_factory=GraphPart)
@@ -68,7 +68,7 @@ class PlanView:
         return [step.change(state=state), *self._drawn()]
 
     def closed(self) -> list[Change]:
-        """Nothing is under way any more."""
+        """Stop the steps that are under way."""
         stopped = [step.change(state="stopped") for step in self.steps.values() if step.state in _UNDER_WAY]
         return [*stopped, *self._drawn()] if stopped else []
 
@@ -195,7 +195,7 @@ def _work(spec: _Spec) -> str:
 
 
 def _needs(specs: list[_Spec], artifacts: Json) -> dict[str, tuple[str, ...]]:
-    """What each step waits for; of a plan that is not valid, what is written."""
+    """Return what each step waits for; for a plan that is not valid, what it says itself."""
     try:
         return Plan.from_json({"steps": list(specs), "artifacts": artifacts}).needs()
     except UsageError:

@@ -62,7 +62,7 @@ def added_row(view: RunView, row: NoticeRow) -> Change:
 
 
 def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
-    """What the run depends on is in another state."""
+    """Show that a dependency of the run is in another state."""
     name = plain(event.dependency)
     view.unwell.pop(name, None)
     if event.target not in _WELL:
@@ -73,7 +73,7 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
 
 
 def close_rows(view: RunView, *, waits: bool = False) -> list[Change]:
-    """Nothing is under way in a run that ended, or that only `waits` for a person."""
+    """Stop the rows that are under way, in a run that ended or only `waits` for a person."""
     calls = [row for row in view.rows.values() if isinstance(row, CallRow) and row.state in OPEN and not (waits and row.state == "waiting")]
     changes = [row.change(state="stopped", since=0.0) for row in calls] + stop_texts(view)
     changes += [row.change(state="stopped") for row in view.rows.values() if isinstance(row, NoticeRow) and row.state in OPEN]
@@ -89,7 +89,7 @@ def stop_texts(view: RunView) -> list[Change]:
 
 
 def withdraw(view: RunView, call: str) -> list[Change]:
-    """Nobody is asked about the call any more."""
+    """Remove the question about a call."""
     if view.asks.pop(call, None) is None:
         return []
     step = call_row(view, call, "").step

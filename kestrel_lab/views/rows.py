@@ -1,4 +1,4 @@
-"""The parts a view of a run is made of: what each shows, already harmless text in the words of its reader."""
+"""The parts of a run's view; all their texts are harmless to show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Change = dict[str, Json]
 
 @dataclass(kw_only=True, slots=True)
 class Part:
-    """Something with an identity; `change` sets fields and tells what was set."""
+    """A part with an identity; `change` sets fields and returns the patch."""
 
     op: ClassVar[str]
     id: str
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(kw_only=True, slots=True)
 class Head(Part):
-    """What is true of the run as a whole."""
+    """The facts about the run as a whole."""
 
     op: ClassVar[str] = "head"
     id: str = "head"
@@ -92,7 +92,7 @@ class StepPart(Part):
 
 @dataclass(kw_only=True, slots=True)
 class GraphPart(Part):
-    """What is drawn of the plan beside its steps, in pixels."""
+    """The drawing of the plan without its steps, in pixels."""
 
     op: ClassVar[str] = "graph"
     id: str = "graph"
@@ -119,7 +119,7 @@ class StageRow(Part):
 
 @dataclass(kw_only=True, slots=True)
 class TextRow(Part):
-    """What a model wrote."""
+    """A text of a model."""
 
     op: ClassVar[str] = "row"
     kind: str = "text"

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.citations import Span
 from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
@@ -18,6 +17,7 @@ from kestrel_lab.core.events.deeds import DeedLog
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.confidence_badge import badge_of
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff, tells_all
@@ -58,7 +58,7 @@ _GIVEN = "given by hand"
 
 @dataclass(slots=True)
 class RunView:
-    """What is known of one run so far."""
+    """The view of one run so far."""
 
     head: Head = field(default_factory=Head)
     plan: PlanView = field(default_factory=PlanView)
@@ -66,10 +66,7 @@ class RunView:
     """In the order of their beginning."""
     asks: dict[str, Ask] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
-    usage: Usage = field(default_factory=Usage)
-    hits: int = 0
-    """Tool calls that were answered from the cache, of those that might have been:"""
-    lookups: int = 0
+    meter: UsageMeter = field(default_factory=UsageMeter)
     budget: Budget = field(default_factory=Budget)
     unwell: dict[str, str] = field(default_factory=dict)
     """State of each dependency that is not in order."""
@@ -117,7 +114,7 @@ class RunView:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether the run has ended."""
         return self.head.status in TERMINAL
 
     def apply(self, item: e.Record | e.Event, at: float = 0.0) -> list[Change]:
@@ -125,9 +122,10 @@ class RunView:
         event, at = (item.event, item.at) if isinstance(item, e.Record) else (item, at)
         changes = [self.head.change(run=item.run_id)] if isinstance(item, e.Record) and not self.head.run else []
         self.deeds.take(event)
+        self.meter.take(event, at)
         changes += _apply(self, event, at)
-        if self.budget.take(event, at):
-            changes.append(self.head.change(**self.budget.told(self.usage)))
+        if self.budget.take(event):
+            changes.append(self.head.change(**self.budget.shown(self.meter)))
         return changes
 
     def snapshot(self) -> list[Change]:
@@ -215,7 +213,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
         model=plain(event.model),
         model_kind=event.model_kind,
         started=at,
-        usage=usage_line(view.usage),
+        usage=usage_line(view.meter.usage),
     )
 
 
@@ -320,14 +318,6 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
     note = _GIVEN if event.given else f"{model} · {event.tokens_in + event.tokens_out:,} tokens{cost} · {took}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
-    unpriced = event.cost_usd is None and event.error is None
-    view.usage += Usage(
-        tokens_in=event.tokens_in,
-        tokens_out=event.tokens_out,
-        cost_usd=event.cost_usd or 0.0,
-        unpriced=int(unpriced),
-        model_calls=int(not event.given),
-    )
     changes = [settled if known else row.whole(), view.head.change(usage=_used(view))]
     if event.replayed and view.head.model_kind != "replay":
         changes.append(_joined_by(view, "", "replay"))
@@ -354,7 +344,7 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
 
 
 def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
-    """What a tool wrote so far stands where its answer will: the last lines of it."""
+    """Show the last lines of what a tool wrote so far in the place of its answer."""
     row = view.rows.get(f"c:{event.call}")
     if not isinstance(row, CallRow) or row.state != "running":
         return []
@@ -374,15 +364,13 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
         note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
     row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
     row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
-    view.usage += Usage(tool_calls=1)
-    view.hits += event.cached
-    view.lookups += event.cacheable or event.cached
     return [row.whole(), *withdraw(view, event.call), view.head.change(usage=_used(view))]
 
 
 def _used(view: RunView) -> str:
-    hits = f" · {view.hits} of {view.lookups} from the cache" if view.hits else ""
-    return usage_line(view.usage) + hits
+    meter = view.meter
+    hits = f" · {meter.hits} of {meter.lookups} from the cache" if meter.hits else ""
+    return usage_line(meter.usage) + hits
 
 
 def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:

@@ -37,7 +37,7 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
 
 
 def plot_thoughts(frame: pd.DataFrame) -> Figure:
-    """The tree that `thoughts_of` tells of: deeper candidates further right, the solution in green, the score as size and number.
+    """Draw the tree of `thoughts_of`: deeper candidates further right, the solution in green, the score as size and number.
 
     Texts are shown for up to 40 candidates.
     """
@@ -67,7 +67,7 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
 
 
 def _heights(children: dict[str, list[str]]) -> dict[str, float]:
-    """How high each candidate is drawn: leaves one under the other, others in the middle of what goes on from them."""
+    """Return the height of each candidate: leaves one under the other, others in the middle of their children."""
     found: dict[str, float] = {}
     line = 0
     todo: list[tuple[str, bool]] = [("", False)]

@@ -115,10 +115,10 @@ def test_time_is_either_worked_or_waited(records: list[Record]) -> None:
         begin = record.at if last is None or isinstance(record.event, RunResumed | RunForked) else last
         last = max(begin, record.at)
         passed += last - begin
-    assert abs(state.working_s + state.waiting_s + state.idle_s - passed) < 1e-6
+    assert abs(state.working_s + state.meter.waiting_s + state.meter.idle_s - passed) < 1e-6
     assert state.working_s >= -1e-9
-    assert state.idle_s >= 0
-    assert state.waiting_s >= 0
+    assert state.meter.idle_s >= 0
+    assert state.meter.waiting_s >= 0
 
 
 def test_a_conversation_is_rebuilt_in_the_order_asked() -> None:
@@ -165,7 +165,7 @@ def test_waiting_is_not_working() -> None:
         (RunFinished(outcome="complete", answer="42"), 5206.0),
     ]
     state = fold(recorded(history))
-    assert (state.working_s, state.waiting_s, state.answer) == (6.0, 100.0, "42")
+    assert (state.working_s, state.meter.waiting_s, state.answer) == (6.0, 100.0, "42")
 
 
 def test_waiting_for_a_turn_or_an_attempt_is_not_working() -> None:
@@ -186,5 +186,5 @@ def test_waiting_for_a_turn_or_an_attempt_is_not_working() -> None:
     ]
     records = recorded(history)
     state = fold(records)
-    assert (state.working_s, state.idle_s, state.open_s) == (6.0, 14.0, 20.0)  # 8 for a, 1 more for b, 5 of the pause
+    assert (state.working_s, state.meter.idle_s, state.open_s) == (6.0, 14.0, 20.0)  # 8 for a, 1 more for b, 5 of the pause
     assert (working_time(records), idle_time(records)) == (6.0, 14.0)

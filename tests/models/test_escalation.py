@@ -22,8 +22,8 @@ from kestrel_lab.models.resolve import choose_model
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
+from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import view_of
-from kestrel_lab.views.text import run_text
 
 # pydantic's remark about litellm's own types, which the package silences when it loads litellm; each test's filters begin anew.
 pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")

@@ -153,7 +153,7 @@ def test_waiting_for_a_person_is_not_work(session: Session, workspace: Path) -> 
     model = ScriptedModel([[("act", {})], "done"])
     run = asyncio.run(session.run("go", model=model, tools=[act], workspace=workspace, limits=Limits(seconds=2.0), approver=slow))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "done")
-    assert run._state.waiting_s >= 2.1
+    assert run._state.meter.waiting_s >= 2.1
     assert run._state.working_s < 2
 
 

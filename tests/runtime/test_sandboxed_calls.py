@@ -21,7 +21,7 @@ from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.select import choose
-from kestrel_lab.views.text import run_text
+from kestrel_lab.views.run_text import run_text
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
 

@@ -17,8 +17,8 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.interaction import task_tools
 from kestrel_lab.tools.tool import Tasks, ToolContext
 from kestrel_lab.views.rows import NoticeRow
+from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import view_of
-from kestrel_lab.views.text import run_text
 
 TOOLS = {made.name: made for made in task_tools()}
 

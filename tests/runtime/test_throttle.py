@@ -403,8 +403,8 @@ def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
         "waiting for own/limited: it asked to slow down once, 5 calls at once, next in 0.6 s",
         "",
     ]
-    assert (working_time(run.records()), idle_time(run.records())) == (run._state.working_s, run._state.idle_s)
-    assert run._state.working_s < 1.5 < run._state.idle_s
+    assert (working_time(run.records()), idle_time(run.records())) == (run._state.working_s, run._state.meter.idle_s)
+    assert run._state.working_s < 1.5 < run._state.meter.idle_s
     (row,) = session.supervisor.states()
     assert (row.state, row.breaker) == ("ready", "closed")
     session.close()

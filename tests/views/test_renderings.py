@@ -17,11 +17,12 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.views.diffs import changed, diff_lines, shown_diff, split_diff
 from kestrel_lab.views.formatting import duration, ends, usage_line, value_text, visible_json
-from kestrel_lab.views.html.page import page
-from kestrel_lab.views.html.run_page import run_html, table_html
+from kestrel_lab.views.html.elements import page, table_html
+from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.notices import notice_of
+from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView
-from kestrel_lab.views.text import run_text, table_text
+from kestrel_lab.views.text import table_text
 
 ALLOWED = set(
     [

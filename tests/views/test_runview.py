@@ -14,8 +14,8 @@ from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.rows import Change, NoticeRow
+from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView, view_of
-from kestrel_lab.views.text import run_text
 
 
 def patch(state: dict[str, dict[str, dict[str, Any]]], changes: list[Change]) -> None:

@@ -31,7 +31,7 @@ from kestrel_lab.tools.sandbox.canary import PROBES
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import choose, verdict
 from kestrel_lab.tools.web.urls import refusal
-from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
 # What keeps agents from harm, tried out: each barrier is asked to stop something, and says whether it did.

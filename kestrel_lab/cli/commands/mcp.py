@@ -23,7 +23,7 @@ from kestrel_lab.runtime.mcp.server_table import ServerTable
 from kestrel_lab.runtime.mcp.servers import Checked
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.server.mcp_server import serve_stdio
-from kestrel_lab.views.html.run_page import paragraph_html, pre_html, table_html
+from kestrel_lab.views.html.elements import paragraph_html, pre_html, table_html
 from kestrel_lab.views.text import table_text
 
 

@@ -12,7 +12,7 @@ import typer
 from kestrel_lab.core.sanitize import plain, shown_path
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, brought
 from kestrel_lab.runtime.settings import load_settings, setting_files, weakenings
-from kestrel_lab.views.html.run_page import pre_html
+from kestrel_lab.views.html.elements import pre_html
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where the steps of a plan are drawn: each to the right of all it waits for, near its neighbours, few lines crossing.
+"""The layout of a plan: each step to the right of all it waits for, near its neighbours, few lines crossing.
 
 Layers as in Sugiyama's method: columns by the longest chain, places in a column by barycentres, and a line that
 passes a column has a place there like a step, so that no line runs through a step.
@@ -115,12 +115,12 @@ def curve(line: Line) -> str:
 
 
 def cells(text: str) -> int:
-    """How wide `text` is, counted in letters; Chinese and Japanese characters are two."""
+    """Return the width of `text` in letters; a Chinese or Japanese character is two wide."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def short(text: str, limit: int) -> str:
-    """`text` on one line of at most `limit` letters in width; its end, which tells grown steps apart, is kept."""
+    """Return `text` on one line of at most `limit` letters in width; its end, which distinguishes grown steps, is kept."""
     line = " ".join(plain(text).split())
     if cells(line) <= limit:
         return line
@@ -167,7 +167,7 @@ def _layers(shown: Sequence[Node], column: Mapping[str, int], paths: Sequence[Se
 
 
 def _neighbours(paths: Sequence[Sequence[_Item]]) -> tuple[dict[_Item, list[_Item]], dict[_Item, list[_Item]]]:
-    """Of each item those before it and those after it."""
+    """Return the items before and after each item."""
     before: dict[_Item, list[_Item]] = {}
     after: dict[_Item, list[_Item]] = {}
     for path in paths:

@@ -75,7 +75,7 @@ def _png(figure: Figure) -> bytes:
 
 @contextmanager
 def _for_any_ground(figure: Figure) -> Iterator[None]:
-    """Everything black in `INK`, legends without a ground; black on white again afterwards, which is for paper."""
+    """Draw everything black in `INK` and legends without a background while the block runs; paper stays black on white."""
     from matplotlib.colors import to_hex
     from matplotlib.legend import Legend
     from matplotlib.lines import Line2D

@@ -1,4 +1,4 @@
-"""What of a plan is drawn: its steps, without arrows that others imply, and with growth that is done folded away."""
+"""The graph of a plan that is drawn: its steps, without arrows that others imply, with finished growth folded away."""
 
 from __future__ import annotations
 

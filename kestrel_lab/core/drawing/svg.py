@@ -52,7 +52,7 @@ def plan_svg(layout: Layout, *, alone: bool = False, stages: Mapping[str, str] |
 
 
 def summary(states: Iterable[str]) -> str:
-    """How many steps there are, and in which state: `Plan of 3 steps: 2 ok, 1 running`."""
+    """Return the number of steps by state: `Plan of 3 steps: 2 ok, 1 running`."""
     counts = Counter(states)
     total = counts.total()
     told = ", ".join(f"{number} {state}" for state, number in counts.items() if state)

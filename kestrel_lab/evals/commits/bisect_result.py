@@ -17,7 +17,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import observed
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ from kestrel_lab.evals.suite import CountErrors, Suite
 from kestrel_lab.evals.summaries.result_table import labelled, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
 from kestrel_lab.evals.stats.change_points import ALPHA, Step, find_steps
@@ -23,8 +22,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import Observed, observed, weight_of
 from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled, trial_record
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.page import page
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, macros, page, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,8 +134,8 @@ class History:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         title = f"Suite {self.suite.name}: {self.metric} by commit"
-        image = f'<p><img alt="{escape(title)}" src="{png_uri(self.plot())}"></p>'
-        target.write_text(page(title, f"<h1>{escape(plain(title))}</h1>{image}{self._html(whole=True)}"), encoding="utf-8")
+        image = macros("elements.html").image(png_uri(self.plot()), title)
+        target.write_text(page(title, f"{macros('elements.html').heading(title)}{image}{self._html(whole=True)}"), encoding="utf-8")
         return target
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:

@@ -39,7 +39,7 @@ from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

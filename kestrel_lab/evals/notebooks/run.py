@@ -21,7 +21,7 @@ from kestrel_lab.evals.reports.junit import Case, Group, write_junit
 from kestrel_lab.evals.reports.markdown import code, joined, table
 from kestrel_lab.runtime.options import checked
 from kestrel_lab.runtime.sync import run_blocking
-from kestrel_lab.views.html.run_page import headline_html, table_html
+from kestrel_lab.views.html.elements import headline_html, table_html
 
 CELL_TIMEOUT_S: Final = 120.0
 """Seconds that one cell may take where nothing else is said."""

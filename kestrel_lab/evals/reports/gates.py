@@ -17,7 +17,7 @@ from kestrel_lab.evals.stats.welford import Moments, share_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, success_interval, trial_record
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]

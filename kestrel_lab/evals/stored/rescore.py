@@ -26,7 +26,7 @@ from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import run_blocking
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 _SHOWN = 20
 _NAMED = 5

@@ -21,7 +21,7 @@ from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, Lackin
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import headline_html, table_html
+from kestrel_lab.views.html.elements import headline_html, table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:

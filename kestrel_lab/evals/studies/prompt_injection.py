@@ -20,7 +20,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, percent
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
-from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:

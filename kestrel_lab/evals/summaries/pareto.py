@@ -11,7 +11,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.html.elements import paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.mcp.registry.catalogue import Entry
 from kestrel_lab.tools.tool_search import covered
-from kestrel_lab.views.html.run_page import table_html
+from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
 OFFERED = 40

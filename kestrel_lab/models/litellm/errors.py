@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ModelError
@@ -105,7 +104,9 @@ def _number(text: str | None) -> float | None:
 
 
 def _until(date: str | None) -> float | None:
-    """Return the seconds until an HTTP date."""
+    """Seconds until a date as HTTP writes it."""
+    from email.utils import parsedate_to_datetime  # with all of `email`: for a header that few answers have
+
     try:
         when = parsedate_to_datetime(date or "")
     except ValueError:

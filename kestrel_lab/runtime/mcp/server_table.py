@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.html.elements import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 _COLUMNS = ("server", "state", "tools", "started by or reached at", "sandbox", "reason", "configured in")

@@ -27,7 +27,7 @@ from kestrel_lab.runtime.review.evidence_table import checked, subject_in
 from kestrel_lab.verification.evidence import Backed, evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 from kestrel_lab.views.notices import COLUMNS, quality_line, quality_rows
 from kestrel_lab.views.text import table_text
 

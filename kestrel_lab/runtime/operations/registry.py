@@ -1,41 +1,35 @@
-"""The operations that a step may name."""
+"""The table of operations that a step may name; each is imported when a step first does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
-from kestrel_lab.runtime.execution.operation import Operation
-from kestrel_lab.runtime.operations.find_files import find_files
-from kestrel_lab.runtime.operations.gather import bootstrap, gather
-from kestrel_lab.runtime.operations.graph import graph
-from kestrel_lab.runtime.operations.intake import converse, intake
-from kestrel_lab.runtime.operations.loop import loop
-from kestrel_lab.runtime.operations.plan import plan
-from kestrel_lab.runtime.operations.quality import quality
-from kestrel_lab.runtime.operations.save_notes import commit
-from kestrel_lab.runtime.operations.tree_of_thoughts import thoughts, thoughts_expand, thoughts_score
-from kestrel_lab.runtime.operations.verify import verify
-from kestrel_lab.runtime.operations.web_search import websearch, websearch_facts, websearch_pages, websearch_report
+from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
 
-OPERATIONS: Mapping[str, Operation] = {
-    "bootstrap": bootstrap,
-    "gather": gather,
-    "find_files": find_files,
-    "intake": intake,
-    "plan": plan,
-    "verify": verify,
-    "quality": quality,
-    "commit": commit,
-    "loop": loop,
-    "converse": converse,
-    "graph": graph,
-    "thoughts": thoughts,
-    "thoughts_expand": thoughts_expand,
-    "thoughts_score": thoughts_score,
-    "websearch": websearch,
-    "websearch_pages": websearch_pages,
-    "websearch_facts": websearch_facts,
-    "websearch_report": websearch_report,
+_MODULES = {
+    "find_files": ("find_files",),
+    "gather": ("bootstrap", "gather"),
+    "graph": ("graph",),
+    "intake": ("converse", "intake"),
+    "loop": ("loop",),
+    "plan": ("plan",),
+    "quality": ("quality",),
+    "save_notes": ("commit",),
+    "tree_of_thoughts": ("thoughts", "thoughts_expand", "thoughts_score"),
+    "verify": ("verify",),
+    "web_search": ("websearch", "websearch_facts", "websearch_pages", "websearch_report"),
 }
+
+
+def _imported_on_call(module: str, name: str) -> Operation:
+    async def operation(scope: Scope) -> Done:
+        found: Operation = getattr(import_module(f"kestrel_lab.runtime.operations.{module}"), name)
+        return await found(scope)
+
+    return operation
+
+
+OPERATIONS: Mapping[str, Operation] = {name: _imported_on_call(module, name) for module, names in _MODULES.items() for name in names}
 WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph", "thoughts", "websearch_pages", "websearch_report"})
 """Operations that never ask a model."""

@@ -14,7 +14,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import encodable, one_line, plain
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,6 @@ from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_model
 from kestrel_lab.runtime.review.evidence_table import deeds_in, looked_at, made_in, subject_in
 from kestrel_lab.verification.abstention import abstains
 from kestrel_lab.verification.confidence import Stated, short, stated
-from kestrel_lab.verification.engine import UNFINISHED, unfinished
 from kestrel_lab.verification.evidence import evidence_of, support_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.workspace_files import Files
@@ -91,6 +90,8 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
 
 
 def _look(state: RunState, root: Path, answer: str, deeds: Sequence[Deed]) -> Look:
+    from kestrel_lab.verification.engine import UNFINISHED, unfinished  # with all its rules: only where an answer is checked
+
     subject = subject_in(state, root, answer, seconds=LOOK_S, deeds=deeds)
     found, actions = looked_at(subject), proposed(state, subject.files, answer)
     if abstains(answer) or not any(talk.cycles > 1 for talk in state.conversations.values()):

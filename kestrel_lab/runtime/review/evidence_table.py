@@ -13,7 +13,6 @@ from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.evidence import Backed, evidence_of, evidence_rows, summary
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Ground, Made, Subject, subject_of
@@ -135,6 +134,8 @@ def looked_at(subject: Subject) -> tuple[Issue, ...]:
 
 def _checked(subject: Subject) -> tuple[Issue, ...]:
     with boundary(RunError, "the look at what the answer names"):
+        from kestrel_lab.verification.engine import VerifierEngine  # with all its rules: only where an answer is checked
+
         return VerifierEngine()(subject)
 
 

@@ -15,7 +15,7 @@ from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import TOLD_BEHIND
 from kestrel_lab.retrieval.trace_events import retrievals
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.html.elements import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:

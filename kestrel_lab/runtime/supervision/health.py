@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Literal
 
 from kestrel_lab.views.formatting import duration
-from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.html.elements import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 Clock = Callable[[], float]

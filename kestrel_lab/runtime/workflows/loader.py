@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from kestrel_lab.agents import GOAL, with_goal
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.core.yaml.reader import YamlFile, read_yaml
-from kestrel_lab.core.yaml.validation import checked
-from kestrel_lab.runtime.workflows.agent_files import is_file_name
-from kestrel_lab.runtime.workflows.compile import Reading, shape_of
-from kestrel_lab.runtime.workflows.models import KINDS, AnyWorkflow, InputEntry, PlanEntry
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.yaml.reader import YamlFile
+    from kestrel_lab.runtime.workflows.models import AnyWorkflow, InputEntry
+
+# Files are read through pydantic, whose import takes as long as that of all else a run needs: only who names a file waits for it.
 
 SHIPPED: Final = Path(__file__).parent / "library" / "workflows"
 _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
@@ -43,6 +44,8 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
         UsageError: one line for each mistake in the file: file, line, key, what is wrong and the nearest
             right spelling; an input that is not declared, is missing, or of another type.
     """
+    from kestrel_lab.runtime.workflows.compile import Reading, shape_of
+
     path = find_workflow(name_or_path)
     document, entry = read_workflow(path)
     scope: dict[str, Json] = {GOAL: goal, **_inputs(document, entry.inputs, inputs or {})}
@@ -60,6 +63,8 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
 
 def find_workflow(name_or_path: str | Path) -> Path:
     """Return the file of a workflow; raises `UsageError` when there is none, with the nearest shipped name."""
+    from kestrel_lab.runtime.workflows.agent_files import is_file_name
+
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or is_file_name(text):
         path = Path(name_or_path)
@@ -81,6 +86,10 @@ def shipped() -> dict[str, Path]:
 
 def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
     """Return a workflow file, validated; raises `UsageError` for mistakes that do not depend on the goal."""
+    from kestrel_lab.core.yaml.reader import read_yaml
+    from kestrel_lab.core.yaml.validation import checked
+    from kestrel_lab.runtime.workflows.models import KINDS, PlanEntry
+
     document = read_yaml(path, shown_path(path))
     value = document.value
     kind = value.get("kind") if isinstance(value, dict) else None

@@ -18,7 +18,7 @@ from kestrel_lab.retrieval.workspace_indexes import Indexes
 from kestrel_lab.runtime.operations.find_files import find_in
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.views.formatting import count
-from kestrel_lab.views.html.run_page import paragraph_html, table_html
+from kestrel_lab.views.html.elements import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 

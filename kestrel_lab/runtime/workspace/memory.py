@@ -18,9 +18,8 @@ from kestrel_lab.memory.memory import Forgotten, NoteMemory
 from kestrel_lab.memory.selector import one, select
 from kestrel_lab.runtime.memory.learn import learned
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.views.html.elements import page, paragraph_html, table_html
 from kestrel_lab.views.html.graph_svg import Spot, Tie, web_svg
-from kestrel_lab.views.html.page import page
-from kestrel_lab.views.html.run_page import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 # Questions that are asked again and again: goals of runs that say much the same.

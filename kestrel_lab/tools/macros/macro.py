@@ -16,7 +16,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.shell_syntax.template import check_command
 from kestrel_lab.tools.arguments import ToolArgumentsError
 from kestrel_lab.tools.macros.macro_table import MacroRow, add_macro, delete_macro, enable_macro, macro_rows
-from kestrel_lab.views.html.run_page import pre_html
+from kestrel_lab.views.html.elements import pre_html
 
 MACRO_RUN = "macro_run"
 """The tool that runs macros; it may not be a step of one."""

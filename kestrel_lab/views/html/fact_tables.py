@@ -1,44 +1,12 @@
-"""What can be done next, as lines to be copied: nothing here can be clicked or is run."""
+"""Names and their values one below the other, with nothing cut off: as text and as an HTML table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
-from typing import overload
 
-from kestrel_lab.answers.next_actions import NextAction
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.views.formatting import action_line
-from kestrel_lab.views.html.run_page import pre_html, table_html
-
-
-class Actions(Sequence[NextAction]):
-    """What can be done next, in order; shown as a line each."""
-
-    def __init__(self, found: Iterable[NextAction]) -> None:
-        self._found = tuple(found)
-
-    @overload
-    def __getitem__(self, index: int) -> NextAction: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[NextAction, ...]: ...
-    def __getitem__(self, index: int | slice) -> NextAction | tuple[NextAction, ...]:
-        return self._found[index]
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __iter__(self) -> Iterator[NextAction]:
-        return iter(self._found)
-
-    def __repr__(self) -> str:
-        return "\n".join(action_line(one.text, one.why) for one in self._found) or "nothing to do next was found"
-
-    def _repr_html_(self) -> str:
-        return pre_html(repr(self))
-
-
-# Names and their values, one below the other, with nothing cut off: for text and for a notebook.
+from kestrel_lab.views.html.elements import table_html
 
 Facts = Sequence[tuple[str, str]]
 _WIDTH = 100
@@ -46,7 +14,7 @@ _WIDTH = 100
 
 
 def facts_text(facts: Facts) -> str:
-    """A line for each, long values on several."""
+    """Return a line for each fact; a long value goes on in further lines."""
     wide = max((len(name) for name, _ in facts), default=0)
     lines = []
     for name, value in facts:
@@ -56,5 +24,5 @@ def facts_text(facts: Facts) -> str:
 
 
 def facts_html(facts: Facts) -> str:
-    """A table with a row for each."""
+    """Return a table with a row for each fact."""
     return table_html(("", ""), facts)

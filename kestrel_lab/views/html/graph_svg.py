@@ -1,4 +1,4 @@
-"""What names what as an SVG: those that name in a column on the left, what they name on the right, lines between."""
+"""The graph of notes and entities as an SVG: notes in a column on the left, entities on the right, lines between."""
 
 from __future__ import annotations
 

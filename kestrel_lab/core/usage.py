@@ -1,0 +1,148 @@
+"""Usage of a run: tokens, money, calls, turns and seconds, folded from its events in one place.
+
+The state of a run, its view, the list of runs and the metrics of trials all sum with `UsageMeter`, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    Record,
+    RunForked,
+    RunResumed,
+    StateTransition,
+    StepRetried,
+    ToolAnswered,
+)
+from kestrel_lab.core.run_types import RunStatus
+
+
+@dataclass(kw_only=True, slots=True)
+class UsageMeter:
+    """The usage of a run after the events taken so far.
+
+    An answer that was given by hand in a fork, or that a store gave, costs nothing and is no call of a model. Time passes
+    once: it is worked, waited for a person, idle, or away.
+    """
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+    unpriced: int = 0
+    """Answers whose price is not known; `cost_usd` leaves them out."""
+    model_calls: int = 0
+    tool_calls: int = 0
+    hits: int = 0
+    """Answers that came from a store, of those that might have:"""
+    lookups: int = 0
+    turns: int = 0
+    """Model turns that began, those left out that a fork asks again."""
+    asking: set[str] = field(default_factory=set)
+    """Steps whose model has not answered yet."""
+    questions: set[str] = field(default_factory=set)
+    """Questions that nobody has answered yet."""
+    status: str = ""
+    working_s: float = 0.0
+    waiting_s: float = 0.0
+    """Seconds in which at least one question waited for a person."""
+    idle_s: float = 0.0
+    """Seconds in which calls waited for their turn or between attempts, or a step for its next attempt; those together count once."""
+    away_s: float = 0.0
+    """Seconds between sessions, and between an event and a fork behind it."""
+    idle_until: float = 0.0
+    """The time up to which idle time is counted; in the future while a step waits for its next attempt."""
+    last_at: float | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Return tokens, money and calls."""
+        return Usage(
+            tokens_in=self.tokens_in,
+            tokens_out=self.tokens_out,
+            cost_usd=self.cost_usd,
+            unpriced=self.unpriced,
+            model_calls=self.model_calls,
+            tool_calls=self.tool_calls,
+        )
+
+    def take(self, event: Event, at: float) -> None:
+        """Take in an event that happened `at` seconds since 1970."""
+        self._clock(event, at)
+        match event:
+            case ModelCalled():
+                self.turns += 1
+                self.asking.add(event.step)
+            case ModelAnswered():
+                self._model_answered(event, at)
+            case ToolAnswered():
+                self.tool_calls += 1
+                if not event.given:
+                    self.hits += event.cached
+                    self.lookups += event.cacheable or event.cached
+            case ApprovalAsked():
+                self.questions.add(event.question or event.call)
+            case ApprovalGiven():
+                self.questions.discard(event.question or event.call)
+            case StateTransition():
+                self.status = event.target
+            case StepRetried():
+                self.asking.discard(event.step)
+                self.idle_until = max(self.idle_until, at + event.wait_s)
+            case RunForked():
+                self.questions.clear()
+                self.turns -= len(self.asking)
+                self.asking.clear()
+
+    def _model_answered(self, event: ModelAnswered, at: float) -> None:
+        self.asking.discard(event.step)
+        idle = min(idle_before(event, at, self.idle_until), self.working_s)
+        if idle > 0:
+            self.working_s -= idle
+            self.idle_s += idle
+            self.idle_until = max(self.idle_until, at)
+        if event.given:
+            return
+        self.hits += event.cached
+        self.lookups += event.cached
+        if event.cached:
+            return
+        self.model_calls += 1
+        self.tokens_in += event.tokens_in
+        self.tokens_out += event.tokens_out
+        self.cost_usd += event.cost_usd or 0.0
+        self.unpriced += event.cost_usd is None and event.error is None
+
+    def _clock(self, event: Event, at: float) -> None:
+        last = at if self.last_at is None else self.last_at
+        until = max(last, at)  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
+        if isinstance(event, RunResumed | RunForked):
+            self.away_s += until - last
+            last = until = self.idle_until = at  # a session begins its own clock
+        self.last_at = until
+        if self.questions or self.status == RunStatus.WAITING_APPROVAL:
+            self.waiting_s += until - last
+            return
+        paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
+        self.idle_s += paused
+        self.working_s += until - last - paused
+
+
+def idle_before(event: ModelAnswered, at: float, until: float) -> float:
+    """Return the seconds that the call answered `at` waited and that are not counted yet, where time is counted up to `until`."""
+    return max(0.0, min(event.queued + event.backoff, at - max(at - event.seconds, until)))
+
+
+def metered(records: Iterable[Record]) -> UsageMeter:
+    """Return the usage of the run that `records` are the log of."""
+    meter = UsageMeter()
+    for record in records:
+        meter.take(record.event, record.at)
+    return meter
