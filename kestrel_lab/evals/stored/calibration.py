@@ -23,7 +23,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import Kept, keep
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.verification.confidence import stated
-from kestrel_lab.views.html.run_page import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:
