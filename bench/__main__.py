@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; exact search beside sqlite-vec: `python -m bench nearest`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; the nearest vectors beside exact search: `python -m bench nearest`."""
 
 from __future__ import annotations
 

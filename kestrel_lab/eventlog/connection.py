@@ -11,6 +11,7 @@ import apsw
 from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.host.filesystem import private_file, private_folder
+from kestrel_lab.host.vector_tables import load_or_empty, load_vectors
 
 _NOTES = logging.getLogger(__name__)
 _FORBIDDEN = frozenset(
@@ -77,6 +78,7 @@ def connect(path: Path, sqlite: str | None = None) -> apsw.Connection:
         for setting in _SETTINGS:  # one by one: a statement that gives a row keeps those behind it in the same text from being run
             connection.execute(f"PRAGMA {setting}").fetchall()
         _migrate(connection, path)
+        load_or_empty(connection)
     except apsw.Error as error:
         connection.close()
         raise _unusable(path, error) from error
@@ -137,6 +139,20 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
 
 def _version(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version") or 0)
+
+
+def extend(path: Path, script: str) -> None:
+    """Run a script that adds tables of vectors, which other connections may not add, in one transaction."""
+    connection = apsw.Connection(os.fspath(path))
+    try:
+        connection.set_busy_timeout(30_000)
+        load_vectors(connection)
+        with connection:
+            connection.execute(script)
+    except apsw.Error as error:
+        raise translate(error, "a table of vectors") from error
+    finally:
+        connection.close()
 
 
 def scrub(path: Path) -> None:

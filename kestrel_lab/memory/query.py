@@ -92,7 +92,7 @@ class MemoryQueryEngine:
         scores = self._weighed(found, named) if found else {}
         notes = {number: each.note for number, each in found.items()}
         if self._vectors is not None and (len(notes) < top_k or self._vectors.ordering):
-            near = self._vectors.nearest(query, workspace, _NEAREST, also=notes)
+            near = self._vectors.nearest(query, workspace, _NEAREST, tags=tags, also=notes)
             akin = self._akin(near, workspace, tags, run, without=notes)
             notes |= akin
             if weight := self._vectors.ordering:
@@ -107,8 +107,6 @@ class MemoryQueryEngine:
         weights = self._weights
         scores = _spread({number: each.score for number, each in found.items()})
         notes = {number: each.note for number, each in found.items()}
-        for number, share in self._sharing(named, list(notes)).items():
-            scores[number] += weights.entities * share
         for number, share in self._sharing(named, list(notes)).items():
             scores[number] += weights.entities * share
         people = {word for entity in named if entity.kind == "name" for word in entity.name.split()}

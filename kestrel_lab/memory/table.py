@@ -19,9 +19,15 @@ from kestrel_lab.memory.entities import Entity, entities, searchable
 COLUMNS = "id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner"
 LIVE = "(expires IS NULL OR expires > ?)"
 _NEIGHBOUR = "SELECT {} FROM notes AS other WHERE other.workspace = notes.workspace AND other.run = notes.run AND other.kind = 'episode'"
-_BEFORE = _NEIGHBOUR.format("max(other.number)") + " AND other.number < notes.number AND notes.kind = 'episode'"
-_AFTER = _NEIGHBOUR.format("min(other.number)") + " AND other.number > notes.number AND notes.kind = 'episode'"
+BEFORE = _NEIGHBOUR.format("max(other.number)") + " AND other.number < notes.number AND notes.kind = 'episode'"
+AFTER = _NEIGHBOUR.format("min(other.number)") + " AND other.number > notes.number AND notes.kind = 'episode'"
 
+BESIDE_CHANGED = f"""
+UPDATE note_vectors SET model = model
+  WHERE number IN (SELECT item.value FROM notes, json_each(json_array(({BEFORE}), ({AFTER}))) AS item WHERE notes.number = ?);
+"""
+"""Take the episodes beside a note out of the index of vectors, by a trigger that `vector_search` made: they mean what is beside them too."""
+_BESIDE_CHANGED = BESIDE_CHANGED.replace("notes.number = ?", "notes.id = ?").strip()
 _CHANGED = "UPDATE notes_version SET value = value + 1"
 
 _INSERT = f"""
@@ -30,20 +36,21 @@ INSERT OR IGNORE INTO notes({COLUMNS}, workspace, same)
 INSERT OR IGNORE INTO note_names(number, kind, name) SELECT notes.number, item.value ->> 0, item.value ->> 1
   FROM notes, json_each(?) AS item WHERE notes.id = ?;
 INSERT OR IGNORE INTO note_sources SELECT number, ? FROM notes WHERE id = ?;
-UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
+UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({BEFORE}) FROM notes WHERE id = ?);
 INSERT INTO notes_text(rowid, text, names, before, after)
-  SELECT number, text, ?, coalesce((SELECT text FROM notes AS other WHERE number = ({_BEFORE})), ''), '' FROM notes
+  SELECT number, text, ?, coalesce((SELECT text FROM notes AS other WHERE number = ({BEFORE})), ''), '' FROM notes
   WHERE id = ? AND NOT EXISTS (SELECT 1 FROM notes_text WHERE rowid = notes.number);
 {_CHANGED}
 """
 _REWRITE = f"""
 DELETE FROM note_names WHERE number = (SELECT number FROM notes WHERE id = ?);
 DELETE FROM note_vectors WHERE number = (SELECT number FROM notes WHERE id = ?);
+{_BESIDE_CHANGED}
 INSERT OR IGNORE INTO note_names(number, kind, name) SELECT notes.number, item.value ->> 0, item.value ->> 1
   FROM notes, json_each(?) AS item WHERE notes.id = ?;
 UPDATE notes_text SET text = ?, names = ? WHERE rowid = (SELECT number FROM notes WHERE id = ?);
-UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
-UPDATE notes_text SET before = ? WHERE rowid = (SELECT ({_AFTER}) FROM notes WHERE id = ?);
+UPDATE notes_text SET after = ? WHERE rowid = (SELECT ({BEFORE}) FROM notes WHERE id = ?);
+UPDATE notes_text SET before = ? WHERE rowid = (SELECT ({AFTER}) FROM notes WHERE id = ?);
 {_CHANGED}
 """
 
@@ -70,7 +77,7 @@ class NoteTable:
         columns = ", ".join(f"{name.strip()} = ?" for name in COLUMNS.split(","))
         sql = f"UPDATE notes SET {columns}, same = ? WHERE id = ? AND workspace = ?;" + _REWRITE
         one = note.id
-        rest = (one, one, pairs, one, note.text, _names_text(note, named), one, note.text, one, note.text, one)
+        rest = (one, one, one, pairs, one, note.text, _names_text(note, named), one, note.text, one, note.text, one)
         self.store.execute(sql, (*_row(note), same(note.text), one, workspace, *rest), f"note {note.id}").result()
 
     def confirm(self, note_id: str, by: str) -> bool:
@@ -116,11 +123,12 @@ class NoteTable:
         for note in notes:
             sql = f"""
             INSERT OR IGNORE INTO notes_forgotten VALUES (?, ?);
-            UPDATE notes_text SET after = '' WHERE rowid = (SELECT ({_BEFORE}) FROM notes WHERE id = ?);
-            UPDATE notes_text SET before = '' WHERE rowid = (SELECT ({_AFTER}) FROM notes WHERE id = ?);
+            UPDATE notes_text SET after = '' WHERE rowid = (SELECT ({BEFORE}) FROM notes WHERE id = ?);
+            UPDATE notes_text SET before = '' WHERE rowid = (SELECT ({AFTER}) FROM notes WHERE id = ?);
             DELETE FROM notes_text WHERE rowid = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_names WHERE number = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_vectors WHERE number = (SELECT number FROM notes WHERE id = ?);
+            {_BESIDE_CHANGED}
             DELETE FROM note_sources WHERE number = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_links WHERE source = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_links WHERE target = (SELECT number FROM notes WHERE id = ?);
@@ -130,7 +138,7 @@ class NoteTable:
             DELETE FROM notes WHERE id = ?;
             {_CHANGED}
             """
-            self.store.execute(sql, (note.id, time.time(), *(note.id,) * 12), f"note {note.id}").result()
+            self.store.execute(sql, (note.id, time.time(), *(note.id,) * 13), f"note {note.id}").result()
 
     def forgotten(self, note_id: str) -> bool:
         """Whether a note of that id was forgotten."""

@@ -1,142 +1,162 @@
-"""The notes that mean what a query means: vectors kept as blobs beside the notes, compared one and all in memory."""
+"""Vector search of notes: candidates from a `vec0` table of the same database, re-scored with full vectors."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.json_types import dumps
+from kestrel_lab.eventlog.connection import extend
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.vector_tables import bits, candidates, table_name, unloadable
 from kestrel_lab.memory.embeddings import Embedder, Vectors
-
-if TYPE_CHECKING:
-    import numpy as np
+from kestrel_lab.memory.table import AFTER, BEFORE, BESIDE_CHANGED
 
 FILLING_S = 2.0
-"""How long a search may make vectors that are missing; those of the newest notes come first, the others with later searches."""
+"""Seconds in which a search may make missing vectors; those of the newest notes come first, the others with later searches."""
 _BATCH = 32
+_INDEXED_AT_ONCE = 1_000
+_FEW = 5_000
+"""Up to so many notes are compared one and all, which is faster and exact."""
 
-
-_Key = tuple[int, float, bytes, str]
-"""Number, moment and words of a note, and the run of an episode: as long as these are the same its vector is."""
+_INDEX = """
+CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING vec0(workspace TEXT PARTITION KEY, bits BIT[{width}]);
+CREATE TRIGGER IF NOT EXISTS {table}_deleted AFTER DELETE ON note_vectors BEGIN DELETE FROM {table} WHERE rowid = OLD.number; END;
+CREATE TRIGGER IF NOT EXISTS {table}_changed AFTER UPDATE ON note_vectors BEGIN DELETE FROM {table} WHERE rowid = OLD.number; END;
+"""
+_TAGGED = (
+    "SELECT number FROM note_names WHERE kind = 'tag' AND name IN (SELECT value FROM json_each(?))"
+    " GROUP BY number HAVING count(*) = json_array_length(?)"
+)
+_KEEP = f"""
+INSERT OR REPLACE INTO note_vectors(number, model, vector) SELECT number, ?, ? FROM notes WHERE number = ? AND text = ?;
+{BESIDE_CHANGED}
+"""
+"""Keep a vector if the note still has its text; what the episodes beside it mean is then to be indexed anew."""
+_VECTORS = f"""
+SELECT notes.number, own.vector, before.vector, after.vector FROM notes JOIN note_vectors AS own ON own.number = notes.number AND own.model = ?1
+LEFT JOIN note_vectors AS before ON before.model = ?1 AND notes.run <> '' AND before.number = ({BEFORE})
+LEFT JOIN note_vectors AS after ON after.model = ?1 AND notes.run <> '' AND after.number = ({AFTER})
+WHERE notes.number IN (SELECT value FROM json_each(?2)) ORDER BY notes.number
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """The vectors of a workspace, as of a version of its notes."""
+class _Filled:
+    """What is known of the vectors of a workspace as of a version of its notes."""
 
-    version: object
-    places: dict[_Key, int]
-    """The row of each note, by ascending numbers."""
-    numbers: np.ndarray[Any, Any]
-    own: Vectors
-    """What each note means by itself."""
-    matrix: Vectors
-    """The same, episodes together with those beside them."""
-    whole: bool
-    """Whether every note has one."""
+    version: int
+    count: int
+    held: tuple[list[int], Vectors] | None = None
+    """Numbers and vectors of all notes, where all are compared."""
 
 
 class VectorIndex:
-    """The vectors of all notes: made when they are first needed, so that notes may come and change without them.
+    """The vectors of all notes. They are made when a search first needs them, so that notes come and change without an embedder.
 
-    Search is exact: a hundred thousand vectors are one product of a matrix and a vector, some ten milliseconds.
+    `note_vectors` has the vector of each note. A `vec0` table per model, partitioned by workspace, has the signs of its numbers as bits;
+    a trigger takes a row out of it in the transaction that deletes or changes the vector. Where sqlite-vec cannot be loaded, the query
+    is compared with every vector.
     """
 
     def __init__(self, store: SessionStore, embedder: Callable[[], Embedder], *, filling_s: float = FILLING_S) -> None:
         self._store, self._load, self._filling_s = store, embedder, filling_s
-        self._held: dict[str, _Held] = {}
+        self._table = ""
+        self._filled: dict[str, _Filled] = {}
 
     @property
     def ordering(self) -> float:
-        """How much likeness counts in the order of notes; 0 where it only finds what words do not."""
+        """The weight of likeness in the order of notes; 0 where it only finds what words do not."""
         return float(getattr(self._load(), "ordering", 0.0))
 
-    def nearest(self, query: str, workspace: str, top_k: int, *, also: Collection[int] = ()) -> dict[int, float]:
-        """The notes most like the query, best first, with how alike they are from -1 to 1; then those of `also` that have vectors."""
-        import numpy as np
-
-        held = self._matrix(workspace)
-        count = len(held.numbers)
-        if not count or top_k < 1:
+    def nearest(self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), also: Collection[int] = ()) -> dict[int, float]:
+        """Return the notes with all of `tags` most like the query, best first, and their likeness from -1 to 1; then those of `also`."""
+        vector = self._load()([query])[0]
+        filled = self._fill(workspace, len(vector))
+        if not filled.count or top_k < 1:
             return {}
-        scores = held.matrix @ self._load()([query])[0]
-        best = np.argpartition(-scores, min(top_k, count) - 1)[:top_k]
-        found = {int(held.numbers[at]): float(scores[at]) for at in best[np.argsort(-scores[best], kind="stable")]}
-        wanted = np.fromiter(also, dtype=np.int64, count=len(also))
-        places = np.minimum(np.searchsorted(held.numbers, wanted), count - 1)
-        known = held.numbers[places] == wanted
-        return found | dict(zip(wanted[known].tolist(), scores[places[known]].tolist(), strict=True))
+        tagged = dumps([tag.lower() for tag in tags])
+        if filled.held is not None:
+            numbers, matrix = filled.held
+            wanted = {row[0] for row in self._store.query(_TAGGED, (tagged, tagged))} if tags else {*numbers}
+        else:
+            where, bindings = (f"workspace = ? AND rowid IN ({_TAGGED})", (tagged, tagged)) if tags else ("workspace = ?", ())
+            wanted = {*candidates(self._store.query, self._table, vector, top_k, where, (workspace, *bindings))}
+            numbers, matrix = self._vectors(sorted({*wanted, *also}))
+        scores = dict(zip(numbers, (matrix @ vector).tolist(), strict=True))
+        best = sorted(wanted & scores.keys(), key=lambda number: (-scores[number], number))[:top_k]
+        return {number: scores[number] for number in (*best, *also) if number in scores}
 
-    def _matrix(self, workspace: str) -> _Held:
-        """The notes that have vectors, and these; looked for again only when a note came, changed or went, or vectors were missing."""
+    def _fill(self, workspace: str, width: int) -> _Filled:
+        """Make what is missing of the vectors and their index, unless the notes are as they were when none was missing."""
         version = self._store.query("SELECT value FROM notes_version")[0][0]
-        held = self._held.get(workspace)
-        if held is None or held.version != version or not held.whole:
-            held = self._updated(workspace, held, version)
-            self._held = {workspace: held}
-        return held
+        if (known := self._filled.get(workspace)) is not None and known.version == version:
+            return known
+        if not self._table and not unloadable():
+            table = table_name("note_index", self._load().name)
+            extend(self._store.path, _INDEX.format(table=table, width=-width % 8 + width))
+            self._table = table
+        until = time.monotonic() + self._filling_s
+        whole = self._made(workspace, until) and (not self._table or self._indexed(workspace, until))
+        sql = "SELECT number FROM notes JOIN note_vectors USING (number) WHERE workspace = ? AND model = ? ORDER BY number"
+        numbers = [row[0] for row in self._store.query(sql, (workspace, self._load().name))]
+        few = len(numbers) <= _FEW or not self._table
+        filled = _Filled(version, len(numbers), self._vectors(numbers) if few and numbers else None)
+        if whole:
+            self._filled = {workspace: filled}
+        return filled
 
-    def _updated(self, workspace: str, held: _Held | None, version: object) -> _Held:
-        """The vectors as they are now; of those that are held none is read again."""
+    def _made(self, workspace: str, until: float) -> bool:
+        """Make missing vectors, as many as there is time for; return whether all notes have theirs."""
+        embed = self._load()
+        lacking = (
+            "SELECT number, text, author FROM notes WHERE workspace = ? AND number NOT IN (SELECT number FROM note_vectors WHERE model = ?)"
+            f" ORDER BY number DESC LIMIT {_BATCH}"
+        )
+        while batch := self._store.query(lacking, (workspace, embed.name)):
+            vectors = embed([f"{author}: {text}" if author else text for _, text, author in batch]).astype("<f4")
+            for (number, text, _), vector in zip(batch, vectors, strict=True):
+                bindings = (embed.name, vector.tobytes(), number, text, number)
+                done = self._store.execute(_KEEP, bindings, f"the vector of note {number}")
+            done.result()
+            if time.monotonic() >= until:
+                return not self._store.query(lacking, (workspace, embed.name))
+        return True
+
+    def _indexed(self, workspace: str, until: float) -> bool:
+        """Put bits of vectors into the index that lacks them, as many as there is time for; return whether it lacks none."""
+        table, model = self._table, self._load().name
+        sql = f"SELECT number FROM notes JOIN note_vectors USING (number) WHERE workspace = ? AND model = ? AND number NOT IN (SELECT rowid FROM {table}) ORDER BY number DESC"
+        lacking = [row[0] for row in self._store.query(sql, (workspace, model))]
+        for at in range(0, len(lacking), _INDEXED_AT_ONCE):
+            if at and time.monotonic() >= until:
+                return False
+            numbers, matrix = self._vectors(lacking[at : at + _INDEXED_AT_ONCE])
+            rows = dumps([[number, row.hex()] for number, row in zip(numbers, bits(matrix), strict=True)])
+            sql = (
+                f"DELETE FROM {table} WHERE rowid IN (SELECT value ->> 0 FROM json_each(?));"
+                f"INSERT INTO {table}(rowid, workspace, bits) SELECT number, workspace, vec_bit(unhex(value ->> 1))"
+                " FROM json_each(?) JOIN notes ON number = value ->> 0 JOIN note_vectors USING (number) WHERE model = ?"
+            )
+            self._store.execute(sql, (rows, rows, model), "the index of vectors").result()
+        return True
+
+    def _vectors(self, numbers: Sequence[int]) -> tuple[list[int], Vectors]:
+        """Return those of `numbers` that have vectors, and these: half that of an episode is its own, half the mean of it and those beside it."""
         import numpy as np
 
-        keys: list[_Key] = self._store.query(
-            "SELECT number, at, same, CASE kind WHEN 'episode' THEN run ELSE '' END FROM notes WHERE workspace = ? ORDER BY number",
-            (workspace,),
-        )
-        places = held.places if held else {}
-        missing = [key[0] for key in keys if key not in places]
-        new = self._stored(missing)
-        lacking = [number for number in reversed(missing) if number not in new]
-        new |= self._made(lacking)
-        there = [key for key in keys if key in places or key[0] in new]
-        old = np.array([places.get(key, -1) for key in there], dtype=np.int64)
-        width = len(next(iter(new.values()))) // 4 if new else held.own.shape[1] if held else 0
-        own = np.empty((len(there), width), dtype="<f4")
-        if held is not None:
-            own[old >= 0] = held.own[old[old >= 0]]
-        for row in np.flatnonzero(old < 0).tolist():
-            own[row] = np.frombuffer(new[there[row][0]], dtype="<f4")
-        matrix = _with_neighbours(own, [key[3] for key in there])
-        numbers = np.array([key[0] for key in there], dtype=np.int64)
-        return _Held(version, {key: row for row, key in enumerate(there)}, numbers, own, matrix, len(there) == len(keys))
-
-    def _stored(self, numbers: list[int]) -> dict[int, bytes]:
-        sql = "SELECT number, vector FROM note_vectors WHERE model = ? AND number IN (SELECT value FROM json_each(?))"
-        return dict(self._store.query(sql, (self._load().name, dumps(numbers)))) if numbers else {}
-
-    def _made(self, numbers: list[int]) -> dict[int, bytes]:
-        """Make vectors of these notes, as many as there is time for, and keep them."""
-        embed = self._load()
-        until = time.monotonic() + self._filling_s
-        sql = "INSERT OR REPLACE INTO note_vectors(number, model, vector) SELECT number, ?, ? FROM notes WHERE number = ? AND text = ?"
-        made: dict[int, bytes] = {}
-        for at in range(0, len(numbers), _BATCH):
-            if at and time.monotonic() >= until:
-                break
-            wanted = dumps(numbers[at : at + _BATCH])
-            batch = self._store.query("SELECT number, text, author FROM notes WHERE number IN (SELECT value FROM json_each(?))", (wanted,))
-            vectors = embed([f"{author}: {text}" if author else text for _, text, author in batch]).astype("<f4") if batch else ()
-            for (number, text, _), vector in zip(batch, vectors, strict=True):
-                made[number] = vector.tobytes()
-                done = self._store.execute(sql, (embed.name, made[number], number, text), f"the vector of note {number}")
-        if made:
-            done.result()
-        return made
-
-
-def _with_neighbours(matrix: Vectors, runs: list[str]) -> Vectors:
-    """Vectors of which that of an episode is half its own and half that of it together with the episodes before and after it."""
-    import numpy as np
-
-    before = np.array([bool(run) and run == other for run, other in zip(runs[1:], runs, strict=False)], dtype=bool)
-    if not before.any():
-        return matrix
-    around = matrix.copy()
-    around[1:][before] += matrix[:-1][before]
-    around[:-1][before] += matrix[1:][before]
-    around /= np.maximum(np.linalg.norm(around, axis=1, keepdims=True), 1e-9)
-    return (matrix + around) / 2
+        rows = self._store.query(_VECTORS, (self._load().name, dumps(list(numbers))))
+        if not rows:
+            return [], np.empty((0, 0), dtype="f4")
+        found = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4").reshape(len(rows), -1)
+        if beside := [at for at, row in enumerate(rows) if row[2] or row[3]]:
+            nothing, own = bytes(found.itemsize * found.shape[1]), found[beside]
+            before, after = (
+                np.frombuffer(b"".join(rows[at][column] or nothing for at in beside), dtype="<f4").reshape(own.shape) for column in (2, 3)
+            )
+            around = own + before + after
+            around /= np.maximum(np.linalg.norm(around, axis=1, keepdims=True), 1e-9)
+            found = found.copy()
+            found[beside] = (own + around) / 2
+        return [row[0] for row in rows], found

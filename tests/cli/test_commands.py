@@ -11,6 +11,7 @@ import pexpect
 import pytest
 
 from kestrel_lab import Lab
+from kestrel_lab.cli.commands import doctor
 from kestrel_lab.cli.main import main
 from kestrel_lab.evals.stored_trials import stored_trials
 
@@ -284,6 +285,15 @@ def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
     assert "local/smollm2-135m" in out
     assert "set OPENAI_API_KEY" in out
     assert "kestrel.db" in out
+
+
+def test_the_doctor_says_whether_vectors_are_indexed(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line names sqlite-vec; where it cannot be loaded it says why, and that search goes on without it."""
+    assert re.search(r"✓ +sqlite-vec +\d", kestrel("doctor")[1])
+    monkeypatch.setattr(doctor, "unloadable", lambda: "no extensions here")
+    code, out, _ = kestrel("doctor")
+    assert code == 0
+    assert re.search(r"✗ +sqlite-vec +cannot be loaded: no extensions here +vectors are compared one and all", out)
 
 
 def test_the_doctor_shows_what_runs_depend_on(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:

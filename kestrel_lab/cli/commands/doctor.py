@@ -17,6 +17,7 @@ from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
 from kestrel_lab.core.version import __version__
 from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.host.git import git_program
+from kestrel_lab.host.vector_tables import unloadable
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.resolve import available_models
@@ -151,6 +152,7 @@ def examine(lab: Lab) -> Doctor:
             *_dependencies(lab),
             *_servers(lab),
             *_providers(lab),
+            _vectors(),
             _ripgrep(),
             *_sandbox(lab),
             *_barriers(lab),
@@ -243,6 +245,14 @@ def _providers(lab: Lab) -> list[Finding]:
         )
         for choice in available_models(lab.env)
     ]
+
+
+def _vectors() -> Finding:
+    if why := unloadable():
+        return Finding(
+            ok=False, what="sqlite-vec", found=f"cannot be loaded: {why}", advice="vectors are compared one and all", optional=True
+        )
+    return Finding(ok=True, what="sqlite-vec", found=version("sqlite-vec"))
 
 
 def _ripgrep() -> Finding:
