@@ -41,15 +41,14 @@ class FileTrace:
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed; tell before the answer what went through files."""
-        files = self.ctx.files
-        if files is None or call.target not in self.ctx.tools:
+        files, tool = self.ctx.files, self.ctx.tools.find(call.target)
+        if files is None or tool is None:
             return await proceed(call)
-        tool = self.ctx.tools.get(call.target)
         flow = tool.flow.at(call.sandbox)
         author, way = self._author(call, flow), way_of(tool, flow, call)
         if not author and not (way and files.known()):
             return await proceed(call)
-        files.known()
+        files.refresh()
         trace = _Trace(self.ctx, files, call, tool, flow, way, author)
         await asyncio.to_thread(trace.begin)
         trace.tell_begin()
@@ -132,7 +131,7 @@ class _Trace:
 
     def end(self, answer: str, *, cached: bool = False) -> None:
         workspace, args = self.ctx.workspace, self.call.args
-        self.files.known()
+        self.files.refresh()
         if not self.read and not self.author:  # whoever has read others is not told again
             match self.way:
                 case "exact":

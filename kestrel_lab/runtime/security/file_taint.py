@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -37,6 +38,8 @@ _LONGEST_S = 900.0
 """How long after its beginning a call may have gone on writing whose process died."""
 _TICK_NS = 50_000_000
 """How far the time of a change may lie behind the clock."""
+_ASK_S = 0.01
+"""How long an answer of the log counts. A call that began as much earlier would not have been looked at either."""
 _Key = tuple[str, str, float]
 
 
@@ -73,6 +76,8 @@ class FileTaint:
     opened: Callable[[], SessionStore]
     """The log of the session."""
     _number: int = 0
+    _asked: float = -_ASK_S
+    """When the log was asked last."""
     _contents: dict[int, dict[str, str]] = field(default_factory=dict)
     """By size and hash, whose words."""
     _short: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -98,8 +103,19 @@ class FileTaint:
         return self.opened()
 
     def known(self) -> bool:
-        """Take in what was written since, by whichever process, and tell whether there is any such file at all."""
+        """Return whether any file holds words of others, as far as the log says.
+
+        What this session writes is known at once. The log is asked for what other processes wrote, at most a hundred times a
+        second: each call of a tool comes here, and a query costs more than everything else that is done before it.
+        """
+        if time.monotonic() >= self._asked + _ASK_S:
+            self.refresh()
+        return bool(self._answers or self._contents or self._short or self._folders or self._open)
+
+    def refresh(self) -> None:
+        """Take in what was written since the log was asked last, by whichever process."""
         with self._lock:
+            self._asked = time.monotonic()
             rows = self.store.query(
                 "SELECT number, f.run_id, body, workspace FROM file_taints AS f JOIN events USING(run_id, seq)"
                 " JOIN runs ON runs.id = f.run_id WHERE number > ? ORDER BY number",
@@ -110,7 +126,6 @@ class FileTaint:
                 self.take(str(run), str(root), cast("FilesTainted", from_json(FilesTainted.type, cast("dict[str, Json]", loads(body)))))
             if rows:
                 self._trusted = {str(content) for (content,) in self.store.query("SELECT content FROM file_trust")}
-            return bool(self._answers or self._contents or self._short or self._folders or self._open)
 
     def take(self, run: str, root: str, event: FilesTainted, read: Callable[[], bool] | None = None) -> None:
         """Take one event of a run in `root` in; a second time it changes nothing."""
