@@ -257,8 +257,10 @@ class RunContext:
     async def on_disk(self) -> None:
         """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
         if self._queued:
+            await asyncio.sleep(0)  # the other calls of a turn record that they begin, and share the commit
+        if self._queued:
             self._durable, self._queued = self.store.on_disk(), False
-        # Calls of one turn share the wait: whoever emitted nothing since still has to wait for what others emitted.
+        # Whoever emitted nothing since still has to wait for what others emitted.
         if self._durable is not None and not self._durable.done():
             await asyncio.wrap_future(self._durable)
         if self._failure is not None:
