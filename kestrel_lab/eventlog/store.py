@@ -63,6 +63,8 @@ class RunRow:
     """How often it was claimed anew."""
 
 
+_MOST_READERS = 4
+"""Connections that are kept open for reading."""
 _LAST = 2**63 - 1
 """No event has a greater number."""
 _EVENT_COLUMNS = "seq, eid, at, type, body"
@@ -91,7 +93,9 @@ class SessionStore:
         self.path = Path(path)
         if not network:
             check_local(self.path, filesystem(self.path))
-        self._reader = connect(self.path)
+        self._readers = [connect(self.path)]
+        """Connections that nobody reads with at the moment."""
+        self._closed = False
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect(self.path))
         self.session = secrets.token_hex(6)
@@ -338,17 +342,28 @@ class SessionStore:
         """Write what is queued and close the file."""
         self._writer.close()
         with self._lock:
-            self._reader.close()
+            self._closed = True
+            while self._readers:
+                self._readers.pop().close()
 
     def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
         with self._lock:
-            try:
-                return self._reader.execute(sql, tuple(bindings)).fetchall()
-            except apsw.ConnectionClosedError as error:
+            if self._closed:
                 msg = f"the log {self.path} is closed"
-                raise StoreError(msg) from error
-            except (apsw.Error, UnicodeDecodeError) as error:
-                raise translate(error, "a query") from error
+                raise StoreError(msg)
+            reader = self._readers.pop() if self._readers else None
+        # Another connection for each thread that reads at the same time: a long read must not hold up a short one on the event loop.
+        reader = reader or connect(self.path)
+        try:
+            return reader.execute(sql, tuple(bindings)).fetchall()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise translate(error, "a query") from error
+        finally:
+            with self._lock:
+                if self._closed or len(self._readers) >= _MOST_READERS:
+                    reader.close()
+                else:
+                    self._readers.append(reader)
 
 
 _STATES = frozenset(RunStatus)
