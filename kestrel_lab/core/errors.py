@@ -27,7 +27,7 @@ decides which of these an escaping error becomes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -200,6 +200,15 @@ class ApprovalRequired(Signal):
 
 class RunCancelled(Signal):
     """Somebody stopped the work: by `Run.cancel` for good, else until the run is resumed."""
+
+
+def gravest(errors: Sequence[BaseException]) -> BaseException:
+    """Return the one error to raise of several that came together: a failure before a `Signal`, with the other failures as its notes."""
+    first = min(errors, key=lambda error: isinstance(error, Signal))
+    for other in errors:
+        if other is not first and not isinstance(other, Signal):
+            first.add_note(f"at the same time: {type(other).__name__}: {other}")
+    return first
 
 
 @contextmanager

@@ -71,15 +71,14 @@ def link(
     epoch: int | None,
 ) -> bytes:
     """The hash of an event that follows one with the hash `before`: of all its columns, each with its length."""
-    parts = (before, run_id, str(seq), eid, repr(float(at) + 0.0), kind, ref, body, None if epoch is None else str(epoch))
-    return hashlib.sha256(b"".join(map(_measured, parts))).digest()
-
-
-def _measured(part: str | bytes | None) -> bytes:
-    if part is None:
-        return b"-"
-    content = part.encode() if isinstance(part, str) else part
-    return b"%d:%b" % (len(content), content)
+    hashed = hashlib.sha256()
+    for part in (before, run_id, str(seq), eid, repr(float(at) + 0.0), kind, ref, body, None if epoch is None else str(epoch)):
+        if part is None:
+            hashed.update(b"-")
+        else:
+            content = part if isinstance(part, bytes) else part.encode()
+            hashed.update(b"%d:%b" % (len(content), content))
+    return hashed.digest()
 
 
 def tip(read: Read, run_id: str) -> tuple[int, bytes]:

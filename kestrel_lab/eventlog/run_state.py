@@ -152,7 +152,9 @@ class RunState:
 
     def conversation(self, step: str) -> Conversation:
         """The conversation of `step`, begun if need be."""
-        return self.conversations.setdefault(step, Conversation())
+        if (known := self.conversations.get(step)) is None:
+            known = self.conversations[step] = Conversation()
+        return known
 
     def macro_of(self, call: str) -> OpenMacro | None:
         """The macro under way that `call` is one of the calls of, if it is."""

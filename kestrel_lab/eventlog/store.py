@@ -63,6 +63,8 @@ class RunRow:
     """How often it was claimed anew."""
 
 
+_MOST_READERS = 4
+"""Connections that are kept open for reading."""
 _LAST = 2**63 - 1
 """No event has a greater number."""
 _EVENT_COLUMNS = "seq, eid, at, type, body"
@@ -91,7 +93,9 @@ class SessionStore:
         self.path = Path(path)
         if not network:
             check_local(self.path, filesystem(self.path))
-        self._reader = connect(self.path)
+        self._readers = [connect(self.path)]
+        """Connections that nobody reads with at the moment."""
+        self._closed = False
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect(self.path))
         self.session = secrets.token_hex(6)
@@ -147,7 +151,8 @@ class SessionStore:
         example, all that follow are refused for the same reason, until the run is claimed anew.
         """
         done: Future[int] = Future()
-        self._append(run_id, event, self._epochs.get(run_id), time.time() if at is None else at, urgent=urgent, done=done)
+        line = self._line(run_id, event, self._epochs.get(run_id), time.time() if at is None else at)
+        self._put(Append(line, done), urgent=urgent)
         return done
 
     def record(self, run_id: str, event: Event, at: float, refused: Callable[[Exception], object], *, urgent: bool = False) -> None:
@@ -155,26 +160,16 @@ class SessionStore:
 
         `refused` is called in the writer's thread with the error of an event that could not be kept.
         """
-        self._append(run_id, event, self._epochs.get(run_id), at, urgent=urgent, refused=refused)
+        self._put(Append(self._line(run_id, event, self._epochs.get(run_id), at), None, refused), urgent=urgent)
 
-    def _append(
-        self,
-        run_id: str,
-        event: Event,
-        epoch: int | None,
-        at: float,
-        *,
-        urgent: bool,
-        done: Future[int] | None = None,
-        refused: Callable[[Exception], object] | None = None,
-    ) -> None:
-        line = self._line(run_id, event, epoch, at)
-        self._writer.put(Append(line, done, refused), urgent=urgent)
-        self._tails[run_id] = line.eid
+    def _put(self, job: Append, *, urgent: bool) -> None:
+        self._writer.put(job, urgent=urgent)
+        self._tails[job.line.run_id] = job.line.eid
 
     def _line(self, run_id: str, event: Event, epoch: int | None, at: float) -> Line:
         ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
-        return Line(run_id, self._new_eid(), at, event.type, ref, dumps(to_json(event)), epoch)
+        eid = f"{self.session}-{next(self._numbers)}"
+        return Line(run_id, eid, at, event.type, ref, dumps(to_json(event)), epoch)
 
     def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
         """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""
@@ -188,7 +183,7 @@ class SessionStore:
         `StoreError` if nothing was asked.
         """
         done: Future[int] = Future()
-        self._append(run_id, replace(given, question=given.question or given.call), None, time.time(), urgent=True, done=done)
+        self._put(Append(self._line(run_id, replace(given, question=given.question or given.call), None, time.time()), done), urgent=True)
         done.result()
 
     def claim(self, seen: RunRow) -> bool:
@@ -359,20 +354,28 @@ class SessionStore:
         """Write what is queued and close the file."""
         self._writer.close()
         with self._lock:
-            self._reader.close()
-
-    def _new_eid(self) -> str:
-        return f"{self.session}-{next(self._numbers)}"
+            self._closed = True
+            while self._readers:
+                self._readers.pop().close()
 
     def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
         with self._lock:
-            try:
-                return self._reader.execute(sql, tuple(bindings)).fetchall()
-            except apsw.ConnectionClosedError as error:
+            if self._closed:
                 msg = f"the log {self.path} is closed"
-                raise StoreError(msg) from error
-            except (apsw.Error, UnicodeDecodeError) as error:
-                raise translate(error, "a query") from error
+                raise StoreError(msg)
+            reader = self._readers.pop() if self._readers else None
+        # Another connection for each thread that reads at the same time: a long read must not hold up a short one on the event loop.
+        reader = reader or connect(self.path)
+        try:
+            return reader.execute(sql, tuple(bindings)).fetchall()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise translate(error, "a query") from error
+        finally:
+            with self._lock:
+                if self._closed or len(self._readers) >= _MOST_READERS:
+                    reader.close()
+                else:
+                    self._readers.append(reader)
 
 
 _STATES = frozenset(RunStatus)

@@ -29,7 +29,10 @@ BATCH = 256
 LINGER_S = 0.004
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: two are made for each event, and a frozen dataclass takes three times as long to make.
+
+
+@dataclass(slots=True)
 class Line:
     """One event on its way into the log; its number and its hash are known when it gets there."""
 
@@ -43,7 +46,7 @@ class Line:
     """Of the run, when its session claimed it; `None` for a decision of another session."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Append:
     """An event to write."""
 
@@ -133,7 +136,8 @@ class Writer:
             return batch
 
     def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
-        batch = [job for job in batch if not self._follows_missing(job)]
+        if self._missing:
+            batch = [job for job in batch if not self._follows_missing(job)]
         if not batch:
             return
         try:

@@ -21,7 +21,6 @@ _ENDINGS: Final = ("ings", "ing", "edly", "ed", "ies", "es", "s", "ly", "er", "o
 _PLAIN_WORDS_TEXT: Final = (
     "line lines file files code function method class module package set define call return value default name use see string number"
 )
-_PLAIN_WORDS: Final = frozenset(_PLAIN_WORDS_TEXT.split())
 
 
 def words(text: str) -> list[str]:
@@ -39,10 +38,15 @@ def stem(word: str) -> str:
     return word.rstrip("e") if len(word) > 3 else word
 
 
+_PLAIN_STEMS: Final = frozenset(map(stem, _PLAIN_WORDS_TEXT.split()))
+
+
 def telling(text: str, but: Iterable[str] = ()) -> frozenset[str]:
     """Stems of the words that say what a text is about; names are taken apart, and those of `but` left out."""
     for left_out in but:
         text = text.replace(left_out, " ")
-    parts = [part for word in _WORD.findall(text.replace("_", " ")) for part in _CAMEL.split(word)]
+    parts: list[str] = []
+    for word in _WORD.findall(text.replace("_", " ")):
+        parts += [word] if word.islower() else _CAMEL.split(word)
     found = {stem(part.lower()) for part in parts if part.lower() not in COMMON and len(part) > 2 and not part.isdigit()}
-    return frozenset(found - {stem(word) for word in _PLAIN_WORDS})
+    return frozenset(found - _PLAIN_STEMS)

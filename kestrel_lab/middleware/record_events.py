@@ -123,7 +123,7 @@ class RecordIntent:
             await self.on_disk()
         began = time.perf_counter()
         result = await proceed(call)
-        return replace(result, seconds=result.seconds or time.perf_counter() - began)
+        return result if result.seconds else replace(result, seconds=time.perf_counter() - began)
 
 
 @dataclass(frozen=True, slots=True)

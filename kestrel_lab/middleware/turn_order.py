@@ -34,12 +34,15 @@ class TurnOrder:
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Wait for this call's place, then proceed; raises the signal of an earlier call that was left."""
+        alone = self._lock is not None and call.id in self._alone
+        if not self._before[call.id] and not alone:
+            return await proceed(call)
         asked = time.perf_counter()
         for earlier in self._before[call.id]:
             await self._ended[earlier].wait()
             if earlier in self._left:
                 raise self._left[earlier]
-        if self._lock is not None and call.id in self._alone:
+        if self._lock is not None and alone:
             await self._lock.acquire()
             self._has.add(call.id)
         queued = time.perf_counter() - asked

@@ -89,6 +89,7 @@ def _limited(ctx: RunContext, error: LimitError) -> None:
 
 async def _defect(ctx: RunContext, error: Exception) -> None:
     reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"
+    reason = "; ".join([reason, *getattr(error, "__notes__", ())])
     _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
     await ctx.on_disk()
 

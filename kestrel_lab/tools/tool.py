@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what `signal` is made of; it has no stub
 import asyncio
 import inspect
-import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -292,6 +292,10 @@ class Toolbox:
         """Every name, in order."""
         return tuple(self._tools)
 
+    def find(self, name: str) -> Tool | None:
+        """The tool of that name; `None` where there is none."""
+        return self._tools.get(name)
+
     def get(self, name: str) -> Tool:
         """The tool of that name; raises `UsageError` with the nearest spelling."""
         if (tool := self._tools.get(name)) is not None:
@@ -355,12 +359,13 @@ class Toolbox:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Let Ctrl-C interrupt at once: an event loop's own handler would wait until its next turn. Main thread only."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or before is signal.default_int_handler:  # None: installed by C code, which could not be restored
+    # The functions of `signal` try to make an enum of asyncio's handler each time, and format an error that prints its whole task.
+    before = _signal.getsignal(_signal.SIGINT)
+    if before is None or before is _signal.default_int_handler:  # None: installed by C code, which could not be restored
         yield
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        _signal.signal(_signal.SIGINT, before)

@@ -402,3 +402,25 @@ def test_the_folder_is_ignored_by_git(tmp_path: Path) -> None:
     SessionStore(tmp_path / "new" / "k.db").close()
     assert (tmp_path / "new" / ".gitignore").read_text() == "mine"
     assert sorted(os.listdir(tmp_path / "new")) == [".gitignore", "k.db"]
+
+
+def test_a_long_read_holds_up_no_short_one(tmp_path: Path) -> None:
+    """While a thread reads for seconds, another one is answered; with one connection behind a lock it had to wait."""
+    store = SessionStore(tmp_path / "kestrel.db")
+    begins, ended = threading.Event(), threading.Event()
+
+    def read() -> None:
+        begins.set()
+        store.query("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n")
+        ended.set()
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    begins.wait()
+    time.sleep(0.05)
+    assert store.runs() == []
+    assert not ended.is_set()
+    reading.join()
+    store.close()
+    with pytest.raises(StoreError, match="is closed"):
+        store.runs()

@@ -29,7 +29,7 @@ import reference
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import Fenced
-from kestrel_lab.core.events.union import ApprovalGiven, Event, to_json
+from kestrel_lab.core.events.union import ApprovalGiven, Event, from_json, to_json
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.eventlog.connection import connect
 from kestrel_lab.eventlog.store import SessionStore
@@ -73,17 +73,17 @@ class NotingStore(SessionStore):
         super().__init__(path)
         self._acks, self._points = acks, points
 
-    def _append(self, run_id: str, event: Event, *place: Any, done: "Future[int] | None" = None, **options: Any) -> None:
+    def _put(self, job: Append, *, urgent: bool) -> None:
         """Append, and note the acknowledgement; an event that nobody asks about gets a future too."""
-        done = Future() if done is None else done
+        done, line = job.done or Future(), job.line
 
         def acknowledged(done: Future[int]) -> None:
             if done.exception() is None:
-                note(self._acks, f"{run_id} {done.result()} {fingerprint(event)}")
+                note(self._acks, f"{line.run_id} {done.result()} {fingerprint(from_json(line.type, json.loads(line.body)))}")
                 self._points.passed()
 
         done.add_done_callback(acknowledged)
-        super()._append(run_id, event, *place, done=done, **options)
+        super()._put(replace(job, done=done), urgent=urgent)
 
 
 class HastyWriter(Writer):

@@ -123,7 +123,7 @@ def lets_the_policy_win(monkeypatch: pytest.MonkeyPatch) -> None:
     contained = ApprovalDesk._contained
 
     def after_policy(self: ApprovalDesk, call: Call) -> Any:
-        return {} if self.ctx.policy.verdict(call) == "allow" else contained(self, call)
+        return ({}, []) if self.ctx.policy.verdict(call) == "allow" else contained(self, call)
 
     monkeypatch.setattr(ApprovalDesk, "_contained", after_policy)
 

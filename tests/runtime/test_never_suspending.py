@@ -86,7 +86,7 @@ def test_a_deadline_is_kept_by_steps_that_grow(session: Session, tmp_path: Path)
 def test_the_mutant_that_does_not_give_way_passes_every_deadline(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a turn neither lets the loop turn over nor looks at the clock, the same run goes on to the end of its script."""
 
-    async def stay(_: RunContext) -> None:
+    async def stay(_: RunContext, **_options: object) -> None:
         return
 
     monkeypatch.setattr(RunContext, "give_way", stay)

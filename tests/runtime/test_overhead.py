@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,8 @@ from kestrel_lab.testing import ScriptedModel, Turn
 
 MOST_OF_A_SHORT_RUN = 4_600
 """Calls of functions, in all threads, in a run with one tool call; 4,120 when it was written, 5,690 before looks at answers were made cheaper."""
+MOST_OF_A_TURN = 900
+"""Calls of Python functions in a turn with three pure calls of a tool."""
 
 
 @tool(effect="pure")
@@ -37,19 +41,33 @@ def session(home: Path, turns: int, calls: int) -> Session:
     return Session(home, ScriptedModel(play), "auto", tools=[add], env={}, limits=Limits(cycles=None, seconds=None), checkpoint_every=None)
 
 
-@pytest.fixture
-def counted() -> Iterator[list[int]]:
-    """The number of functions called so far, in a list of one."""
+@contextmanager
+def counting(kinds: set[str]) -> Iterator[list[int]]:
+    """The number of calls of these kinds so far, in a list of one."""
     count, before = [0], sys.getprofile()
 
     def note(_: FrameType, what: str, __: object) -> None:
-        count[0] += what in {"call", "c_call"}
+        count[0] += what in kinds
 
     sys.setprofile(note)
     threading.setprofile(note)  # of threads to come: the log's writer, and where an answer is looked at
     yield count
     sys.setprofile(before)
     threading.setprofile(None)
+
+
+@pytest.fixture
+def counted() -> Iterator[list[int]]:
+    """The number of functions called so far, also those written in C."""
+    with counting({"call", "c_call"}) as count:
+        yield count
+
+
+@pytest.fixture
+def counted_python() -> Iterator[list[int]]:
+    """The number of functions called so far that are written in Python."""
+    with counting({"call"}) as count:
+        yield count
 
 
 async def cost(lab: Session, place: Path, counted: list[int], *, before: int = 1) -> int:
@@ -85,3 +103,33 @@ def test_a_run_begins_as_fast_behind_many(tmp_path: Path, counted: list[int]) ->
     first, later = asyncio.run(cost(lab, tmp_path, counted)), asyncio.run(cost(lab, tmp_path, counted, before=40))
     lab.close()
     assert later <= 1.05 * first
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+def test_a_turn_stays_cheap(sync: bool, tmp_path: Path, counted_python: list[int]) -> None:
+    """A turn with three pure calls has a bound in calls of Python functions, also where the function is a plain one that Ctrl-C can stop."""
+
+    async def look_up(topic: str, limit: int) -> str:
+        """Find entries."""
+        return f"{limit} entries of {topic}"
+
+    def look_up_now(topic: str, limit: int) -> str:
+        """Find entries."""
+        return f"{limit} entries of {topic}"
+
+    look = tool(effect="pure", name="look_up")(look_up_now if sync else look_up)
+
+    def play(turns: int) -> Callable[[ModelRequest], Turn]:
+        return lambda request: (
+            "done" if len(request.messages) > 4 * turns else [("look_up", {"topic": f"entry {place}", "limit": 5}) for place in range(3)]
+        )
+
+    async def spent(turns: int) -> int:
+        options: dict[str, Any] = {"env": {}, "limits": Limits(cycles=None, seconds=None), "checkpoint_every": None}
+        lab = Session(tmp_path / f"home{turns}", ScriptedModel(play(turns)), "auto", tools=[look], **options)
+        spent = await cost(lab, tmp_path, counted_python)
+        lab.close()
+        return spent
+
+    short, long = asyncio.run(spent(10)), asyncio.run(spent(30))
+    assert (long - short) / 20 <= MOST_OF_A_TURN

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import LimitError, UsageError
 from kestrel_lab.core.events.union import Progress, SchedulerParallelBatch, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
+from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
@@ -265,3 +267,26 @@ def test_the_intent_is_on_disk_before_the_effect(session: Session, workspace: Pa
 
     turn(session, workspace, [act], [("act", {}), ("act", {})])
     assert all(f"answer.1.{place}" in calls for place, calls in enumerate(found, 1))
+
+
+def test_no_error_of_a_turn_is_lost(session: Session, workspace: Path) -> None:
+    """Where several calls of a turn break the engine at once, the run's reason names each of them."""
+
+    class Breaks:
+        async def __call__(self, call: Call, proceed: Handler) -> Result:
+            if call.kind == "tool":
+                msg = f"no {call.args['n']}"
+                raise ValueError(msg)
+            return await proceed(call)
+
+    @tool(effect="pure")
+    async def count(n: int) -> int:
+        """Count."""
+        return n
+
+    session.middleware = (Breaks(),)
+    with pytest.raises(ValueError, match="no 1") as caught:
+        turn(session, workspace, [count], [("count", {"n": n}) for n in (1, 2, 3)])
+    assert caught.value.__notes__ == ["at the same time: ValueError: no 2", "at the same time: ValueError: no 3"]
+    (row,) = session.store.runs()
+    assert all(f"no {n}" in session.get(row.id).reason for n in (1, 2, 3))

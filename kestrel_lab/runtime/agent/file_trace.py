@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kestrel_lab.core.calls import Call, Result
@@ -30,40 +30,82 @@ from kestrel_lab.tools.tool import Tool, render
 _PLAIN = re.compile(r"[\w./-]{1,40}")
 """A path that can hold no order worth the name."""
 _MARGIN_NS = 50_000_000
+_SMALL = 300
+"""Entries of a workspace that are read in a millisecond, on the event loop; for more a thread is worth its while."""
 _Way = Literal["", "exact", "lines", "names", "watch"]
 
 
 @dataclass(frozen=True, slots=True)
 class FileTrace:
-    """A layer around the calls of one run; outside of the cache, because a stored answer holds the same words."""
+    """A layer around the tool calls of one turn; outside of the cache, because a stored answer holds the same words."""
 
     ctx: RunContext
+    _begun: list[Snapshot] = field(default_factory=list)
+    _ended: list[asyncio.Future[Snapshot]] = field(default_factory=list)
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed; tell before the answer what went through files."""
-        files = self.ctx.files
-        if files is None or call.target not in self.ctx.tools:
+        """Proceed; record before the answer what went through files."""
+        files, tool = self.ctx.files, self.ctx.tools.find(call.target)
+        if files is None or tool is None:
             return await proceed(call)
-        tool = self.ctx.tools.get(call.target)
         flow = tool.flow.at(call.sandbox)
         author, way = self._author(call, flow), way_of(tool, flow, call)
         if not author and not (way and files.known()):
             return await proceed(call)
-        files.known()
         trace = _Trace(self.ctx, files, call, tool, flow, way, author)
-        await asyncio.to_thread(trace.begin)
+        if trace.compares:
+            trace.before = await self._before(files)
+        else:
+            files.refresh()
+            await asyncio.to_thread(trace.begin)
         trace.tell_begin()
         result: Result | None = None
         try:
             result = await proceed(call)
         finally:
-            if result is None:  # cancelled: what it did until now is told all the same
+            if result is None:  # cancelled: what it did until now is recorded all the same
                 trace.end("")
             else:
-                answer = result.error.message if result.error is not None else render(result.value)
-                await asyncio.to_thread(trace.end, answer, cached=result.cached)
+                after = await self._after(files) if trace.compares else None
+                if after is None or trace.changed(after):
+                    answer = result.error.message if result.error is not None else render(result.value)
+                    await asyncio.to_thread(trace.end, answer, cached=result.cached, after=after)
             trace.tell_end()
         return result
+
+    async def _before(self, files: FileTaint) -> Snapshot:
+        """The stamps of all files, read once for all calls that begin before the event loop turns over.
+
+        Where something changes between two of these beginnings, more than one call is taken to have written it: no taint is lost.
+        """
+        if not self._begun:
+            found = files.stamps(self.ctx.workspace, most=_SMALL)
+            if not found.whole:  # too much for the event loop
+                return await asyncio.to_thread(files.stamps, self.ctx.workspace)
+            self._begun.append(found)
+            asyncio.get_running_loop().call_soon(self._begun.clear)
+        return self._begun[0]
+
+    async def _after(self, files: FileTaint) -> Snapshot:
+        """The same with all folders, read when the event loop turns over: once for all calls that end before."""
+        loop = asyncio.get_running_loop()
+        self._ended.append(waits := loop.create_future())
+        if len(self._ended) == 1:
+            loop.call_soon(self._walk, files)
+        found: Snapshot = await waits
+        return found if found.whole else await asyncio.to_thread(files.stamps, self.ctx.workspace, everything=True)
+
+    def _walk(self, files: FileTaint) -> None:
+        waiting = [waits for waits in self._ended if not waits.done()]
+        self._ended.clear()
+        try:
+            found = files.stamps(self.ctx.workspace, everything=True, most=_SMALL)
+        except Exception as error:  # noqa: BLE001  # raised where it is awaited
+            for waits in waiting:
+                waits.set_exception(error)
+        else:
+            for waits in waiting:
+                waits.set_result(found)
 
     def _author(self, call: Call, flow: Flow) -> str:
         """Whose words may go into what the call writes."""
@@ -109,7 +151,9 @@ class _Trace:
         self.root = str(ctx.workspace.root)
         self.began = time.time()
         self.marks = files.marks(self.root)
-        self.before = Snapshot({}, {})
+        self.compares = bool(author) and not self.named
+        """Whether all that has to be known is which files it changed: who has read others is taken to have read them."""
+        self.before = Snapshot()
         self.watch = OpenWatch(())
         self.read = self.overlap = ""
         self.wrote: list[dict[str, Json]] = []
@@ -130,9 +174,9 @@ class _Trace:
         if self.writes and source:
             self._tell(self._event(source=source, places=self._places()), live=not self.author and not self.read)
 
-    def end(self, answer: str, *, cached: bool = False) -> None:
+    def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.workspace, self.call.args
-        self.files.known()
+        self.files.refresh()
         if not self.read and not self.author:  # whoever has read others is not told again
             match self.way:
                 case "exact":
@@ -149,7 +193,7 @@ class _Trace:
             self.read = next((why for path, why in self.files.names(self.root).items() if _named(path, answer)), "")
         self.watch.close()
         if self.writes and (self.author or self.read):
-            self._changes()
+            self._changes(after)
 
     def _watched(self) -> str:
         if not self.before.whole:
@@ -187,13 +231,17 @@ class _Trace:
         self.files.take(self.ctx.run_id, self.root, event, self.watch.opened if live else None)
         self.ctx.emit(event)
 
-    def _changes(self) -> None:
+    def changed(self, after: Snapshot) -> bool:
+        """Whether any file may have changed until `after`."""
+        return not (after.whole and self.before.whole) or any(self._changed(path, stamp) for path, stamp in after.stamps.items())
+
+    def _changes(self, after: Snapshot | None) -> None:
         """Find what was written."""
         if self.named:
             changed = self._places()
             new = set(changed)
         else:
-            after = self.files.snapshot(self.ctx.workspace, everything=True)
+            after = after or self.files.stamps(self.ctx.workspace, everything=True)
             if not (after.whole and self.before.whole):
                 self.folders = ["."]
                 return

@@ -11,7 +11,7 @@ from dataclasses import replace
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress
-from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.messages import ModelRequest, ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.timing import Idle
@@ -33,11 +33,12 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     """
     talk = ctx.state.conversation(step.id)
     while True:
+        gave_way = False
         if talk.requests:
-            await run_turn(step, talk, ctx, desk)
+            gave_way = await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
             return _answer(talk)
-        await ctx.give_way()
+        await ctx.give_way(turn=not gave_way)
         cycle, model = talk.cycles + 1, ctx.model_of(step)
         call = f"{step.id}.m{cycle}"
         async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
@@ -69,7 +70,10 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
                 asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
-        calls = tuple(replace(request, id=f"{step.id}.{cycle}.{place}") for place, request in enumerate(answer.calls, 1))
+        calls = tuple(
+            ToolRequest(id=f"{step.id}.{cycle}.{place}", name=wanted.name, args=wanted.args, problem=wanted.problem)
+            for place, wanted in enumerate(answer.calls, 1)
+        )
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.usage.unpriced

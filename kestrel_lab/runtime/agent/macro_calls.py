@@ -51,7 +51,7 @@ class MacroCalls:
 
     call: Call
     ctx: RunContext
-    answer: Callable[[ToolRequest], Awaitable[None]]
+    answer: Callable[[ToolRequest], Awaitable[object]]
     """Sees to it that a request is answered in the log."""
 
     @property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, nearest
+from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, gravest, nearest
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolRequest
@@ -29,6 +30,7 @@ from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, kept
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.file_versions import versions_of
 from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.tool_cache import reusable
 from kestrel_lab.runtime.memory.run_memory import notes_of
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
 from kestrel_lab.tools import read_result as reading
@@ -41,59 +43,54 @@ _SHARED = frozenset({"workspace", "anything"})
 """What calls of different steps may change at the same time: see `tools.flows.Reach`."""
 
 
-async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> None:
-    """Answer every open request of the last model turn.
+async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> bool:
+    """Answer every open request of the last model turn; returns whether other tasks of the event loop had a turn meanwhile.
 
     A failing call is answered with an error for the model and harms no other. When a call needs a
     person and none is here, the others are finished first, except those whose place is after it; then
     `ApprovalRequired` is raised.
     """
     allowed = {request.id for request in talk.requests[: ctx.limits.calls_per_turn]}
-    await run_requests(talk.open_requests, allowed, step, ctx, desk)
+    return await run_requests(talk.open_requests, allowed, step, ctx, desk)
 
 
-async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, desk: ApprovalDesk) -> bool:
     """Answer `requests`; those whose id is not `allowed` with an error. Contract: `run_turn`."""
-    await ctx.give_way()
+    if len(requests) == 1:
+        await ctx.give_way()
+    else:  # several calls become tasks, which let the event loop turn over
+        ctx.check_going()
     state = ctx.state
     record = RecordAnswer(
         ctx.emit,
         render,
-        lambda call: _max_chars(ctx, call),
+        lambda call: 20_000 if (tool := ctx.tools.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None,
         store=ctx.store.results.keep,
         interrupted=lambda: ctx.interrupted,
         reader="" if reading.NAME in ctx.toolbox else reading.NAME,
     )
-    calls: list[Call] = []
-    for request in requests:
-        prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
-        if isinstance(prepared, Call):
-            prepared = await _held_in(prepared, ctx)
-        elif prepared.kind == "unknown_tool" and ctx.growth is not None:
-            prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
-        if isinstance(prepared, Call):
-            calls.append(prepared)
-        else:
-            await record(Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refused(prepared))
+    calls = await _prepared(requests, allowed, step, ctx, record)
     if not calls:
-        return
-    together = frozenset(call.id for call in calls if _may_run_beside_others(call, ctx.tools))
+        return False
+    toolbox = ctx.tools
+    together = frozenset([call.id for call in calls if _may_run_beside_others(call, toolbox)])
     if len(together) > 1:
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
-    order = TurnOrder(calls, together, {call.id for call in calls if _runs_alone(call, ctx.tools)}, ctx.alone)
-    timeout = Timeout(lambda call: ctx.tools.get(call.target).timeout_s)
+    order = TurnOrder(calls, together, {call.id for call in calls if _runs_alone(call, toolbox)}, ctx.alone)
+    tools = [toolbox.get(call.target) for call in calls]
     handler = compose(
-        _tool_handler(ctx, lambda request: run_requests([request], {request.id}, step, ctx, desk)),
+        _tool_handler(step, ctx, lambda request: run_requests([request], {request.id}, step, ctx, desk)),
         record,
         *ctx.middleware,
         Approval(desk.decide),
         order,
         Approval(desk.confirm),
         FileTrace(ctx),
-        *_cache(ctx),  # in its place: a call that may not be made is not answered either, and a read sees the write before it
-        timeout,
+        # In its place: a call that may not be made is not answered either, and a read sees the write before it.
+        *(_cache(ctx) if any(map(reusable, tools)) else ()),
+        *((Timeout(lambda call: ctx.tools.get(call.target).timeout_s),) if any(tool.timeout_s is not None for tool in tools) else ()),
         RecordIntent(ctx.emit, ctx.on_disk),
     )
 
@@ -108,14 +105,31 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
         finally:
             order.end(call)
 
+    if len(calls) == 1:
+        await one(calls[0])
+        return False
     await _all([one(call) for call in calls])
+    return True
+
+
+async def _prepared(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, record: RecordAnswer) -> list[Call]:
+    """Return the calls that `requests` mean; those that mean none are answered with what is wrong with them."""
+    calls: list[Call] = []
+    for request in requests:
+        prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
+        if isinstance(prepared, Call):
+            prepared = await _held_in(prepared, ctx)
+        elif prepared.kind == "unknown_tool" and ctx.growth is not None:
+            prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
+        if isinstance(prepared, Call):
+            calls.append(prepared)
+        else:
+            await record(Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refused(prepared))
+    return calls
 
 
 async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
-    """Await everything, then raise what matters most: a real error before a wish for approval."""
-    if len(work) == 1:
-        await work[0]
-        return
+    """Await everything, then raise what matters most: a real error before a wish for approval, with the other errors as notes."""
     tasks = [asyncio.create_task(item) for item in work]
     try:
         await asyncio.wait(tasks)
@@ -124,11 +138,10 @@ async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
     if any(task.cancelled() for task in tasks):
         raise asyncio.CancelledError
-    if errors:
-        raise min(errors, key=lambda error: isinstance(error, ApprovalRequired))
+    if errors := [error for task in tasks if (error := task.exception()) is not None]:
+        raise gravest(errors)
 
 
 def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Problem:
@@ -136,10 +149,10 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
     if request.problem:
         return Problem(kind="invalid_arguments", message=f"the arguments of {request.name} could not be read: {request.problem}")
     offered = ctx.offered(step) if not step.tool else None
-    names = ctx.tools.names if offered is None else offered
-    if request.name not in ctx.tools or (offered is not None and request.name not in offered):
+    tool = ctx.tools.find(request.name)
+    if tool is None or (offered is not None and request.name not in offered):
+        names = ctx.tools.names if offered is None else offered
         return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, names)}")
-    tool = ctx.tools.get(request.name)
     begun = ctx.state.begun.get(request.id)
     try:
         args = tool.validate(request.args if begun is None else begun.args)
@@ -166,8 +179,10 @@ async def _held_in(call: Call, ctx: RunContext) -> Call | Problem:
 def _may_run_beside_others(call: Call, toolbox: Toolbox) -> bool:
     """Whether the call, and each call it makes, is neither dangerous nor meant to run alone."""
     tool = toolbox.get(call.target)
-    parts = [toolbox.get(name) for name in (() if tool.parts is None else tool.parts(call.args))]
-    return call.danger <= TOGETHER and tool.parallel_safe and all(part.danger <= TOGETHER and part.parallel_safe for part in parts)
+    if call.danger > TOGETHER or not tool.parallel_safe:
+        return False
+    parts = () if tool.parts is None else map(toolbox.get, tool.parts(call.args))
+    return all(part.danger <= TOGETHER and part.parallel_safe for part in parts)
 
 
 def _runs_alone(call: Call, toolbox: Toolbox) -> bool:
@@ -196,17 +211,13 @@ def _refused(problem: Problem) -> Handler:
     return refuse
 
 
-def _max_chars(ctx: RunContext, call: Call) -> int:
-    return ctx.tools.get(call.target).max_chars if call.target in ctx.tools else 20_000
-
-
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
     return ctx.cache.layers(ctx.cache_mode, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
 
 
-def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[None]]) -> Handler:
+def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[object]]) -> Handler:
     """Runs the tool itself; whatever it raises becomes an error that the model can read.
 
     `answer` carries out a request that the tool makes, as if the model had made it.
@@ -216,6 +227,7 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
         ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
 
     tasks = Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit)
+    notes = notes_of(ctx, step.id)
 
     async def run(call: Call) -> Result:
         tool = ctx.tools.get(call.target)
@@ -230,7 +242,7 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
             progress=tell,
             time=ctx.began,
             tasks=tasks,
-            notes=notes_of(ctx, call.step),
+            notes=notes,
             parts=parts,
             sandbox=ctx.sandbox,
             folder=ctx.state.conversation(call.step).folder,
@@ -242,9 +254,10 @@ def _tool_handler(ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[Non
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
         )
         try:
+            began = time.perf_counter()
             value = ctx.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
-            seconds = parts.seconds if parts else 0.0
+            seconds = (parts.seconds if parts else 0.0) or time.perf_counter() - began
             return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=versions.knows, changed=versions.changed)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.

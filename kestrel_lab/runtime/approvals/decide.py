@@ -55,37 +55,32 @@ class ApprovalDesk:
 
         Raises `ApprovalRequired` when it must be asked and nobody is here.
         """
+        state, tool = self.ctx.state, self.ctx.tools.find(call.target)
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
-        bound = binding(call, self.ctx.tools, self.ctx.workspace)
-        if not is_for(self.ctx.state, question, call, bound):  # another call than the one that was decided on
+        # Most runs ask nobody anything: then nothing was decided that the hash of the call could be compared with.
+        bound = binding(call, self.ctx.tools, self.ctx.workspace) if state.decisions or state.questions else ""
+        if bound and not is_for(state, question, call, bound):  # another call than the one that was decided on
             question += f"@{bound[:8]}"
         await self._withdraw(call, question, again=False)
-        if (known := self.ctx.state.decisions.get(question)) is not None:
+        if (known := state.decisions.get(question)) is not None:
             return known
         contained, call = await self._judged(call)
         if call.attempt > 1 and not unknown and not contained:
             return None
         ruling = self.ctx.policy.ruling(call)
         forbidden = ruling.how == "rule" and ruling.verdict == "deny"
-        if self._asks_person(call) and not forbidden:
-            return await self._put(_asked(call, "question", bound), call)
-        always = not forbidden and not self._each_for_itself(call) and standing_leave(self.ctx.state, call, bound)
+        if tool is not None and tool.asks_person and not forbidden:
+            return await self._put(self._asked(call, "question"), call)
+        each_for_itself = tool is not None and tool.danger_of is not None  # leave for one call says nothing of another one
+        always = not forbidden and not each_for_itself and standing_leave(state, call, bound)
         needed = unknown or bool(contained) or not (always or ruling.verdict == "allow")
-        if not needed and question not in self.ctx.state.questions:
+        if not needed and question not in state.questions:
             return _gone_on(call, ruling, always=always)
-        why = (
-            "unknown_outcome"
-            if unknown
-            else ruling.why
-            if ruling.how == "rule" and not contained
-            else "contained"
-            if contained
-            else "danger"
-        )
-        asked = replace(_asked(call, why, bound), question=question, offer=offer(call), contained=contained)
+        asked = self._asked(call, _reason(ruling, unknown=unknown, contained=bool(contained)))
+        asked = replace(asked, question=question, offer=offer(call), contained=contained)
         if contained and ruling.verdict != "deny" and self._nobody_decides():
             return await self._settle(asked, Ruling("deny", "policy", why_denied(contained), "policy"), granted=False)
         if needed and ruling.verdict != "deny":
@@ -108,42 +103,42 @@ class ApprovalDesk:
         await self._withdraw(call, question, again=True)
         if (known := state.decisions.get(question)) is not None:
             return known
-        asked = _asked(call, CHANGED, binding(call, self.ctx.tools, self.ctx.workspace))
-        return await self._ask(replace(asked, question=question, contained=self._contained(call)), call)
+        asked = self._asked(call, CHANGED)
+        return await self._ask(replace(asked, question=question, contained=self._contained(call)[0]), call)
 
     async def _withdraw(self, call: Call, question: str, *, again: bool) -> None:
         """Answer what an earlier session asked about this call, at first or `again`, when it was another one: nobody needs to any more."""
-        found = [asked for asked in self.ctx.state.questions.values() if asked.call == call.id and (asked.why == CHANGED) is again]
-        for asked in [asked for asked in found if asked.question != question]:
+        for asked in tuple(self.ctx.state.questions.values()):
+            if asked.call != call.id or asked.question == question or (asked.why == CHANGED) is not again:
+                continue
             await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
 
     async def _judged(self, call: Call) -> tuple[dict[str, Json], Call]:
         """What met in `call`, once whoever is here has said what its tools do, and the call with its danger."""
-        contained = self._contained(call)
+        contained, carried = self._contained(call)
         if contained and not self._nobody_decides():
             async with self._declaring:
-                while (contained := self._contained(call)) and await self._declare(call):
-                    pass
-        if not contained and self._carried(call):  # as dangerous as sending it
+                while True:
+                    contained, carried = self._contained(call)
+                    if not contained or not await self._declare(call):
+                        break
+        if not contained and carried:  # as dangerous as sending it
             call = replace(call, danger=max(call.danger, Danger.HIGH))
         return contained, call
 
-    def _carried(self, call: Call) -> list[str]:
-        """Sources of private text that `call` would tell others, though all it does is to ask them."""
-        ctx = self.ctx
-        if ctx.containment == "off" or call.target not in ctx.tools or not tells_others(call, tool := ctx.tools.get(call.target)):
-            return []
-        back = {
-            other.name for other in ctx.tools if tool.group and other.group == tool.group
-        }  # who is told what it said itself learns nothing
-        return private_in(call.args, ctx.flow.now(), back)
+    def _contained(self, call: Call) -> tuple[dict[str, Json], list[str]]:
+        """What met in `call` that only a person may allow, whatever the policy says, and the sources of private text that it carries to others.
 
-    def _contained(self, call: Call) -> dict[str, Json]:
-        """What met in `call` that only a person may allow, whatever the policy says; empty where nothing did."""
-        ctx = self.ctx
-        if ctx.containment == "off" or call.target not in ctx.tools:
-            return {}
-        return met(call, ctx.tools.get(call.target), ctx.flow, ctx.workspace, self._carried(call))
+        Both are empty where containment is off.
+        """
+        ctx, tool = self.ctx, self.ctx.tools.find(call.target)
+        if ctx.containment == "off" or tool is None:
+            return {}, []
+        carried: list[str] = []
+        if tells_others(call, tool):
+            # A tool that is told what another one of its service answered learns nothing new.
+            carried = private_in(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
+        return met(call, tool, ctx.flow, ctx.workspace, carried), carried
 
     async def _declare(self, call: Call) -> bool:
         """Ask what a tool does, if that decides on `call`; returns whether anything was said that had not been."""
@@ -163,12 +158,18 @@ class ApprovalDesk:
         policy = self.ctx.policy
         return policy.otherwise == "deny" or (policy.unattended and self.ctx.approver is None)
 
-    def _each_for_itself(self, call: Call) -> bool:
-        """Whether leave for one call says nothing of another one: its arguments decide how dangerous it is."""
-        return call.target in self.ctx.tools and self.ctx.tools.get(call.target).danger_of is not None
-
-    def _asks_person(self, call: Call) -> bool:
-        return call.target in self.ctx.tools and self.ctx.tools.get(call.target).asks_person
+    def _asked(self, call: Call, why: str) -> ApprovalAsked:
+        return ApprovalAsked(
+            call=call.id,
+            step=call.step,
+            tool=call.target,
+            args=call.args,
+            danger=call.danger.name,
+            key=binding(call, self.ctx.tools, self.ctx.workspace),
+            why=why,
+            question=call.id,
+            sandbox=call.sandbox,
+        )
 
     async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
         """Put a question to a person: under `ask` the run waits for one, under `auto` only if one is here, under `deny` never."""
@@ -181,7 +182,8 @@ class ApprovalDesk:
 
     async def _preview(self, call: Call) -> tuple[str, str]:
         """What the call would change, read in a thread, and a key of it; both empty where its tool cannot say."""
-        if call.target not in self.ctx.tools or self.ctx.tools.get(call.target).preview is None:
+        tool = self.ctx.tools.find(call.target)
+        if tool is None or tool.preview is None:
             return "", ""
         text = await asyncio.to_thread(preview_of, call, self.ctx)
         return head_tail(text, PREVIEW_CHARS)[0], preview_key(text)
@@ -190,7 +192,7 @@ class ApprovalDesk:
         """Where the arguments come from: from the tool itself, where it says so or the model did not name them."""
         requests = (request for talk in self.ctx.state.conversations.values() for request in talk.requests)
         said = next((request.args for request in requests if request.id == asked.call), asked.args)
-        tool = self.ctx.tools.get(asked.tool) if asked.tool in self.ctx.tools else None
+        tool = self.ctx.tools.find(asked.tool)
         filled = {name: f"filled in by {asked.tool}, not said by the model" for name in asked.args if name not in said}
         if tool is not None and tool.filled is not None:
             filled |= tool.filled(asked.args)
@@ -320,18 +322,13 @@ def _gone_on(call: Call, ruling: Ruling, *, always: bool) -> ApprovalGiven | Non
     return ApprovalGiven(call=call.id, granted=True, by=by, how=how, reason=why)
 
 
-def _asked(call: Call, why: str, key: str) -> ApprovalAsked:
-    return ApprovalAsked(
-        call=call.id,
-        step=call.step,
-        tool=call.target,
-        args=call.args,
-        danger=call.danger.name,
-        key=key,
-        why=why,
-        question=call.id,
-        sandbox=call.sandbox,
-    )
+def _reason(ruling: Ruling, *, unknown: bool, contained: bool) -> str:
+    """Why a call is asked about: what is most urgent to know where several things are true."""
+    if unknown:
+        return "unknown_outcome"
+    if contained:
+        return "contained"
+    return ruling.why if ruling.how == "rule" else "danger"
 
 
 def _adopt(ctx: RunContext, record: Record) -> ApprovalGiven:

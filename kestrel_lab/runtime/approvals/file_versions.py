@@ -50,10 +50,10 @@ def earlier_steps(plan: Plan, step: str) -> set[str]:
 
 def preview_of(call: Call, ctx: RunContext) -> str:
     """What `call` would change, as its tool says; empty where it cannot say, and why it failed where it tried."""
-    preview = ctx.tools.get(call.target).preview if call.target in ctx.tools else None
-    if preview is None:
+    tool = ctx.tools.find(call.target)
+    if tool is None or tool.preview is None:
         return ""
     try:
-        return preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
+        return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
     except Exception as error:  # noqa: BLE001  # the boundary to a tool's own code; the person is told
         return f"no preview: {type(error).__name__}: {error}"

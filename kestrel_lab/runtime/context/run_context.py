@@ -151,7 +151,8 @@ class RunContext:
             self.flow.take(event)
             if isinstance(event, ModelAnswered):
                 self.allowance.note(event)
-        self.tell(event if shown is None else shown)
+        if self.listeners:
+            self.tell(event if shown is None else shown)
 
     def _due(self) -> bool:
         """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the run does, not as its square."""
@@ -201,17 +202,16 @@ class RunContext:
         finally:
             self.clock.release()
 
-    async def give_way(self) -> None:
-        """Let the event loop turn over before the next model call, and before the tool calls of a turn.
+    async def give_way(self, *, turn: bool = True) -> None:
+        """Let the event loop turn over before the next model call, and before a single tool call; not without `turn`.
 
         A model that never suspends (a script, a recording) and tools that never do (plain functions, stored answers) would
         otherwise keep deadlines, cancellation and listeners from being heard. Waits for the log where it lags far behind,
         because stopping has to wait for what is queued. Raises `LimitError` past a deadline of the run, the store's error if an event was refused.
         """
-        await asyncio.sleep(0)
-        if self.stopping:  # whoever was cancelled took no notice
-            raise asyncio.CancelledError
-        self._check_going()
+        if turn:
+            await asyncio.sleep(0)
+        self.check_going()
         if self.store.backlog > MOST_QUEUED:
             await self.on_disk()
         if self._due():  # its cost grows with the run: in a thread, or nothing else would be heard meanwhile
@@ -242,6 +242,12 @@ class RunContext:
         what = "s of work" if limit == "seconds" else "s since it began"
         return LimitError(limit, f"the limit of {getattr(self.limits, limit):g} {what} is reached")
 
+    def check_going(self) -> None:
+        """Raise what `give_way` raises, without letting anything else go on first."""
+        if self.stopping:  # whoever was cancelled took no notice
+            raise asyncio.CancelledError
+        self._check_going()
+
     def _check_going(self) -> None:
         if self._failure is not None:
             raise self._failure
@@ -251,8 +257,10 @@ class RunContext:
     async def on_disk(self) -> None:
         """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
         if self._queued:
+            await asyncio.sleep(0)  # the other calls of a turn record that they begin, and share the commit
+        if self._queued:
             self._durable, self._queued = self.store.on_disk(), False
-        # Calls of one turn share the wait: whoever emitted nothing since still has to wait for what others emitted.
+        # Whoever emitted nothing since still has to wait for what others emitted.
         if self._durable is not None and not self._durable.done():
             await asyncio.wrap_future(self._durable)
         if self._failure is not None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kestrel_lab.core.errors import LimitError, RunError, Signal, UnmetError, UsageError
+from kestrel_lab.core.errors import LimitError, RunError, UnmetError, UsageError, gravest
 from kestrel_lab.core.events.union import Event, PlanExtended, StepFinished
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
@@ -142,7 +142,7 @@ class StepScheduler:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
         if self._stops:
-            raise min(self._stops, key=lambda error: isinstance(error, Signal))
+            raise gravest(self._stops)
         if unsettled := [name for name in self._errors if not self._dealt_with(name)]:
             raise self._failure(unsettled)
 

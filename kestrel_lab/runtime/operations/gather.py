@@ -40,7 +40,10 @@ def _foreign(scope: Scope, paths: list[str]) -> str:
     ctx = scope.ctx
     if ctx.containment == "strict":
         return "files of the workspace"
-    if ctx.files is None or not ctx.files.known():
+    if ctx.files is None:
+        return ""
+    ctx.files.refresh()
+    if not ctx.files.known():
         return ""
     return next((why for path in paths for why in ctx.files.below(ctx.workspace, path).values()), "")
 

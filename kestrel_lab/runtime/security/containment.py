@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Final, Literal, cast
 
@@ -66,7 +66,7 @@ def met(call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: S
     if not context.untrusted or call.key in taint.agreed or (reach == "nothing" and not tool.asks and not doubted):
         return {}
     private = list(context.private)
-    if tool.unsaid and all(taint.doubts.get(source) == tool.name for source in context.untrusted) and not _others(private, tool):
+    if tool.unsaid and context.doubted == {tool.name} and context.private_tools <= {tool.name}:
         return {}  # it is asked again what it answered: of one tool alone nothing is known to have met
     match "others" if doubted else reach:
         case "nothing":  # what it tells is what counts, not what is known
@@ -87,14 +87,10 @@ def undeclared(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[str, str]]:
     """The tools and questions that decide whether the three things met in a call that is contained, if others cannot."""
     taint = flow.now()
     asked = [(tool.name, "reaches")] if "reaches" in tool.unsaid else []
-    behind = [taint.doubts.get(source, "") for source in taint.context(call).untrusted]
-    asked += [(name, "reads") for name in dict.fromkeys(behind)] if all(behind) else []
+    context = taint.context(call)
+    if "" not in context.doubted:  # in the order of their coming
+        asked += [(name, "reads") for name in dict.fromkeys(taint.doubts.get(source, "") for source in context.untrusted)]
     return [one for one in asked if one not in taint.put]
-
-
-def _others(private: Iterable[str], tool: Tool) -> bool:
-    """Whether another tool has answered what is private."""
-    return any(source.partition(" ")[0] != tool.name for source in private)
 
 
 def tells_others(call: Call, tool: Tool) -> bool:

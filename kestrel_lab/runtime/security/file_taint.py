@@ -10,7 +10,8 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,7 @@ from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.tools.files.directory_walk import Entry, stamp_of
+from kestrel_lab.tools.files.directory_walk import SIZE, stamp_of
 from kestrel_lab.tools.files.fingerprints import fresh
 from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
 
@@ -37,6 +38,8 @@ _LONGEST_S = 900.0
 """How long after its beginning a call may have gone on writing whose process died."""
 _TICK_NS = 50_000_000
 """How far the time of a change may lie behind the clock."""
+_ASK_S = 0.01
+"""How long an answer of the log counts. A call that began as much earlier would not have been looked at either."""
 _Key = tuple[str, str, float]
 
 
@@ -44,9 +47,9 @@ _Key = tuple[str, str, float]
 class Snapshot:
     """The files of a workspace at one moment."""
 
-    stamps: Mapping[str, tuple[int, ...]]
+    stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By path; of what is no file, empty."""
-    tainted: Mapping[str, str]
+    tainted: Mapping[str, str] = field(default_factory=dict)
     """Whose words they hold, by path."""
     whole: bool = True
     """Whether the workspace was small enough to be looked at."""
@@ -72,7 +75,10 @@ class FileTaint:
 
     opened: Callable[[], SessionStore]
     """The log of the session."""
+    _home: str = ""
     _number: int = 0
+    _asked: float = -_ASK_S
+    """When the log was asked last."""
     _contents: dict[int, dict[str, str]] = field(default_factory=dict)
     """By size and hash, whose words."""
     _short: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -98,8 +104,19 @@ class FileTaint:
         return self.opened()
 
     def known(self) -> bool:
-        """Take in what was written since, by whichever process, and tell whether there is any such file at all."""
+        """Return whether any file holds words of others, as far as the log says.
+
+        What this session writes is known at once. The log is asked for what other processes wrote, at most a hundred times a
+        second: each call of a tool comes here, and a query costs more than everything else that is done before it.
+        """
+        if time.monotonic() >= self._asked + _ASK_S:
+            self.refresh()
+        return bool(self._answers or self._contents or self._short or self._folders or self._open)
+
+    def refresh(self) -> None:
+        """Take in what was written since the log was asked last, by whichever process."""
         with self._lock:
+            self._asked = time.monotonic()
             rows = self.store.query(
                 "SELECT number, f.run_id, body, workspace FROM file_taints AS f JOIN events USING(run_id, seq)"
                 " JOIN runs ON runs.id = f.run_id WHERE number > ? ORDER BY number",
@@ -110,7 +127,6 @@ class FileTaint:
                 self.take(str(run), str(root), cast("FilesTainted", from_json(FilesTainted.type, cast("dict[str, Json]", loads(body)))))
             if rows:
                 self._trusted = {str(content) for (content,) in self.store.query("SELECT content FROM file_trust")}
-            return bool(self._answers or self._contents or self._short or self._folders or self._open)
 
     def take(self, run: str, root: str, event: FilesTainted, read: Callable[[], bool] | None = None) -> None:
         """Take one event of a run in `root` in; a second time it changes nothing."""
@@ -220,28 +236,39 @@ class FileTaint:
         found = self.snapshot(Workspace(workspace.root / real), root=root, base="" if real == "." else f"{real}/")
         return dict(found.tainted) if found.whole else {".": "a folder that is too large to be looked at"}
 
-    def snapshot(self, workspace: Workspace, *, everything: bool = False, root: str = "", base: str = "") -> Snapshot:
-        """All files, without those in folders that are not searched, unless `everything` is asked for; tainted ones there are known by their place."""
-        top, root = workspace.root, root or str(workspace.root)
-        home = os.path.relpath(self.store.path.resolve().parent, top)
-        stamps: dict[str, tuple[int, ...]] = {}
+    def snapshot(self, workspace: Workspace, *, root: str = "", base: str = "") -> Snapshot:
+        """Return all files but those in folders that are not searched, and which are tainted; tainted ones there are known by their place."""
+        root = root or str(workspace.root)
+        found = self.stamps(workspace)
+        if not found.whole:
+            return found
         tainted: dict[str, str] = {}
-        entries: Iterable[Entry] = workspace.walk(".", skip=() if everything else SKIPPED)
-        for number, entry in enumerate(islice(entries, MOST_ENTRIES + 1)):
-            if number == MOST_ENTRIES:
-                return Snapshot(stamps, tainted, whole=False)
-            if entry.path == home or entry.path.startswith(f"{home}/"):
-                continue
-            stamps[entry.path] = entry.stamp
-            if entry.stamp and self._candidate(entry, root) and (source := self.source(root, base + entry.path)):
-                tainted[entry.path] = source
-        for path in () if everything else tuple(self._paths.get(root, ())):
+        for path, stamp in found.stamps.items():
+            if stamp and self._candidate(stamp[SIZE]) and (source := self.source(root, base + path)):
+                tainted[path] = source
+        for path in tuple(self._paths.get(root, ())):
             if not SKIPPED.isdisjoint(path.split("/")) and path.startswith(base) and (source := self.source(root, path)):
                 tainted[path.removeprefix(base)] = source
-        return Snapshot(stamps, tainted)
+        return Snapshot(found.stamps, tainted)
 
-    def _candidate(self, entry: Entry, root: str) -> bool:
-        return bool(entry.size in self._contents or self._folders or self._open or (entry.size < _TELLING and self._short)) and bool(root)
+    def stamps(self, workspace: Workspace, *, everything: bool = False, most: int = MOST_ENTRIES) -> Snapshot:
+        """Return the stamps of all files, with `everything` also of those in folders that are not searched.
+
+        The home of the lab is left out. It is not `whole` where there are more than `most` entries.
+        """
+        if not self._home:
+            self._home = f"{self.store.path.resolve().parent}/"
+        home = self._home.removeprefix(f"{workspace.root}/")  # still absolute where it lies outside
+        stamps: dict[str, tuple[int, ...]] = {}
+        for number, entry in enumerate(islice(workspace.walk(".", skip=() if everything else SKIPPED), most + 1)):
+            if number == most:
+                return Snapshot(stamps, whole=False)
+            if not f"{entry.path}/".startswith(home):
+                stamps[entry.path] = entry.stamp
+        return Snapshot(stamps)
+
+    def _candidate(self, size: int) -> bool:
+        return bool(size in self._contents or self._folders or self._open or (size < _TELLING and self._short))
 
     def described(self, workspace: Workspace, path: str, *, name: bool) -> dict[str, Json]:
         """An entry of the event about a file that was just written."""

@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import cast
 
 from kestrel_lab.core.calls import Call
@@ -57,13 +58,25 @@ class Passage:
     """Which tool answered it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Context:
     """What whoever makes a call may have read: names of sources, in the order of their coming."""
 
     untrusted: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
     """Of the whole run."""
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    """By source, the tool of which nobody has said whether its answers hold words of others."""
+
+    @cached_property
+    def doubted(self) -> frozenset[str]:
+        """The tools behind the untrusted sources that nobody has said anything of; empty for a source that is untrusted for sure."""
+        return frozenset([self.doubts.get(source, "") for source in self.untrusted])
+
+    @cached_property
+    def private_tools(self) -> frozenset[str]:
+        """The tools that have answered what is private."""
+        return frozenset([source.partition(" ")[0] for source in self.private])
 
 
 @dataclass(slots=True)
@@ -90,8 +103,8 @@ class Taint:
     _flows: dict[str, Flow] = field(default_factory=dict)
     _steps: dict[str, dict[str, None]] = field(default_factory=dict)
     _private: dict[str, None] = field(default_factory=dict)
-    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By step, how many of its sources and of the private ones there were when its model was asked last."""
+    _seen: dict[str, Context] = field(default_factory=dict)
+    """By step, what its model had read when it was asked last."""
     _args: dict[str, Mapping[str, Json]] = field(default_factory=dict)
     _levels: dict[str, str] = field(default_factory=dict)
     _plan: dict[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -105,11 +118,13 @@ class Taint:
 
     def context(self, call: Call) -> Context:
         """What the author of `call` had read: its model when it was asked, a step without one when it began."""
-        sources = tuple(self._steps.get(call.step, ()))
         seen = self._seen.get(call.step)
         if seen is None or "/" in call.id.removeprefix(call.step):  # no model, or a part of a macro, whose arguments hold earlier answers
-            return Context(sources, tuple(self._private))
-        return Context(sources[: seen[0]], tuple(self._private)[: seen[1]])
+            return self._context(call.step)
+        return seen
+
+    def _context(self, step: str) -> Context:
+        return Context(tuple(self._steps.get(step, ())), tuple(self._private), self.doubts)
 
     @property
     def clean(self) -> bool:
@@ -146,7 +161,7 @@ class Taint:
             case MemoryRecalled():
                 self._recalled(event)
             case ModelCalled():
-                self._seen[event.step] = (len(self._steps.get(event.step, ())), len(self._private))
+                self._seen[event.step] = self._context(event.step)
             case ModelAnswered():
                 self._args |= {str(call.get("id")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
             case FilesTainted() if not event.call:
@@ -267,7 +282,7 @@ class Taint:
         """Whether an answer says more than it was told and than the user said: else it can hold no words of others."""
         told = {word for _, given in leaves(dict(args)) for word in _WORD.findall(given.casefold())}
         told |= {word for given in self.words for word in _WORD.findall(given.casefold())}
-        return sum(len(word) for word in _WORD.findall(text.casefold()) if word not in told) >= _NEWS
+        return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in told]) >= _NEWS
 
     def _foreign(self, flow: Flow, args: Mapping[str, Json], source: str) -> str:
         """Whose words an answer holds if they are those of others; empty if not."""
@@ -305,6 +320,9 @@ class Taint:
             del self.doubts[source]
             for sources in self._steps.values() if not yes else ():
                 sources.pop(source, None)
+        for step, seen in self._seen.items():  # also what was computed from its doubts
+            kept = self._steps.get(step, ())
+            self._seen[step] = Context(tuple(source for source in seen.untrusted if source in kept), seen.private, self.doubts)
 
     def _flow(self, tool: str, sandbox: str) -> Flow:
         return (self._flows.get(tool) or self.known(tool)).at(sandbox)

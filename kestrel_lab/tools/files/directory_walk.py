@@ -63,6 +63,10 @@ def closing(fd: int) -> Iterator[int]:
         os.close(fd)
 
 
+SIZE = 2
+"""Where the size of a file stands in its stamp."""
+
+
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
     """Return what changes when the file does, even if its size and its time of modification are put back: see `Entry.stamp`."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
