@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import LoopClock
 
 from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.events.union import ToolAnswered
@@ -102,10 +103,10 @@ def test_a_model_that_blocks_is_stopped_when_its_call_returns(session: Session, 
 
     def play(_: ModelRequest) -> Turn:
         asked.append(1)
-        time.sleep(0.3)
+        LoopClock().skip(61)
         return [("look", {})]
 
-    run = session.run_sync("go", model=ScriptedModel(play), workspace=tmp_path, limits=Limits(seconds=0.2))
+    run = session.run_sync("go", model=ScriptedModel(play), workspace=tmp_path, limits=Limits(seconds=60))
     assert (run.outcome, len(asked), looks(run)) == ("limit", 1, 0)
 
 
