@@ -79,6 +79,6 @@ def test_looking_for_keys_takes_time_as_text_grows(word: str) -> None:
 
         return min(work(4 * once) for _ in range(5)) / max(min(work(once) for _ in range(5)), 1e-6)
 
-    assert growth(KEY_LIKE, 12_000) < 9
+    assert growth(KEY_LIKE, 3_000 if word == "eyJ-" else 12_000) < 9
     if word == "eyJ-":
-        assert growth(re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"), 1_500) > 9
+        assert growth(re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"), 600) > 9

@@ -142,7 +142,7 @@ def test_cancellation_is_heard(how: str, session: Session, tmp_path: Path) -> No
 
 SPINS = """
 import sys
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = sys.argv[3:]
 from test_never_suspending import UNBOUND, look, spinning
 from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.run_types import Limits
@@ -158,7 +158,7 @@ except Fenced:
 
 def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path) -> None:
     """`Run.cancel` of a run that another process works on ends it in the log, and the other process stops at its next turn."""
-    command = [sys.executable, "-c", SPINS, str(session.home), str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", SPINS, str(session.home), str(tmp_path), str(Path(__file__).parent), str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "begins\n"
