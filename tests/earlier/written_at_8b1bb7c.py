@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from kestrel_lab import Lab, Plan, Step
+from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.testing import ScriptedModel
 
@@ -46,7 +47,7 @@ async def main() -> None:
         await lab.run(
             "write another", model=ScriptedModel([[("write_file", {"path": "b.txt", "content": "two\n"})], "done"]), workspace=work
         )
-    except Exception as waiting:
+    except ApprovalRequired as waiting:
         print(waiting)
     lab.memory.remember("Tests are run with make test.", kind="procedure", tags=["tests"])
     lab.memory.remember("Marmalade is orange.")
