@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
