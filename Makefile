@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench notebooks lock clean browser
+.PHONY: help demo test test-long test-all mutants check fix bench notebooks lock clean browser
 
 help: ## List the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 # pip prints a line per package; this makes one moving line of them.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps
@@ -38,8 +38,19 @@ demo: $(VENV)/.run ## Set up and run the main job: a suite over a real local mod
 	@echo "trials:   $(ARTIFACTS)/demo/trials.csv"
 	@echo "notebook: $(ARTIFACTS)/demo/01_first_run.ipynb"
 
-test: $(VENV)/.dev browser ## Set up what tests need, a browser too, and run all of them
-	@KESTREL_ARTIFACTS=$(abspath $(ARTIFACTS))/tests $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A file stays in one process, which makes what its tests share once; files with slow tests are begun first.
+PYTEST := KESTREL_ARTIFACTS=$(abspath $(ARTIFACTS))/tests $(BIN)/python -m pytest -n auto --maxprocesses 4 --no-loadscope-reorder
+
+test: $(VENV)/.dev browser ## Set up what tests need, a browser too, and run all but the long ones
+	@$(PYTEST) --dist loadfile
+
+test-long: $(VENV)/.dev browser ## Run the long tests: hundreds of kills, hostile pages, every notebook
+	@$(PYTEST) --dist loadfile -m long
+
+test-all: test test-long ## Run every test
+
+mutants: $(VENV)/.dev ## Change the package in a sample of places and see which changes the tests notice; SEED=, NUMBER=, ONLY=
+	@$(BIN)/python -m bench.mutants --out $(ARTIFACTS)/mutants $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(ONLY),--only $(ONLY))
 
 check: $(VENV)/.dev ## Lint, format, types, import directions
 	$(BIN)/ruff check .

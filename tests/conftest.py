@@ -72,7 +72,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: one that begins last would keep all but one processor idle."""
-    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")}
+    slow = {item.path for item in items if any(item.get_closest_marker(name) for name in ("slow", "browser", "long"))}
     items.sort(key=lambda item: item.path not in slow)
 
 

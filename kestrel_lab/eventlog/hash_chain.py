@@ -39,7 +39,7 @@ SELECT last_seq, CASE WHEN last_seq IS forked_at THEN (SELECT hash FROM events W
   ELSE (SELECT hash FROM events WHERE run_id = runs.id AND seq = runs.last_seq) END
 FROM runs WHERE id = ?
 """
-_COUNTED = "SELECT last_seq FROM runs WHERE id = ?"
+_COUNTED = "SELECT last_seq, (SELECT min(seq) FROM events WHERE run_id = runs.id) FROM runs WHERE id = ?"
 _TOLD = ("goal", "workspace", "model", "model_kind", "config", "scenario", "began", "parent", "forked_at", "created_at")
 """Columns of a run's row that its first event tells too."""
 _ROW = f"SELECT {', '.join(_TOLD)}, last_seq, epoch, status FROM runs WHERE id = ?"
@@ -100,6 +100,8 @@ def damage_of(read: Read, lineage: Sequence[tuple[str, int]]) -> Damage | None:
             counted = read(_COUNTED, (run_id,))
         except StoreError as error:
             return Damage(run_id=run_id, seq=seq + 1, what=f"it cannot be read ({error})")
+        if counted and isinstance(counted[0][1], int) and 0 < counted[0][1] <= seq:
+            return Damage(run_id=run_id, seq=counted[0][1], what="it is missing where the run's row says that the run was forked later")
         for row in _rows(read, run_id, seq, last):
             if wrong := _wrong(row, run_id, seq + 1, before):
                 return Damage(run_id=run_id, seq=seq + 1, what=wrong)

@@ -230,10 +230,13 @@ class SessionStore:
         only = f" AND type IN ({', '.join('?' * len(types))})" if types else ""
         sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ?{only} ORDER BY seq"
         lineage = self._lineage(run_id)
-        rows = (row for ancestor, last in lineage for row in self._read(sql, (ancestor, after, min(last, until), *types)))
-        return [
-            _record(run_id, row) for row in rows if isinstance(row[0], int) and after < row[0] <= until
-        ]  # a damaged file may give rows that were not asked for
+        found: list[Record] = []
+        for ancestor, last in lineage:
+            for row in self._read(sql, (ancestor, after, min(last, until), *types)):
+                if isinstance(row[0], int) and after < row[0] <= until:  # a damaged file may give others, and out of their order
+                    found.append(_record(run_id, row))
+                    after = row[0]
+        return found
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -165,9 +164,7 @@ def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(repo: Path, name: str) -
     """A named pipe, which would be waited for, is not opened."""
     (repo / ".git" / name).unlink(missing_ok=True)
     os.mkfifo(repo / ".git" / name)
-    began = time.perf_counter()
     files_of(repo)
-    assert time.perf_counter() - began < 30
 
 
 # Checks

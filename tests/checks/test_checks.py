@@ -3,10 +3,10 @@
 import asyncio
 import os
 import sys
-import time
 
 import psutil
 import pytest
+from waits import until
 
 from kestrel_lab.checks.answer import AnswerContains, AnswerEquals, AnswerMatches
 from kestrel_lab.checks.behaviour import ToolNotUsed, ToolUsed, TurnsAtMost
@@ -64,10 +64,8 @@ def test_a_runaway_pattern_ends_as_a_broken_check(tmp_path, monkeypatch):
     """Exponential backtracking is stopped in time and reported as the check's fault, not the answer's; no process is started for it."""
     monkeypatch.setattr("kestrel_lab.checks.answer.MATCH_SECONDS", 0.5)
     monkeypatch.setattr("asyncio.create_subprocess_exec", None)
-    started = time.process_time()
     with pytest.raises(CheckError, match=r"did not finish on this answer in 0\.5 s"):
-        judge(AnswerMatches(pattern="(a|aa)+$"), tmp_path, "a" * 60 + "!")
-    assert time.process_time() - started < 5
+        judge(AnswerMatches(pattern="(a|aa)+$"), tmp_path, "a" * 60 + "!")  # by itself it would take years
     assert not judge(AnswerMatches(pattern="(a+)+$"), tmp_path, "a" * 60 + "!").passed
 
 
@@ -110,13 +108,10 @@ def test_a_command_runs_in_the_workspace(tmp_path):
 
 def test_a_command_is_ended_with_its_children(tmp_path):
     """A command over its time does not pass, and nothing it started goes on."""
-    started = time.perf_counter()
-    mark = f"61.{os.getpid()}"  # names the processes, whose numbers are others within a sandbox
+    mark = f"6100.{os.getpid()}"  # names the processes, whose numbers are others within a sandbox
     command = CommandSucceeds(argv=("sh", "-c", f"sleep {mark} & sleep {mark}"), timeout=1)
     assert judge(command, tmp_path).reason == "not finished after 1 s"
-    while any(mark in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])):
-        assert time.perf_counter() - started < 30
-        time.sleep(0.02)
+    until(lambda: not any(mark in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])))
 
 
 def test_a_flood_of_output_is_bounded(tmp_path):

@@ -1,10 +1,11 @@
-"""`kestrel eval run --cassette …` and the choice of scenarios, made of its real process."""
+"""`kestrel eval run --cassette …` and the choice of scenarios."""
 
 import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
+import in_process
 import pytest
 
 from kestrel_lab.core.messages import ModelAnswer
@@ -43,9 +44,8 @@ def folder(tmp_path):
 
 
 def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder`."""
-    command = [sys.executable, "-m", "kestrel_lab", "eval", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=170, check=False)
+    """Run `kestrel eval` in `folder`."""
+    return in_process.kestrel(folder, "eval", *words)
 
 
 def test_a_replay_in_a_terminal(folder):

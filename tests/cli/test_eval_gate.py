@@ -1,10 +1,11 @@
-"""Exit codes and files of `kestrel eval gate`, made of its real process."""
+"""Exit codes and files of `kestrel eval gate`."""
 
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import in_process
 import pytest
 
 SUITE = """\
@@ -18,9 +19,8 @@ SAYS = "rules:\n  - when: talk\n    turns: [WORD]\n"
 
 
 def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder`."""
-    command = [sys.executable, "-m", "kestrel_lab", "eval", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=170, check=False)
+    """Run `kestrel eval` in `folder`."""
+    return in_process.kestrel(folder, "eval", *words)
 
 
 def git(folder: Path, *words: str) -> None:
@@ -39,7 +39,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_four_codes(folder: Path) -> None:
     """0 when the bound holds, 1 when it is violated, 2 when two scenarios cannot tell, 3 when nothing could be run."""
-    done = kestrel(folder, "gate", "suite.yaml", "--junit", "ci/j.xml", "--markdown", "ci/m.md", "--report", "ci/r.html")
+    command = [sys.executable, "-m", "kestrel_lab", "eval", "gate", "suite.yaml", "--junit", "ci/j.xml", "--markdown", "ci/m.md"]
+    done = subprocess.run([*command, "--report", "ci/r.html"], cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "OK: suite demo, 1 gates" in done.stdout
     root = ET.parse(folder / "ci" / "j.xml").getroot()

@@ -1,12 +1,10 @@
-"""`kestrel eval rescore` and `summary`, made of their real processes: nothing is run again."""
+"""`kestrel eval rescore` and `summary`, of what is stored: nothing is run again."""
 
 import subprocess
-import sys
 from pathlib import Path
 
+import in_process
 import pytest
-
-from kestrel_lab.cli.main import main
 
 SUITE = """\
 name: demo
@@ -24,9 +22,8 @@ rules:
 
 
 def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder`."""
-    command = [sys.executable, "-m", "kestrel_lab", "eval", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=170, check=False)
+    """Run `kestrel eval` in `folder`."""
+    return in_process.kestrel(folder, "eval", *words)
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +62,12 @@ def test_summary_is_by_family(folder: Path) -> None:
     assert "recall@10_low" in (folder / "f.csv").read_text().splitlines()[0]
 
 
-def here(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The same command in this process, which is quicker; exit code, output and errors."""
-    monkeypatch.chdir(folder)
-    with pytest.raises(SystemExit) as end:
-        main(["eval", *words])
-    return (int(end.value.code or 0), *capsys.readouterr())
-
-
-def test_parts_are_chosen_with_the_words_of_run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_are_chosen_with_the_words_of_run(folder: Path) -> None:
     """`summary` and `rescore` take --family, --tag and --scenario as `run` does, and leave the other trials alone."""
-    _, out, _ = here(folder, monkeypatch, capsys, "summary", "suite.yaml", "--by", "scenario", "--tag", "slow")
+    out = kestrel(folder, "summary", "suite.yaml", "--by", "scenario", "--tag", "slow").stdout
     assert [line.split()[2:4] for line in out.split("\n\n")[0].splitlines()[2:]] == [["b", "2"]]
     (folder / "part.yaml").write_text(SUITE.replace("bye", "hello"))
-    _, out, _ = here(folder, monkeypatch, capsys, "rescore", "part.yaml", "--family", "talk")
+    out = kestrel(folder, "rescore", "part.yaml", "--family", "talk").stdout
     assert "2 trials judged again" in out
     assert "no such scenario" not in out
 
@@ -94,13 +83,11 @@ def test_parts_are_chosen_with_the_words_of_run(folder: Path, monkeypatch: pytes
         (("compare", "a", "b", "-s", "suite.yaml"), "is not in a git repository"),
     ],
 )
-def test_wrong_parts_are_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
-) -> None:
+def test_wrong_parts_are_told(folder: Path, words: tuple[str, ...], message: str) -> None:
     """What fits nothing, a suite named twice or not at all, and too many commits; both places of the suite are understood."""
-    code, out, told = here(folder, monkeypatch, capsys, *words)
-    assert (code, out) == (2, "")
-    assert message in told
+    done = kestrel(folder, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize(

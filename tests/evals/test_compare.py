@@ -270,6 +270,7 @@ def wheel(folder, version):
         file.writestr(f"summing-{version}.dist-info/RECORD", "")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_changed_requirements_get_an_environment(repo, lab):
     """A commit that requires something else runs with that installed, in an environment made once."""

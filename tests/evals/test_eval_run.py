@@ -77,6 +77,7 @@ def sittings(folder: Path, trials: int, kills: int, seed: int, mutant: str = "")
     assert sum(map(bool, told)) > kills // 2  # it was really killed at work, not before
 
 
+@pytest.mark.long
 def test_twenty_kills_lose_and_repeat_nothing(tmp_path):
     """500 trials, the process killed twenty times at random moments and resumed: 500 results, none that was acknowledged made again."""
     sittings(tmp_path, 500, 20, seed=1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
@@ -58,6 +59,7 @@ def test_a_note_of_others_is_obeyed_where_nothing_contains_it(tmp_path: Path) ->
     assert rates(frame, "scenario") == {"tainted-file": 0, "tainted-answer": 0, "tainted-not": 1}
 
 
+@pytest.mark.long
 def test_made_up_answers_are_noticed_by_kind(tmp_path: Path) -> None:
     """Nobody looks in `off`, so all twenty made-up answers pass; `repair` puts most of each kind right and doubts nothing that is true."""
     frame = Lab(tmp_path / "home", env={}).eval_sync(SUITES / "made_up.yaml", configs=["off", "repair"]).frame

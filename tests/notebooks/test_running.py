@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import json
-import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_notebook
+from waits import FOREVER_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.notebooks.parameters import assignments, inject, parse_parameters
@@ -124,11 +124,9 @@ def test_a_cell_has_a_time_limit(tmp_path: Path) -> None:
     """A cell that never ends is ended, kernel and all, even one that does not heed interrupts."""
     stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     source = written(tmp_path / "nb.ipynb", "print('first')", stubborn)
-    began = time.monotonic()
-    result = run_notebook_sync(source, timeout=2)
-    assert time.monotonic() - began < 40
+    result = run_notebook_sync(source, timeout=5)
     assert [cell.outcome for cell in result.cells] == ["ok", "timeout"]
-    assert "took longer than the 2 s" in result.headline
+    assert "took longer than the 5 s" in result.headline
     assert texts(source)[0] == "first\n"
 
 
@@ -141,9 +139,7 @@ def test_nothing_waits_for_a_person(tmp_path: Path, source: str, error: str) -> 
     """Reading from the keyboard, a kernel that dies and a risky call each end the notebook long before its limit."""
     (tmp_path / "script.yaml").write_text(SCRIPT)
     notebook = written(tmp_path / "nb.ipynb", source)
-    began = time.monotonic()
-    result = run_notebook_sync(notebook, cwd=tmp_path, timeout=100)
-    assert time.monotonic() - began < 60
+    result = run_notebook_sync(notebook, cwd=tmp_path, timeout=FOREVER_S)
     assert result.failed is not None
     assert result.failed.error == error
     assert result.needs_approval is (error == "ApprovalRequired")

@@ -382,5 +382,5 @@ def test_a_refresh_without_changes_is_quick(tmp_path: Path) -> None:
     built = index.refresh().seconds
     time.sleep(0.06)  # files settle: those changed just before they were read are looked at again
     index.refresh()
-    assert index.refresh().seconds < built
+    assert min(index.refresh().seconds for _ in range(5)) < built
     index.close()

@@ -3,11 +3,11 @@
 import asyncio
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import PATIENCE_S, becomes
 
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, StateTransition, ToolAnswered, ToolCalled
@@ -144,7 +144,8 @@ def test_the_policy_decides_without_a_person(session: Session, workspace: Path) 
 
 def test_questions_of_a_turn_are_asked_together(session: Session, workspace: Path) -> None:
     """All risky calls of a turn are put to the person at once; they run one after the other in the order asked for."""
-    together = asyncio.Event()
+    together, answered = asyncio.Event(), [asyncio.Event() for _ in range(4)]
+    answered[3].set()
     names: list[str] = []
     running: list[str] = []
 
@@ -160,8 +161,10 @@ def test_questions_of_a_turn_are_asked_together(session: Session, workspace: Pat
         names.append(str(asked.args["name"]))
         if len(names) == 3:
             together.set()
-        await asyncio.wait_for(together.wait(), 5)
-        await asyncio.sleep(0.03 * (3 - int(str(asked.args["name"]))))  # the last is answered first
+        await asyncio.wait_for(together.wait(), PATIENCE_S)
+        number = int(str(asked.args["name"]))
+        await answered[number + 1].wait()  # the last is answered first
+        answered[number].set()
         return ApprovalGiven(call=asked.call, granted=True, by="p", how="click")
 
     model = ScriptedModel([[("slow", {"name": str(n)}) for n in range(3)], "ok"])
@@ -177,9 +180,7 @@ def test_safe_calls_run_while_a_person_thinks(session: Session, workspace: Path)
 
     async def scene() -> Run:
         async def person(asked: ApprovalAsked) -> ApprovalGiven:
-            deadline = time.monotonic() + 5
-            while sum(isinstance(event, ToolAnswered) for event in seen.events) < 2 and time.monotonic() < deadline:
-                await asyncio.sleep(0.005)
+            await becomes(lambda: sum(isinstance(event, ToolAnswered) for event in seen.events) == 2)
             return ApprovalGiven(call=asked.call, granted=True, by="p", how="click")
 
         model = ScriptedModel([[("look", {}), ("look", {}), ("launch", {"where": "moon"})], "ok"])
@@ -195,11 +196,9 @@ def test_safe_calls_run_while_a_person_thinks(session: Session, workspace: Path)
 
 def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: Path) -> None:
     """`ApprovalRequired` comes at once, names run, tool and what to type; after a decision the run resumes and completes."""
-    began = time.monotonic()
     model = ScriptedModel([[("look", {}), ("launch", {"where": "moon"}), ("look", {})], "up"])
     with pytest.raises(ApprovalRequired) as caught:
         run(session, workspace, None, model)
-    assert time.monotonic() - began < 20
     error = caught.value
     assert (error.tool, error.args_asked) == ("launch", {"where": "moon", "times": 1})
     assert f"kestrel approve {error.run_id}" in str(error)
@@ -308,7 +307,7 @@ def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, wo
     @tool(danger_level="safe")
     async def slow() -> str:
         """Take a while."""
-        await asyncio.wait_for(decided.wait(), 20)
+        await asyncio.wait_for(decided.wait(), PATIENCE_S)
         return "slept"
 
     model = ScriptedModel([[("slow", {}), ("launch", {"where": "moon"})], "up"])
@@ -371,22 +370,21 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
 
 
 _APPROVE = """
-import sys, time
+import sys
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.eventlog.store import SessionStore
 store = SessionStore(sys.argv[1])
 print("ready", flush=True)
 run_id = sys.stdin.readline().strip()
 store.decide(run_id, ApprovalGiven(call="answer.1.1", granted=True, by="elsewhere", how="command"))
-print(time.time(), flush=True)
 store.close()
 """
 
 
 def test_another_process_wakes_the_run(session: Session, workspace: Path) -> None:
-    """An approval from another process lets the waiting run go on at once, well within a second."""
+    """An approval from another process lets the waiting run go on."""
 
-    async def scene() -> tuple[Run, float]:
+    async def scene() -> Run:
         command = [sys.executable, "-c", _APPROVE, str(session.store.path)]
         other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert other.stdout is not None
@@ -394,15 +392,12 @@ def test_another_process_wakes_the_run(session: Session, workspace: Path) -> Non
         begun, seen = start(session, workspace)
         await until(seen, ApprovalAsked)
         await asyncio.sleep(0.3)
-        told = asyncio.create_task(asyncio.to_thread(other.communicate, f"{begun.id}\n", 20))
+        await asyncio.to_thread(other.communicate, f"{begun.id}\n", PATIENCE_S)
         await until(seen, ApprovalGiven)
-        woken = time.time()
-        decided = float((await told)[0])
-        return await begun.wait(), woken - decided
+        return await begun.wait()
 
-    done, seconds = asyncio.run(scene())
+    done = asyncio.run(scene())
     assert (done.status, answers(done)) == (RunStatus.COMPLETE, ["launched moon 1"])
-    assert seconds < 1
 
 
 def test_a_broken_approver_fails_the_run(session: Session, workspace: Path) -> None:

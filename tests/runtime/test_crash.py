@@ -129,6 +129,7 @@ def number_of_points(worker: Worker, folder: Path) -> int:
     return findings.acknowledged + 2 * (len(ONCE) + 2)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_killed_at_every_boundary_nothing_is_lost_or_done_twice(worker: Worker, tmp_path: Path) -> None:
     """Behind every acknowledged event, before and behind every effect, and once more while going on: every promise is kept.
@@ -146,6 +147,7 @@ def test_killed_at_every_boundary_nothing_is_lost_or_done_twice(worker: Worker, 
     assert findings.questions >= 10
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_killed_at_random_moments_nothing_is_lost_or_done_twice(worker: Worker, tmp_path: Path) -> None:
     """At any moment, in the middle of whatever it is, and again while going on: the same promises."""

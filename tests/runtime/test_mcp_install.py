@@ -6,12 +6,12 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
 from fake_uv import HASH, make_uv
+from waits import until
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.mcp.approvals import Approvals, Definition
@@ -54,14 +54,6 @@ def got(tmp_path: Path, env: dict[str, str], package: Package = ECHO) -> Install
     return asyncio.run(work())
 
 
-def until(path: Path) -> None:
-    """Wait until a file is there."""
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.01)
-
-
 def test_an_installation_that_is_killed_counts_as_nothing(tmp_path: Path) -> None:
     """`kill -9` half-way leaves a folder that is not used, and nothing that goes on writing; the next installation is whole.
 
@@ -70,7 +62,7 @@ def test_an_installation_that_is_killed_counts_as_nothing(tmp_path: Path) -> Non
     env = env_of(tmp_path)
     (tmp_path / "uv" / "block").touch()
     process = worker(tmp_path, env)
-    until(tmp_path / "uv" / "blocked")
+    until((tmp_path / "uv" / "blocked").exists)
     process.kill()
     process.communicate()
     folder = tmp_path / "mcp" / "mcp-echo-1.0.0"
@@ -78,10 +70,7 @@ def test_an_installation_that_is_killed_counts_as_nothing(tmp_path: Path) -> Non
     mutant = os.access(program, os.X_OK)
     assert (mutant, read_installed(folder), installed(tmp_path / "mcp")) == (True, None, [])
     child = int((tmp_path / "uv" / "blocked").read_text())
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not Path(f"/proc/{child}").exists()
+    until(lambda: not Path(f"/proc/{child}").exists())
     (tmp_path / "uv" / "block").unlink()
     whole = got(tmp_path, env)
     assert installed(tmp_path / "mcp") == [whole]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import LoopClock
 
 from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.events.union import ToolAnswered
@@ -102,10 +103,10 @@ def test_a_model_that_blocks_is_stopped_when_its_call_returns(session: Session, 
 
     def play(_: ModelRequest) -> Turn:
         asked.append(1)
-        time.sleep(0.3)
+        LoopClock().skip(61)
         return [("look", {})]
 
-    run = session.run_sync("go", model=ScriptedModel(play), workspace=tmp_path, limits=Limits(seconds=0.2))
+    run = session.run_sync("go", model=ScriptedModel(play), workspace=tmp_path, limits=Limits(seconds=60))
     assert (run.outcome, len(asked), looks(run)) == ("limit", 1, 0)
 
 
@@ -141,7 +142,7 @@ def test_cancellation_is_heard(how: str, session: Session, tmp_path: Path) -> No
 
 SPINS = """
 import sys
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = sys.argv[3:]
 from test_never_suspending import UNBOUND, look, spinning
 from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.run_types import Limits
@@ -157,7 +158,7 @@ except Fenced:
 
 def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path) -> None:
     """`Run.cancel` of a run that another process works on ends it in the log, and the other process stops at its next turn."""
-    command = [sys.executable, "-c", SPINS, str(session.home), str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", SPINS, str(session.home), str(tmp_path), str(Path(__file__).parent), str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "begins\n"

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import FOREVER_S
 
 from kestrel_lab.core.calls import Problem
 from kestrel_lab.core.errors import ApprovalRequired, DependencyError, LimitError, ModelError, RunError, ToolError
@@ -387,23 +387,21 @@ def test_every_prefix_of_a_retried_run_is_completed(session: Session, workspace:
 
 
 def test_a_wait_can_be_cancelled(session: Session, workspace: Path) -> None:
-    """A run that waits an hour for its next attempt stops at once."""
-    session.ports = replace(session.ports, budget=RetryBudget(first_wait_s=3600, longest_wait_s=3600, total_wait_s=10_000))
+    """A run that waits a day for its next attempt stops at once."""
+    session.ports = replace(session.ports, budget=RetryBudget(first_wait_s=FOREVER_S, longest_wait_s=FOREVER_S, total_wait_s=3 * FOREVER_S))
     calls: list[str] = []
 
-    async def scene() -> tuple[Run, float]:
+    async def scene() -> Run:
         run = session.start("go", plan=FLAKY, model=ScriptedModel([]), tools=[flaky("pure", 1, calls)], workspace=workspace)
         while not any(isinstance(event, StepRetried) for event in run.events()):
             await asyncio.sleep(0.01)
-        began = time.perf_counter()
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run.wait()
-        return run, time.perf_counter() - began
+        return run
 
-    run, took = asyncio.run(scene())
+    run = asyncio.run(scene())
     assert (run.status, calls) == (RunStatus.CANCELLED, ["x"])
-    assert took < 5
 
 
 def test_a_limit_ends_a_stage_at_once(session: Session, workspace: Path) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from waits import FOREVER_S, PATIENCE_S
 
 from kestrel_lab.core.errors import DependencyError, UsageError
 from kestrel_lab.core.events.union import HealthChanged
@@ -78,14 +79,6 @@ async def fine() -> None:
     """A probe that finds nothing wrong."""
 
 
-@contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """What is inside takes no longer."""
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < seconds
-
-
 def test_a_killed_child_is_restarted() -> None:
     """A child killed with SIGKILL is noticed by its probe, restarted once, and ready again, each state in its place."""
 
@@ -95,13 +88,13 @@ def test_a_killed_child_is_restarted() -> None:
         async with RuntimeSupervisor(QUICK, interval_s=0.05) as supervisor:
             supervisor.subscribe(log)
             supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start)
-            await supervisor.ready("notes", timeout=40)
+            await supervisor.ready("notes", timeout=PATIENCE_S)
             assert child.process is not None
             child.process.kill()
             await child.process.wait()
             while log.path[-1] != "recovering":
                 await asyncio.sleep(0.01)
-            await supervisor.ready("notes", timeout=40)
+            await supervisor.ready("notes", timeout=PATIENCE_S)
             await child.ask()
         await child.end()
         return child, log
@@ -125,8 +118,8 @@ def test_a_child_that_dies_each_time_is_given_up(attended: bool) -> None:
         supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start, advice="Look at its own log.")
         if attended:
             await supervisor.start()
-        with pytest.raises(DependencyError) as caught, at_most(30):
-            await supervisor.ready("notes", timeout=40)
+        with pytest.raises(DependencyError) as caught:
+            await supervisor.ready("notes", timeout=FOREVER_S)
         await asyncio.sleep(0.3)
         await supervisor.stop()
         await child.end()
@@ -177,23 +170,25 @@ def test_a_call_is_refused_while_it_is_restarted() -> None:
     """From the moment it is given up until a restart succeeded no call is let through, and the error says why."""
 
     async def scene() -> None:
-        go = asyncio.Event()
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            begun.set()
+            await go.wait()
+
         supervisor = RuntimeSupervisor(QUICK)
-        notes = supervisor.watch("notes", "mcp", probe=fine, restart=lambda: slow(go))
-        await supervisor.ready("notes", timeout=1)
+        notes = supervisor.watch("notes", "mcp", probe=fine, restart=slow)
+        await supervisor.ready("notes", timeout=PATIENCE_S)
         notes.failure(BrokenPipeError("gone"), notes.admit())
         with pytest.raises(DependencyError, match=r"mcp notes is recovering: BrokenPipeError: gone; it may be tried again at once"):
             notes.admit()
-        gate = asyncio.create_task(supervisor.ready("notes", timeout=40))
-        await asyncio.sleep(0.1)
+        gate = asyncio.create_task(supervisor.ready("notes", timeout=PATIENCE_S))
+        await begun.wait()
         with pytest.raises(DependencyError, match="is being restarted right now"):
             notes.admit()
         go.set()
         await gate
         assert notes.success(notes.admit()) == []
-
-    async def slow(go: asyncio.Event) -> None:
-        await go.wait()
 
     asyncio.run(scene())
 
@@ -203,9 +198,9 @@ def test_a_restart_that_hangs_has_failed() -> None:
 
     async def scene() -> None:
         supervisor = RuntimeSupervisor(QUICK, restart_timeout_s=0.1)
-        supervisor.watch("notes", "mcp", restart=lambda: asyncio.sleep(60)).failure("gone")
-        with at_most(20), pytest.raises(DependencyError, match=r"is failed: its restart took longer than 0\.1 s; its 3 restarts"):
-            await supervisor.ready("notes", timeout=40)
+        supervisor.watch("notes", "mcp", restart=lambda: asyncio.sleep(FOREVER_S)).failure("gone")
+        with pytest.raises(DependencyError, match=r"is failed: its restart took longer than 0\.1 s; its 3 restarts"):
+            await supervisor.ready("notes", timeout=FOREVER_S)
 
     asyncio.run(scene())
 
@@ -217,7 +212,7 @@ def test_nothing_runs_unless_started_and_nothing_is_left() -> None:
     async def count() -> None:
         nonlocal probed
         probed += 1
-        await asyncio.sleep(60 if probed == 3 else 0)
+        await asyncio.sleep(FOREVER_S if probed == 3 else 0)
 
     async def scene() -> list[int]:
         supervisor = RuntimeSupervisor(QUICK, interval_s=0.02)
@@ -256,14 +251,11 @@ def test_the_gate_waits_for_what_comes_up() -> None:
         supervisor = RuntimeSupervisor(HealthPolicy(open_s=0.1), probe_timeout_s=0.1)
         supervisor.watch("db", "service", probe=third_time)
         supervisor.watch("hosted", "model")
-        await supervisor.ready(timeout=5)
+        await supervisor.ready(timeout=PATIENCE_S)
         assert [row.state for row in supervisor.states()] == ["ready", "starting"]
-        supervisor.watch("silent", "service", probe=lambda: asyncio.sleep(60))
-        with (
-            at_most(2),
-            pytest.raises(DependencyError, match=r"service silent is (degraded|recovering): no answer to a probe within 0\.1 s"),
-        ):
-            await supervisor.ready("db", "silent", timeout=0.5)
+        supervisor.watch("silent", "service", probe=lambda: asyncio.sleep(FOREVER_S))
+        with pytest.raises(DependencyError, match=r"service silent is (degraded|recovering): no answer to a probe within 0\.1 s"):
+            await supervisor.ready("db", "silent", timeout=2)
         with pytest.raises(UsageError, match="did you mean 'hosted'"):
             await supervisor.ready("hostd", timeout=1)
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import FOREVER_S
 
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import LimitError, UsageError
@@ -213,16 +213,14 @@ def test_a_slow_tool_is_stopped(session: Session, workspace: Path) -> None:
     async def sleep() -> str:
         """Sleep."""
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(FOREVER_S)
         finally:
             stopped.append(True)
         return "rested"
 
-    began = time.monotonic()
     run = turn(session, workspace, [sleep], [("sleep", {})])
     assert problem(run) == ("timeout", "error: sleep was stopped after 0.5 s")
     assert stopped == [True]
-    assert time.monotonic() - began < 20
 
 
 def test_a_long_answer_is_cut_in_the_middle(session: Session, workspace: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import until
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.tools.builtin import native_tools
@@ -190,8 +191,7 @@ def test_listing_and_existence(tmp_path: Path) -> None:
 def test_a_fingerprint_changes_with_what_would_be_read(tmp_path: Path) -> None:
     """Equal while nothing changes, different after a change of equal size and time, unknown right after one."""
     file = tmp_path / "f"
-    file.write_text("one")
-    assert state(tmp_path, "read_file", path="f") == CHANGING
+    until(lambda: file.write_text("one") and state(tmp_path, "read_file", path="f") == CHANGING)
     time.sleep(0.1)
     first = state(tmp_path, "read_file", path="f")
     assert first

@@ -6,7 +6,6 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.tools.files.workspace import Workspace
@@ -41,11 +41,7 @@ def alive(mark: str) -> list[str]:
 
 def gone(mark: str) -> bool:
     """Whether no such process is left, a moment for the kernel to clear up allowed."""
-    for _ in range(40):
-        if not alive(mark):
-            return True
-        time.sleep(0.05)
-    return False
+    return until(lambda: not alive(mark))
 
 
 def test_it_returns_exit_code_and_both_streams(tmp_path: Path) -> None:
@@ -53,7 +49,7 @@ def test_it_returns_exit_code_and_both_streams(tmp_path: Path) -> None:
     answer = shell(tmp_path, "pwd; cat; echo oops >&2; exit 3")
     seconds = answer.pop("seconds")
     assert answer == {"exit_code": 3, "stdout": f"{tmp_path.resolve()}\n", "stderr": "oops\n", "truncated": False}
-    assert 0 <= seconds < 10
+    assert 0 <= seconds < PATIENCE_S
     assert (bash.danger, bash.effect, bash.parallel_safe) == (Danger.HIGH, "opaque", False)
 
 
@@ -65,9 +61,7 @@ def test_a_signal_is_a_negative_exit_code(tmp_path: Path) -> None:
 def test_a_timeout_kills_the_whole_group_and_keeps_the_output(tmp_path: Path) -> None:
     """What was written until then is returned, the reason is said, and no process of the group is left."""
     mark = f"{uuid.uuid4().int % 10**6 + 10**6}"
-    started = time.monotonic()
     answer = shell(tmp_path, f"echo begun; sleep {mark} & (sleep {mark} & sleep {mark}); sleep {mark}", timeout_s=0.5)
-    assert time.monotonic() - started < 5
     assert (answer["exit_code"], answer["stdout"], answer["killed"]) == (None, "begun\n", "it took longer than 0.5 seconds")
     assert gone(f"sleep {mark}")
 
@@ -91,10 +85,8 @@ def test_cancelling_kills_the_whole_group(tmp_path: Path) -> None:
 def test_a_background_process_does_not_outlive_the_command(tmp_path: Path) -> None:
     """The call returns when the command ends, although something it started still holds its output."""
     mark = f"{uuid.uuid4().int % 10**6 + 3 * 10**6}"
-    started = time.monotonic()
     answer = shell(tmp_path, f"sleep {mark} & echo done")
     assert (answer["exit_code"], answer["stdout"]) == (0, "done\n")
-    assert time.monotonic() - started < 5
     assert gone(f"sleep {mark}")
 
 
@@ -102,9 +94,8 @@ def test_a_process_that_left_the_group_does_not_hold_the_call(tmp_path: Path) ->
     """A daemon survives until there is a sandbox, but nobody waits for it, and no file descriptor stays open."""
     shell(tmp_path, "true")  # what starts commands is kept open from the first on
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
-    started = time.monotonic()
-    assert shell(tmp_path, "setsid sleep 30 & echo done")["stdout"] == "done\n"
-    assert time.monotonic() - started < 20
+    mark = f"{uuid.uuid4().int % 10**6 + 4 * 10**6}"
+    assert shell(tmp_path, f"setsid sleep {mark} & echo done")["stdout"] == "done\n"
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) == before
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import FOREVER_S
 from webserver import Send, WebServer, answer, serving
 
 from kestrel_lab.tools.web.fetch import Answer, Reach, Resolve, ask
@@ -192,17 +193,15 @@ def header_flood(send: Send) -> None:
 
 def silent(_send: Send) -> None:
     """No answer for as long as somebody waits."""
-    time.sleep(30)
+    time.sleep(FOREVER_S)
 
 
 @pytest.mark.parametrize("route", [slowly, silent])
 def test_an_answer_has_its_time(route: Callable[[Send], None]) -> None:
     """A total deadline, not one per read: a slow drip does not keep it open, and an effect that may have been is told."""
     with serving({"/": route}) as server:
-        begun = time.monotonic()
         with pytest.raises(TimeoutError, match=r"within 0\.4 seconds; whether the POST took effect is not known"):
             asyncio.run(ask(here(server, seconds=0.4), "POST", server.url(), body=b"x"))
-        assert time.monotonic() - begun < 15
 
 
 def left_out(route: bytes | Callable[[Send], None], **options: Any) -> str:

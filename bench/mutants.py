@@ -1,0 +1,256 @@
+"""Change the package in a sample of places and see which changes the tests notice: `python -m bench.mutants --out FOLDER`.
+
+A mutant is the package with one comparison, condition, boolean, sum or return value changed. Only the test files that import
+the changed module run on it, in a copy of the project. What was found is kept in FOLDER/mutants.jsonl, so a run that was
+stopped goes on. mutmut and cosmic-ray make every mutant of a project and run one command on each; neither draws a sample of
+the whole nor picks the tests of a module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "kestrel_lab"
+PROMISES = ("eventlog", "mcp", "permissions", "runtime/approvals", "runtime/security", "evals/stats")
+"""Packages on whose behaviour others rely: they have the higher goal."""
+GOALS = {"promises": 85, "elsewhere": 75}
+COMPARED = {
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+}
+COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*"}
+TABLE = re.compile(r"(?<=<!-- mutants -->\n).*?(?=<!-- end of mutants -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one module: the bytes from `start` to `end` become `text`."""
+
+    module: str
+    line: int
+    kind: str
+    start: int
+    end: int
+    text: str
+
+    @property
+    def group(self) -> str:
+        """Which goal it counts towards."""
+        return "promises" if self.module.startswith(tuple(f"{name}/" for name in PROMISES)) else "elsewhere"
+
+    def made(self, source: bytes) -> bytes:
+        """The module with the change."""
+        return source[: self.start] + self.text.encode() + source[self.end :]
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every change of a module; annotations and what is only for type checkers are left alone."""
+    source = path.read_bytes()
+    lines = [0]
+    for line in source.splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+    module = str(path.relative_to(PACKAGE))
+
+    def mutant(node: ast.expr, kind: str, text: str) -> Mutant:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return Mutant(
+            module, node.lineno, kind, lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset, text
+        )
+
+    def said(node: ast.expr) -> str:
+        return f"({ast.unparse(node)})"
+
+    for node in nodes(ast.parse(source)):
+        match node:
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                yield mutant(node, "comparison", f"({said(left)} {COMPARED[type(op)]} {said(right)})")
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) if not isinstance(test, ast.Compare | ast.Constant):
+                yield mutant(test, "condition", f"(not {said(test)})")
+            case ast.BoolOp(op=op, values=values):
+                word = " or " if isinstance(op, ast.And) else " and "
+                yield mutant(node, "boolean", f"({word.join(map(said, values))})")
+            case ast.Constant(value=bool(value)):
+                yield mutant(node, "boolean", str(not value))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in COUNTED and not texts(left, right):
+                yield mutant(node, "arithmetic", f"({said(left)} {COUNTED[type(op)]} {said(right)})")
+            case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+                yield mutant(value, "return", "None")
+
+
+def texts(*nodes: ast.expr) -> bool:
+    """Whether one of them is certainly no number."""
+    return any(
+        isinstance(node, ast.JoinedStr | ast.List | ast.Tuple | ast.Constant) and not isinstance(getattr(node, "value", ""), int)
+        for node in nodes
+    )
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that do something when the module runs."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list") or (isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test)):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.Assert | ast.JoinedStr):
+                yield child
+                yield from nodes(child)
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of the package that a file imports, as dotted names; names imported of a package may be modules."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kestrel_lab"):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+class Tests:
+    """Which test files are about a module: those that import it, or else those that import what imports it."""
+
+    def __init__(self) -> None:
+        self._tests = {path: imported(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+        self._modules = {dotted(path): imported(path) for path in sorted(PACKAGE.rglob("*.py"))}
+
+    def of(self, module: str, most: int = 10) -> list[str]:
+        """Those nearest to it first."""
+        wanted = {dotted(PACKAGE / module)}
+        for _ in range(3):
+            found = [path for path, names in self._tests.items() if names & wanted]
+            if found:
+                break
+            wanted = {name for name, names in self._modules.items() if names & wanted}
+        place, stem = Path(module).parts[0], Path(module).stem
+        found.sort(key=lambda path: (stem not in path.stem, place not in path.parts, len(self._tests[path])))
+        return [str(path.relative_to(ROOT)) for path in found[:most]]
+
+
+def dotted(path: Path) -> str:
+    """The name of a module of the package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def tried(mutant: Mutant, tests: list[str], copy: Path, seconds: float) -> str:
+    """`caught`, `missed`, or `time` when its tests did not end in time."""
+    place = copy / "kestrel_lab" / mutant.module
+    source = (PACKAGE / mutant.module).read_bytes()
+    place.write_bytes(mutant.made(source))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not browser", *tests]
+    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=copy, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True) as process:
+        try:
+            return "missed" if process.wait(seconds) in (0, 5) else "caught"
+        except subprocess.TimeoutExpired:
+            return "time"
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            place.write_bytes(source)
+
+
+def table(results: list[tuple[Mutant, str]], seed: int) -> str:
+    """What was caught, by group and kind of change, and what was not."""
+    rows = [
+        "| mutants of | made | caught | missed | out of time | caught of those that ended | goal |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for group, goal in GOALS.items():
+        ends = Counter(end for mutant, end in results if mutant.group == group)
+        ended = ends["caught"] + ends["missed"]
+        share = f"{ends['caught'] / ended:.0%}" if ended else "–"
+        rows.append(f"| {group} | {sum(ends.values())} | {ends['caught']} | {ends['missed']} | {ends['time']} | {share} | {goal} % |")
+    kinds = Counter((mutant.kind, end) for mutant, end in results)
+    by_kind = ", ".join(
+        f"{kind} {kinds[kind, 'caught']} of {kinds[kind, 'caught'] + kinds[kind, 'missed']}" for kind in sorted({kind for kind, _ in kinds})
+    )
+    return "\n".join([*rows, "", f"Seed {seed}; caught by kind: {by_kind}."]) + "\n"
+
+
+def main() -> None:
+    """Make mutants, try them and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.mutants", description="See which changes of the package its tests notice.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/mutants"), help="folder for what was found and for copies (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=14, help="of the sample (default: %(default)s)")
+    parser.add_argument("--number", type=int, default=100, help="mutants of each of the two groups (default: %(default)s)")
+    parser.add_argument("--only", choices=GOALS, help="one group alone")
+    parser.add_argument("--seconds", type=float, default=180, help="for the tests of one mutant (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once (default: %(default)s)")
+    parser.add_argument("--write", action="store_true", help="put the table into CONTRIBUTING.md")
+    given = parser.parse_args()
+    made = [mutant for path in sorted(PACKAGE.rglob("*.py")) for mutant in mutants_of(path)]
+    sample: list[Mutant] = []
+    for group in (given.only,) if given.only else GOALS:
+        of_group = [mutant for mutant in made if mutant.group == group]
+        sample += random.Random(given.seed).sample(of_group, min(given.number, len(of_group)))
+    kept = given.out / "mutants.jsonl"
+    given.out.mkdir(parents=True, exist_ok=True)
+    known = {json.dumps(row["mutant"]): row["end"] for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    tests, copies = Tests(), SimpleQueue[Path]()
+    for number in range(given.jobs):
+        copy = given.out / f"copy{number}"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(
+            ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "out", "*_cache", "__pycache__", "node_modules"), symlinks=True
+        )
+        copies.put(copy.absolute())
+
+    def end_of(mutant: Mutant) -> str:
+        key = json.dumps(asdict(mutant))
+        if key in known:
+            return known[key]
+        copy = copies.get()
+        try:
+            end = tried(mutant, tests.of(mutant.module), copy, given.seconds)
+        finally:
+            copies.put(copy)
+        with kept.open("a") as file:
+            file.write(json.dumps({"mutant": asdict(mutant), "end": end}) + "\n")
+        print(f"{end:7} {mutant.module}:{mutant.line} {mutant.kind}: {' '.join(mutant.text.split())[:90]}", flush=True)
+        return end
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        results = list(zip(sample, pool.map(end_of, sample), strict=True))
+    found = table(results, given.seed)
+    print(f"\n{found}\nMissed:")
+    for mutant, end in results:
+        if end == "missed":
+            print(f"  {mutant.module}:{mutant.line} {mutant.kind}: {' '.join(mutant.text.split())[:100]}")
+    if given.write:
+        page = ROOT / "CONTRIBUTING.md"
+        page.write_text(TABLE.sub(lambda _: found, page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Small promises that a change of one comparison broke without any other test of the module noticing."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel_lab.core.calls import Call
+from kestrel_lab.core.events.union import ToolAnswered, ToolCalled
+from kestrel_lab.mcp.approvals import Definition, problem_of
+from kestrel_lab.mcp.registry.catalogue import Package
+from kestrel_lab.mcp.registry.install import _hashes
+from kestrel_lab.permissions.command_patterns import CommandPattern
+from kestrel_lab.permissions.suggest import covers, offer
+from kestrel_lab.runtime.security.taint import Taint
+from kestrel_lab.tools.data_flow import Flow
+
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("line", "covered"),
+    [
+        ("git diff HEAD", True),
+        ("git diff && git diff x", True),
+        ("git diff && rm x", False),
+        ("git push", False),
+        ("git diff $(x)", False),
+        ("", False),
+    ],
+)
+def test_a_pattern_covers_a_line_only_when_it_allows_each_command_in_it(line: str, covered: bool) -> None:
+    """Both ways: what was allowed for the run is not asked about again, and nothing else goes with it."""
+    assert covers(CommandPattern.parse("git diff ..."), Call(id="c", kind="tool", target="bash", args={"command": line})) is covered
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern"), [("git diff HEAD", "git diff ..."), ("git diff; ls", ""), ("rm x", ""), ("git -C x diff", "")]
+)
+def test_a_pattern_is_offered_for_one_plain_command_with_a_subcommand(line: str, pattern: str) -> None:
+    """Nothing is offered for a line of several commands, or a program whose first word says nothing."""
+    assert offer(Call(id="c", kind="tool", target="bash", args={"command": line})) == pattern
+
+
+@pytest.mark.parametrize(
+    ("definition", "problem"),
+    [
+        ({"name": "good"}, ""),
+        ({"name": "new\nline"}, "its name has other characters"),
+        ({"name": "..up"}, "its name has other characters"),
+        ({"name": "big", "description": "x" * 100_000}, "characters, more than"),
+        ({"name": "odd", "inputSchema": {"type": "array"}}, "its arguments are not an object"),
+        ({"name": "odd", "inputSchema": {"type": "object", "required": [1]}}, "required is not a list of names"),
+    ],
+)
+def test_a_definition_that_is_not_offered_says_why(definition: dict[str, object], problem: str) -> None:
+    """The reason is a sentence; a good definition has none."""
+    found = problem_of(Definition(name=str(definition["name"]), fields=definition))  # type: ignore[arg-type]  # as JSON has it
+    assert (problem in found, bool(found)) == (True, bool(problem))
+
+
+@pytest.mark.parametrize(("reads", "source"), [({"untrusted"}, "files that fetch may have written"), (set(), "")])
+def test_files_count_as_written_by_others_once_a_tool_that_reads_others_reached_anything(reads: set[str], source: str) -> None:
+    """Such a tool may have put what it read into any file; one that reads nothing of others leaves the files alone."""
+    flows = {"fetch": Flow(frozenset(reads), "anything"), "read_file": Flow(frozenset({"workspace"}), "nothing")}
+    taint = Taint(known=lambda tool: flows[tool])
+    for call, tool in (("1", "fetch"), ("2", "read_file")):
+        taint.apply(ToolCalled(call=call, step=f"s{call}", tool=tool, args={"path": "a.txt"}))
+        taint.apply(ToolAnswered(call=call, step=f"s{call}", tool=tool, text="something"))
+    untrusted = taint.context(Call(id="3", kind="tool", target="read_file", step="s2")).untrusted
+    assert [source in one for one in untrusted] == ([True] if source else [])
+
+
+def test_only_the_version_that_is_asked_for_counts_as_the_package() -> None:
+    """A lock with another version of the package has no hash for it: what is installed is what was approved."""
+    package = Package(kind="pypi", name="mcp-echo", version="1.0.0")
+    lines = f"mcp_echo==0.9.0 --hash=sha256:{A}\nother==2 --hash=sha256:{B}\n"
+    assert _hashes(package, "uv", lines) == {"other": [B]}
+    assert _hashes(package, "uv", lines.replace("0.9.0", "1.0.0")) == {"mcp-echo": [A], "other": [B]}
+    lock = '{"packages": {"": {}, "node_modules/mcp-echo": {"version": "VERSION", "integrity": "sha512-x"}}}'
+    assert "mcp-echo" not in _hashes(package, "npm", lock.replace("VERSION", "0.9.0"))
+    assert _hashes(package, "npm", lock.replace("VERSION", "1.0.0")) == {"mcp-echo": ["sha512-x"]}
