@@ -14,9 +14,9 @@ are relative to the workspace and compared by where they lead; a pattern without
 Addresses are compared by host, port, path and query.
 
 In a rule that allows, `*` stands for no option, and `...` for those options only that are known to write and run nothing
-(`harmless.py`), if the program is known: `git diff ...` does not allow `git diff --output=FILE`. Options before a
+(`harmless_options.py`), if the program is known: `git diff ...` does not allow `git diff --output=FILE`. Options before a
 sub-command must be written in the rule. In a rule that asks or forbids, options may stand anywhere: `git push` is about
-`git -C x push` too, in each way to write it that `programs.py` knows; an option of the pattern fits joined with others
+`git -C x push` too, in each way to write it that `program_options.py` knows; an option of the pattern fits joined with others
 (`-rf`, `-fr`, `-r -f`), abbreviated, or with a value.
 
 Deny wins over ask, ask over allow, in whatever order and place they stand; where no rule is about a call, its danger

@@ -259,6 +259,17 @@ def test_a_look_that_trusts_times_of_writing_sees_nothing(repository: Path) -> N
     assert ("inner/.git/config" in honest[0], mutant) == (True, [])
 
 
+def test_a_note_says_what_runs_a_file_also_while_another_command_is_at_work(repository: Path) -> None:
+    """The workspace has one watch for all commands: what a second one looks at changes nothing of the note on the first."""
+    watch = AutorunWatch(str(repository))
+    before = watch.look()
+    (repository / "conftest.py").write_text("")
+    after = watch.look()
+    (repository / "conftest.py").unlink()
+    watch.look()
+    assert "conftest.py (pytest runs it" in watch.told(before, after)[0]
+
+
 def test_a_large_workspace_says_that_it_is_not_looked_through(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of looking is bounded, and where it stops is told."""
     monkeypatch.setattr("kestrel_lab.tools.sandbox.autorun_watch.MOST_FOLDERS", 3)

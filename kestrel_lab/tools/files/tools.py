@@ -77,12 +77,17 @@ def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
 
 def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
     """Return what `edit_file` would change, as a diff, or why it would not."""
+    old, new, everywhere = str(args.get("old")), str(args.get("new")), bool(args.get("replace_all"))
+    return _preview(args, ctx, "this edit", lambda text: replace_exact(text, old, new, everywhere=everywhere))
+
+
+def _preview(args: dict[str, Json], ctx: ToolContext, what: str, change: Callable[[str], str]) -> str:
     path = str(args.get("path"))
     try:
         before = ctx.workspace.read_text(path).text
-        after = replace_exact(before, str(args.get("old")), str(args.get("new")), everywhere=bool(args.get("replace_all")))
+        after = change(before)
     except (OSError, ValueError) as error:
-        return f"this edit would fail: {error}"
+        return f"{what} would fail: {error}"
     return with_word(path, _change(before, after, path))
 
 
@@ -129,14 +134,9 @@ def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool
 
 def preview_edits(args: dict[str, Json], ctx: ToolContext) -> str:
     """Return what `multi_edit` would change, as a diff, or why it would not."""
-    path, given = str(args.get("path")), args.get("edits")
+    given = args.get("edits")
     edits = [Edit(**edit) for edit in given] if isinstance(given, list) else []  # type: ignore[arg-type]  # validated before
-    try:
-        before = ctx.workspace.read_text(path).text
-        after = replace_in_order(before, edits)
-    except (OSError, ValueError) as error:
-        return f"these edits would fail: {error}"
-    return with_word(path, _change(before, after, path))
+    return _preview(args, ctx, "these edits", lambda text: replace_in_order(text, edits))
 
 
 @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edits, reads="workspace", reaches="workspace")

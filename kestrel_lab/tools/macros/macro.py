@@ -1,9 +1,12 @@
-"""A macro is a tried sequence of tool calls under a name: parameters, a JSON Schema for them, and steps that refer to them."""
+"""Macros: named, versioned sequences of tool calls with a JSON Schema of their parameters, and the table that stores them."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+import time
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -15,7 +18,6 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.shell_syntax.template import check_command
 from kestrel_lab.tools.arguments import ToolArgumentsError
-from kestrel_lab.tools.macros.macro_table import MacroRow, add_macro, delete_macro, enable_macro, macro_rows
 from kestrel_lab.views.html.elements import pre_html
 
 MACRO_RUN = "macro_run"
@@ -166,7 +168,7 @@ class Macro:
 
 
 class MacroRegistry:
-    """The macros of one workspace, as the log keeps them; the newest version of each counts."""
+    """The macros of one workspace, as the log stores them; the newest version of each counts."""
 
     def __init__(self, store: SessionStore, workspace: str) -> None:
         self._store = store
@@ -174,20 +176,20 @@ class MacroRegistry:
 
     def list(self) -> list[Macro]:
         """Return the newest version of each macro, by name."""
-        return list({row.name: _macro(row) for row in macro_rows(self._store, self.workspace)}.values())
+        return list({str(row[0]): _macro(row) for row in self._rows()}.values())
 
     def get(self, name: str, version: int | None = None) -> Macro:
         """Return a macro by its name; raises `UsageError` with the nearest name when there is none."""
-        rows = macro_rows(self._store, self.workspace)
-        fitting = [row for row in rows if row.name == name and version in {None, row.version}]
+        rows = self._rows()
+        fitting = [row for row in rows if row[0] == name and version in {None, row[4]}]
         if not fitting:
             what = f"macro {name!r}" if version is None else f"version {version} of macro {name!r}"
-            msg = f"there is no {what} for {self.workspace}; {nearest(name, {row.name for row in rows})}"
+            msg = f"there is no {what} for {self.workspace}; {nearest(name, {row[0] for row in rows})}"
             raise UsageError(msg)
         return _macro(fitting[-1])
 
     def save(self, macro: Macro) -> Macro:
-        """Keep `macro` as the next version of its name, unless the newest one says the same; returns what is kept."""
+        """Store `macro` as the next version of its name, unless the newest one says the same; returns what is stored."""
         macro = replace(macro, stored=False)
         newest = next((known for known in self.list() if known.name == macro.name), None)
         if newest is None or replace(macro, version=newest.version, enabled=newest.enabled) != newest:
@@ -200,24 +202,54 @@ class MacroRegistry:
         return self._set(name, enabled=True)
 
     def disable(self, name: str) -> Macro:
-        """Keep a macro and offer it no more; raises `UsageError` when there is none of that name."""
+        """Keep a macro but no longer offer it; raises `UsageError` when there is none of that name."""
         return self._set(name, enabled=False)
 
     def remove(self, name: str) -> None:
-        """Forget every version of a macro; raises `UsageError` when there is none of that name."""
-        if name not in (known := {row.name for row in macro_rows(self._store, self.workspace)}):
+        """Delete every version of a macro; raises `UsageError` when there is none of that name."""
+        if name not in (known := {row[0] for row in self._rows()}):
             msg = f"there is no macro {name!r} for {self.workspace}; {nearest(name, known)}"
             raise UsageError(msg)
-        delete_macro(self._store, self.workspace, name)
+        self._store.execute("DELETE FROM macros WHERE workspace_id = ? AND name = ?", (self.workspace, name), f"macro {name!r}").result()
 
     def _set(self, name: str, *, enabled: bool) -> Macro:
         self.get(name)
-        enable_macro(self._store, self.workspace, name, enabled=enabled)
+        sql = "UPDATE macros SET enabled = ?, updated_at = ? WHERE workspace_id = ? AND name = ? AND enabled IS NOT ?"
+        self._store.execute(sql, (int(enabled), time.time(), self.workspace, name, int(enabled)), f"macro {name!r}").result()
         return self.get(name)
 
+    def _rows(self) -> Sequence[tuple[Any, ...]]:
+        """Return every version of every macro, by name, the oldest version first."""
+        columns = "name, description, schema_json, steps_json, version, enabled"
+        return self._store.query(f"SELECT {columns} FROM macros WHERE workspace_id = ? ORDER BY name, version", (self.workspace,))
 
-def _macro(row: MacroRow) -> Macro:
-    return Macro.from_json(row.name, row.description, row.schema, row.steps, version=row.version, enabled=row.enabled, stored=True)
+
+def _macro(row: tuple[Any, ...]) -> Macro:
+    name, description, schema, steps, version, enabled = row
+    return Macro.from_json(name, description, json.loads(schema), json.loads(steps), version=version, enabled=bool(enabled), stored=True)
+
+
+_COLUMNS = "id, workspace_id, name, description, schema_json, steps_json, version, enabled, created_at, updated_at"
+
+
+def add_macro(
+    store: SessionStore,
+    workspace: str,
+    name: str,
+    description: str,
+    schema: dict[str, Json],
+    steps: list[dict[str, Json]],
+    *,
+    enabled: bool,
+) -> None:
+    """Store the next version of a macro and wait until it is on disk."""
+    now = time.time()
+    sql = (
+        f"INSERT INTO macros({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ?, coalesce(max(version), 0) + 1, ?, ?, ?"
+        " FROM macros WHERE workspace_id = ? AND name = ?"
+    )
+    values = (str(uuid.uuid4()), workspace, name, description, dumps(schema), dumps(steps), int(enabled), now, now, workspace, name)
+    store.execute(sql, values, f"macro {name!r}").result()
 
 
 def _step(macro: str, item: Json) -> MacroStep:

@@ -37,7 +37,8 @@ _TICK_NS = 50_000_000
 _FEW = 500
 _MOST_TOLD = 10
 
-Marks = dict[str, tuple[int, ...]]
+Marks = dict[str, tuple[str, int, int, int]]
+"""Files by their paths, each with what runs or obeys it, as a clause, and with numbers that change when the file does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,6 @@ class AutorunWatch:
     full: bool = False
     """Whether there are more folders than are watched."""
     _known: dict[str, _Folder] = field(default_factory=dict)
-    _who: dict[str, str] = field(default_factory=dict)
-    """What runs or obeys each file, as a clause."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -69,10 +68,9 @@ class AutorunWatch:
         return 0 < len(self._known) <= _FEW
 
     def look(self) -> Marks:
-        """Each such file by its path, with what changes when the file does."""
+        """Return the files as they are now; a note on a command compares two of these."""
         with self._lock:
             found: Marks = {}
-            self._who = {}
             seen: dict[str, _Folder] = {}
             todo = [self.root]
             self.full = False
@@ -86,37 +84,24 @@ class AutorunWatch:
                 seen[place] = folder
                 todo += folder.inner
                 for file, who in folder.files:
-                    self._note(found, file, who)
+                    _note(found, file, who)
                 for gitdir in folder.gitdirs:
                     for file, who in _obeyed(gitdir, self.root):
-                        self._note(found, file, who)
+                        _note(found, file, who)
             self._known = seen
             return found
 
     def told(self, before: Marks, after: Marks) -> list[str]:
         """Return notes on what changed between two looks."""
         changed = sorted(path for path, mark in after.items() if before.get(path) != mark)
-        names = [f"{os.path.relpath(path, self.root)} ({self._who.get(path, 'git obeys it')})" for path in changed[:_MOST_TOLD]]
+        names = [f"{os.path.relpath(path, self.root)} ({after[path][0]})" for path in changed[:_MOST_TOLD]]
         more = f" and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
-        told = (
-            [f"files that run by themselves are new or changed, look at them before your next command: {', '.join(names)}{more}"]
-            if changed
-            else []
-        )
+        told = []
+        if changed:
+            told.append(f"files that run by themselves are new or changed, look at them before your next command: {', '.join(names)}{more}")
         if self.full:
             told.append(f"the workspace has more than {MOST_FOLDERS:,} folders: files that run by themselves in the rest go unnoticed")
         return told
-
-    def _note(self, found: Marks, file: str, who: str) -> None:
-        try:
-            mark = os.lstat(file)
-        except OSError:
-            return
-        if file.endswith(_TODO):  # carried over by links, which changes its times
-            found[file] = (mark.st_ino, mark.st_mtime_ns, mark.st_size)
-        elif not stat.S_ISDIR(mark.st_mode):  # by ctime, which no command can set back
-            found[file] = (mark.st_ino, mark.st_ctime_ns, mark.st_size)
-        self._who[file] = who
 
     def _folder(self, place: str) -> _Folder | None:
         try:
@@ -135,6 +120,17 @@ class AutorunWatch:
 def autorun_watch(root: str) -> AutorunWatch:
     """Return the watch of a workspace; what it knows of folders is kept from command to command."""
     return AutorunWatch(root)
+
+
+def _note(found: Marks, file: str, who: str) -> None:
+    try:
+        mark = os.lstat(file)
+    except OSError:
+        return
+    if file.endswith(_TODO):  # carried over by links, which changes its times
+        found[file] = (who, mark.st_ino, mark.st_mtime_ns, mark.st_size)
+    elif not stat.S_ISDIR(mark.st_mode):  # by ctime, which no command can set back
+        found[file] = (who, mark.st_ino, mark.st_ctime_ns, mark.st_size)
 
 
 def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -10,8 +11,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from typing import Any
-
-from kestrel_lab.tools.sandbox.open_nofollow import open_nofollow
 
 _CREATE, _ADD, _RESTRICT, _CAPSET_X86, _CAPSET_ARM = 444, 445, 446, 126, 91
 _VERSION_FLAG = 1
@@ -118,3 +117,25 @@ def filter_calls(program: bytes) -> None:
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
     _prctl(_NO_NEW_PRIVS, 1)
     _prctl(_SECCOMP, 2, ctypes.addressof(described))
+
+
+def open_nofollow(path: str) -> int:
+    """Return a descriptor (`O_PATH`) of an absolute path in which nothing is a link; raises `OSError` otherwise.
+
+    What is checked by name and used by name can be swapped in between. What is bound or allowed by this descriptor is
+    what was checked, because a folder that cannot be reached without a link cannot be put into its place.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open("/", flags | os.O_DIRECTORY)
+    for name in (part for part in path.split("/") if part):
+        try:
+            inner = os.open(name, flags, dir_fd=fd)
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or 0), path) from error
+        finally:
+            os.close(fd)
+        fd = inner
+    if stat.S_ISLNK(os.fstat(fd).st_mode) or ".." in path.split("/"):
+        os.close(fd)
+        raise OSError(errno.ELOOP, "it is not where it was when it was checked", path)
+    return fd

@@ -26,7 +26,6 @@ from typing import Any, NoReturn
 
 from kestrel_lab.tools.sandbox import landlock
 from kestrel_lab.tools.sandbox.memory_limit import MemoryBound
-from kestrel_lab.tools.sandbox.open_nofollow import open_nofollow
 from kestrel_lab.tools.sandbox.private_gitdir import PrivateGit, remove_tree
 
 CONTROL_FD = 3
@@ -158,7 +157,7 @@ def _spawned(request: Request, streams: list[int]) -> int:
         kept.append((fcntl.fcntl(_memory(program), fcntl.F_DUPFD_CLOEXEC, _HIGH), FILTER_FD))
     try:
         for place, source in enumerate(request["sources"], SOURCE_FD):
-            opened = open_nofollow(source)
+            opened = landlock.open_nofollow(source)
             kept.append((fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH), place))
             os.close(opened)
         actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
