@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.lab import Lab
 from kestrel_lab.mcp.registry.install import InstallError, Locked, install, made_here, refuse_taken
-from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, folder_of, remove_folder, short_name
+from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, folder_of, remove_folder, short_name, start_of
 from kestrel_lab.mcp.registry.scoring import Judged
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.mcp.discovery import Sources
@@ -86,7 +86,7 @@ class Offer:
         lines = [f"{package.pin}, sha256 {package.sha256}", repr(self.judged)]
         lines.append(f"{self.locked.packages} packages in all, each with its hash; list {self.locked.hash}")
         lines += [f"runs: {_words(argv)}" for argv in self.locked.commands(self.root)]
-        lines.append(f"then starts: {_words(self.locked.start(self.root, Path.cwd()))}")
+        lines.append(f"then starts: {_words(start_of(package, folder_of(self.root, package), Path.cwd()))}")
         if package.variables:
             lines.append(f"and gives it of your environment: {', '.join(package.variables)}")
         if self.done is None:
