@@ -1,4 +1,4 @@
-"""Agents with a name, to be used again: each makes a plan for a goal, and all of them run in the same loop.
+"""Reusable agents: each makes a plan for a goal, and all of them run in the same loop.
 
 critic = LLMAgent("critic", "Find what is wrong.", tools=["read_file"])
 run = await lab.run("Is the README right?", plan=critic)
@@ -18,11 +18,11 @@ from kestrel_lab.core.plan_shapes import AtLimit, Edge, Part, along_edges
 from kestrel_lab.core.step import Step
 
 GOAL = "goal"
-"""The artifact that holds what a run was asked to do."""
+"""The name of the artifact that holds the goal of a run."""
 
 
 class Place(TypedDict, total=False):
-    """Where a step stands in a plan; see `Step`."""
+    """The place of a step in a plan; see `Step`."""
 
     depends_on: tuple[str, ...]
     produces: tuple[str, ...]
@@ -36,7 +36,7 @@ class Place(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class LLMAgent:
-    """A model with instructions and tools, in a loop of calls until it answers."""
+    """A model with instructions and tools, which calls tools in a loop until it answers."""
 
     react: ClassVar[bool] = False
 
@@ -50,13 +50,13 @@ class LLMAgent:
     turns: int | None = field(default=None, kw_only=True)
     """Most model turns for one goal; the run's limit holds as well."""
     temperature: float | None = field(default=None, kw_only=True)
-    """How much chance there is in what the model says; its own setting by default."""
+    """The sampling temperature; the model's own by default."""
     schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
-    """JSON Schema of the answer, which is then a value; one that does not fit goes back to the model."""
+    """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model."""
     description: str = field(default="", kw_only=True)
 
     def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
-        """A step of a plan in which this agent works on `goal`.
+        """Return a step of a plan in which this agent works on `goal`.
 
         Raises `UsageError` like `Step`.
         """
@@ -77,22 +77,22 @@ class LLMAgent:
         )
 
     def plan(self, goal: str) -> Plan:
-        """The plan in which it works on `goal` alone."""
+        """Return a plan in which this agent alone works on `goal`."""
         return Plan(steps=(self.step(self.name, goal),), artifacts={GOAL: goal})
 
 
 @dataclass(frozen=True)
 class ReActAgent(LLMAgent):
-    """An agent that writes thought, action and observation as text: to be read in the run, and with models that cannot call tools."""
+    """An agent that writes thought, action and observation as text: readable in the run, and for models without tool calling."""
 
     react: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class SearchAgent:
-    """Searches the web for what answers a goal, and gives facts with the words of the pages they rest on.
+    """Searches the web for the answer to a goal, and gives facts with quotes from the pages.
 
-    Its step makes the artifact `evidence`, an evidence bundle as JSON (see `engine.webevidence`) that others may consume.
+    Its step produces the artifact `evidence`, an `EvidenceBundle` as JSON that other steps may consume.
     """
 
     name: str = "searcher"
@@ -110,7 +110,7 @@ class SearchAgent:
     description: str = field(default="", kw_only=True)
 
     def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
-        """A step of a plan that searches for what answers `goal`; raises `UsageError` like `Step`."""
+        """Return a step of a plan that searches the web for `goal`; raises `UsageError` like `Step`."""
         args: dict[str, Json] = {"question": goal, "queries": self.queries, "results": self.results, "pages": self.pages}
         asked = escape(args | {"grounded": self.grounded})
         where: Place = {"produces": ("evidence",), **place}
@@ -125,7 +125,7 @@ class SearchAgent:
         )
 
     def plan(self, goal: str) -> Plan:
-        """The plan in which it works on `goal` alone and then reports."""
+        """Return a plan in which this agent alone works on `goal` and then reports."""
         told: dict[str, Json] = {"evidence": "{{evidence}}"}
         report = Step(id="report", operation="websearch_report", args=told, consumes=("evidence",))
         return Plan(steps=(self.step(self.name, goal), report), artifacts={GOAL: goal})
@@ -134,15 +134,15 @@ class SearchAgent:
 Node = LLMAgent | tuple[LLMAgent, str] | Step
 """An agent that works on the run's goal, one with a goal of its own (`{{goal}}` stands for the run's), or any step."""
 Way = tuple[str, ...]
-"""From a node to another, and perhaps a third text, a condition on artifacts."""
+"""The ids of two nodes and, optionally, a condition on artifacts."""
 
 
 @dataclass(frozen=True)
 class GraphAgent:
-    """Agents and calls as nodes of a graph, with conditions on its edges and named state; see `core.shapes.along_edges`.
+    """Agents and calls as nodes of a graph, with conditions on its edges and named state; see `core.plan_shapes.along_edges`.
 
-    Each node makes an artifact of its own name, unless it is a step that says otherwise. An agent is given what the
-    nodes before it made.
+    Each node produces an artifact of its own name, unless it is a step with others. An agent consumes the artifacts of the
+    nodes before it.
     """
 
     name: str
@@ -158,7 +158,7 @@ class GraphAgent:
     """The artifact that is the answer, where edges lead back."""
 
     def plan(self, goal: str) -> Plan:
-        """The plan that follows the graph; raises `UsageError` for a graph that is not in order."""
+        """Return the plan of the graph; raises `UsageError` for an invalid graph."""
         shape = along_edges(
             [_part(name, node, goal) for name, node in self.nodes.items()],
             [_edge(way) for way in self.edges],
@@ -173,9 +173,9 @@ class GraphAgent:
 
 
 def with_goal(text: str, scope: Mapping[str, Json]) -> str:
-    """A text with the goal and other values of `scope` put in; raises `UsageError` with the nearest name for others.
+    """Return `text` with the goal and other values of `scope` inserted; raises `UsageError` with the nearest name for others.
 
-    Only what a person gave may become part of what agents are told to do: what steps make is consumed, not put in.
+    Only text of a person becomes part of an agent's instructions: the results of steps are consumed, never inserted.
     """
     if unknown := sorted(references(text) - set(scope)):
         msg = f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; {nearest(unknown[0], scope)}. What steps make is consumed, not put in"

@@ -205,24 +205,24 @@ def _trust(table: object, otherwise: Trust, where: str) -> Trust:
     return Trust(danger=otherwise.danger if danger is None else danger_named(str(danger)), effect=cast("Effect", effect))
 
 
+def _need(holds: bool, wanted: str) -> None:
+    if not holds:
+        msg = f"must be {wanted}"
+        raise ValueError(msg)
+
+
 def _text(value: Json) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        msg = "must be a text"
-        raise ValueError(msg)
-    return value
+    _need(isinstance(value, str) and "\0" not in value, "a text")
+    return cast("str", value)
 
 
-def _texts(value: Json) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        msg = "must be a list of texts"
-        raise ValueError(msg)
+def _texts(value: Any) -> tuple[str, ...]:
+    _need(isinstance(value, list | tuple), "a list of texts")
     return tuple(map(_text, value))
 
 
-def _pairs(value: Json) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        msg = "must be a table of texts"
-        raise ValueError(msg)
+def _pairs(value: Any) -> dict[str, str]:
+    _need(isinstance(value, Mapping), "a table of texts")
     return {_text(key): _text(item) for key, item in value.items()}
 
 
@@ -233,32 +233,18 @@ def _address(value: Json) -> str:
     return text
 
 
-def _seconds(value: Json) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-        msg = "must be a positive number"
-        raise ValueError(msg)
+def _seconds(value: Any) -> float:
+    _need(isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6, "a positive number")
     return float(value)
 
 
 def _yes_or_no(value: Json) -> bool:
-    if not isinstance(value, bool):
-        msg = "must be true or false"
-        raise ValueError(msg)
-    return value
+    _need(isinstance(value, bool), "true or false")
+    return bool(value)
 
 
-def _sandbox(value: Json) -> Sandbox:
-    return Sandbox.parse(_text(value))
-
-
-def _least(value: Json) -> Level:
-    return parse_level(_text(value)) or Level.S1
-
-
-def _tables(value: Json) -> dict[str, Json]:
-    if not isinstance(value, Mapping):
-        msg = "must be a table with a table for each tool"
-        raise ValueError(msg)
+def _tables(value: Any) -> dict[str, Json]:
+    _need(isinstance(value, Mapping), "a table with a table for each tool")
     return dict(value)
 
 
@@ -272,8 +258,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "tools": _tables,
     "only": _texts,
     "enabled": _yes_or_no,
-    "sandbox": _sandbox,
-    "at_least": _least,
+    "sandbox": lambda value: Sandbox.parse(_text(value)),
+    "at_least": lambda value: parse_level(_text(value)) or Level.S1,
     "network": _yes_or_no,
     "read": _texts,
     "write": _texts,

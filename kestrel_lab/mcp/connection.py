@@ -334,14 +334,6 @@ class Server:
             raise ConnectionError(msg)
         return self.connection
 
-    async def call(self, tool: str, pin: str, args: dict[str, Json], progress: Progress) -> str:
-        """See `Connection.call`."""
-        return await self.connected.call(tool, pin, args, progress)
-
-    async def ping(self) -> None:
-        """See `Connection.ping`."""
-        await self.connected.ping()
-
     async def close(self) -> None:
         """End the connection and whatever opens one."""
         self._closed += 1

@@ -62,27 +62,27 @@ def _without_wrapping(text: str) -> str:
     return rest if dash and head.startswith("litellm.") and rest.strip() else text.removeprefix("litellm.")
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what led to it."""
+def causes(error: BaseException, *, suppressed: bool = True) -> Iterator[BaseException]:
+    """Yield `error` and its causes; with `suppressed` also those that `raise … from None` hides, as litellm does."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         yield cause
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ and not suppressed else cause.__context__)
 
 
 def _unreachable(error: Exception) -> bool:
     return any(
         isinstance(cause, ConnectionRefusedError | socket.gaierror) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
-        for cause in _causes(error)
+        for cause in causes(error)
     )
 
 
 def _dropped(error: Exception) -> bool:
     """Whether a connection broke: the classes of httpx, httpcore and aiohttp, which need not be loaded, go by name."""
     broken = {"ReadError", "WriteError", "RemoteProtocolError", "ClientPayloadError", "ServerDisconnectedError", "ClientOSError"}
-    return any(isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in _causes(error))
+    return any(isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in causes(error))
 
 
 def _retry_after(error: Exception) -> float | None:

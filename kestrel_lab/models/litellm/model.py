@@ -162,24 +162,23 @@ class _Incoming:
         self.sources = sources_of(answer)
         self._count(getattr(answer, "usage", None))
         for choice in answer.choices[:1]:
-            self.finish = choice.finish_reason or self.finish
-            if text := choice.message.content:
-                self._pieces.append(text)
-                self._on_delta(text)
-            for place, call in enumerate(choice.message.tool_calls or ()):
-                self.calls.add(place, call.id, call.function.name, call.function.arguments)
+            self._add(choice, choice.message)
 
     def add(self, chunk: Any) -> None:
+        """Take one chunk of a stream."""
         self._last = chunk
         self.model = chunk.model or self.model
         self._count(getattr(chunk, "usage", None))
         for choice in chunk.choices[:1]:
-            self.finish = choice.finish_reason or self.finish
-            if text := choice.delta.content:
-                self._pieces.append(text)
-                self._on_delta(text)
-            for piece in choice.delta.tool_calls or ():
-                self.calls.add(piece.index, piece.id, piece.function.name, piece.function.arguments)
+            self._add(choice, choice.delta)
+
+    def _add(self, choice: Any, said: Any) -> None:
+        self.finish = choice.finish_reason or self.finish
+        if text := said.content:
+            self._pieces.append(text)
+            self._on_delta(text)
+        for place, call in enumerate(said.tool_calls or ()):  # only the calls of a stream have an index
+            self.calls.add(getattr(call, "index", place), call.id, call.function.name, call.function.arguments)
 
     def _count(self, usage: Any) -> None:
         # All zero means that the server sent none.

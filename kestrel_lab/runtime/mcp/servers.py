@@ -246,7 +246,7 @@ class McpServers:
         await self._ensure_open(known, watched)
         permit = watched.admit()
         try:
-            text = await self._loop.run(known.call(tool, pin, args, progress))
+            text = await self._loop.run(known.connected.call(tool, pin, args, progress))
         except ToolError:
             watched.success(permit)
             raise
@@ -311,7 +311,7 @@ class McpServers:
         """Return the server as a dependency, watched from the first call on."""
 
         async def probe() -> None:
-            await self._loop.run(server.ping())
+            await self._loop.run(server.connected.ping())
 
         async def restart() -> None:
             await self._loop.run(server.open(replacing=server.connection))

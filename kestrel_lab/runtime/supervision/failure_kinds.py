@@ -10,11 +10,11 @@ from __future__ import annotations
 import errno
 import socket
 import subprocess
-from collections.abc import Iterator
 from typing import Literal
 
 from kestrel_lab.core.calls import Problem
 from kestrel_lab.core.errors import CheckError, DependencyError, LimitError, ModelError, RunError, StoreError, UsageError
+from kestrel_lab.models.litellm.errors import causes
 
 FailureClass = Literal["transient", "dependency", "logic", "budget"]
 RECOVERABLE: frozenset[FailureClass] = frozenset({"transient", "dependency"})
@@ -64,11 +64,11 @@ def classify(error: BaseException | Problem) -> FailureClass:
         kinds = {classify(one) for one in error.exceptions}
         return next(kind for kind in _LEAST_FIRST if kind in kinds)
     if isinstance(error, ModelError) and error.transient:
-        return "dependency" if any(_known(cause) == "dependency" for cause in _causes(error)) else "transient"
+        return "dependency" if any(_known(cause) == "dependency" for cause in causes(error, suppressed=False)) else "transient"
     if isinstance(error, ModelError) and error.caller:
         return "logic"
     # Only errors of this package stand for their cause.
-    chain = _causes(error) if isinstance(error, RunError) else iter([error])
+    chain = causes(error, suppressed=False) if isinstance(error, RunError) else iter([error])
     return next((kind for cause in chain if (kind := _known(cause)) is not None), "logic")
 
 
@@ -117,16 +117,6 @@ def _status(error: BaseException) -> int | None:
         if isinstance(status, int):
             return status
     return None
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and its causes."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 _ADVICE: dict[FailureClass, str] = {
