@@ -137,12 +137,14 @@ def run(
     def begin(lab: Lab, who: Approver | None) -> Run:
         if resume is not None:
             bounds = _bounds(lab.get(resume).limits, limits)
-            return _going_on(lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds, cache=cache))
+            return _going_on(
+                lab.session.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds, cache=cache)
+            )
         return lab.start(
             text,
             model=model,
             tools=names,
-            limits=_bounds(lab.limits, limits),
+            limits=_bounds(lab.session.limits, limits),
             workspace=workspace,
             approve=approve,
             rules=rules,
@@ -217,7 +219,8 @@ def resume(
 ) -> Any:
     """Go on with a run where its log ends, or behind its last completed stage if it failed; the same as `run --resume RUN`."""
     return _face(ctx).follow(
-        lambda lab, who: _going_on(lab.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over)), Following()
+        lambda lab, who: _going_on(lab.session.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over)),
+        Following(),
     )
 
 
@@ -245,7 +248,7 @@ def fork(
 ) -> Any:
     """Go on from an event of a run in a new run, with something changed; the old run stays as it is."""
     return _face(ctx).follow(
-        lambda lab, who: lab.start_fork(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=who),
+        lambda lab, who: lab.session.start_fork(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=who),
         Following(),
     )
 
@@ -319,7 +322,7 @@ def deny(ctx: typer.Context, run_id: RunId, *, reason: Annotated[str, typer.Opti
 @app.command()
 def tools(ctx: typer.Context) -> Toolbox:
     """List the tools with their danger, and with which word those are offered that not every run gets."""
-    return _face(ctx).lab().toolbox
+    return _face(ctx).lab().session.registry.toolbox
 
 
 @app.command()

@@ -122,7 +122,7 @@ async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console,
     """Start a run and be the terminal that it is decided at."""
     from kestrel_lab.server.controller import Control  # loads pydantic
 
-    async with Control(lab, user=user, patience_s=how.approval_timeout) as control:
+    async with Control(lab.session, user=user, patience_s=how.approval_timeout) as control:
         approver = control.approver()
         link = control.connect(how="prompt")
         run = begin(lab, approver)

@@ -102,12 +102,12 @@ def _policies(_lab: Lab, _typed: str) -> Iterable[str]:
 
 
 def _models(lab: Lab, _typed: str) -> Iterable[str]:
-    usable = {choice.name for choice in available_models(lab.env) if choice.available}
-    return usable | {f"ollama/{name}" for name in Ollama.of(lab.env).models()}
+    usable = {choice.name for choice in available_models(lab.session.env) if choice.available}
+    return usable | {f"ollama/{name}" for name in Ollama.of(lab.session.env).models()}
 
 
 def _runs(lab: Lab, _typed: str) -> Iterable[str]:
-    return [run.id for run in lab.store.runs(limit=RUNS, trials=False)]
+    return [run.id for run in lab.session.store.runs(limit=RUNS, trials=False)]
 
 
 def _kinds(_lab: Lab, _typed: str) -> Iterable[str]:
@@ -136,7 +136,11 @@ def _plans(_lab: Lab, typed: str) -> Iterable[str]:
 
 def _tools(lab: Lab, typed: str) -> Iterable[str]:
     chosen, comma, _ = typed.rpartition(",")
-    return [f"{chosen}{comma}{name}" for name in [*lab.toolbox.names, *group_names(lab.toolbox)] if name not in chosen.split(",")]
+    return [
+        f"{chosen}{comma}{name}"
+        for name in [*lab.session.registry.toolbox.names, *group_names(lab.session.registry.toolbox)]
+        if name not in chosen.split(",")
+    ]
 
 
 def _paths(_lab: Lab, typed: str) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What a log holds of runs: to look at them, to compare them, and to decide on what they wait for."""
+"""Run history: lists the runs of a log, compares them, and records decisions on what they wait for."""
 
 from __future__ import annotations
 
@@ -60,27 +60,28 @@ def _frame(rows: list[dict[str, object]], columns: list[str]) -> pd.DataFrame:
     return frame.set_index(columns[0])
 
 
-class Archive:
-    """The runs of one log, live ones among them."""
+class RunHistory:
+    """The runs of one log, those that work now included."""
 
-    store: SessionStore
-    _runs: dict[str, Run]
-    """Those that a session here works on."""
+    def __init__(self, store: SessionStore) -> None:
+        self.live: dict[str, Run] = {}
+        """The runs that the session of this history works on, by id."""
+        self._store = store
 
     def get(self, run_id: str) -> Run:
         """A run of this log by its id; raises `UsageError` with the nearest id when there is none.
 
         Of a damaged one, see `Run.damage`, what came before the damage.
         """
-        live_run = self._runs.get(run_id)
+        live_run = self.live.get(run_id)
         if live_run is not None and live_run.working:
             return live_run
-        self.store.flush()
-        self.store.run(run_id)
-        damage = self.store.damage(run_id)
+        self._store.flush()
+        self._store.run(run_id)
+        damage = self._store.damage(run_id)
         if damage is None:
-            return Run(self.store, run_id)
-        return Run(self.store, run_id, fold(self.store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
+            return Run(self._store, run_id)
+        return Run(self._store, run_id, fold(self._store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
 
     def decide(
         self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()
@@ -109,8 +110,12 @@ class Archive:
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
-        self.store.flush()
-        return runs_frame(self.store.runs(limit=limit, trials=trials))
+        self._store.flush()
+        return runs_frame(self._store.runs(limit=limit, trials=trials))
+
+    def count(self) -> int:
+        """Return how many runs the log has, without those of suites."""
+        return int(self._store.query("SELECT count(*) FROM runs WHERE scenario = ''")[0][0])
 
     def checkpoints(self, run_id: str) -> pd.DataFrame:
         """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
@@ -118,9 +123,9 @@ class Archive:
         `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
         damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
         """
-        self.store.flush()
-        self.store.run(run_id)
-        return checkpoints_frame(self.store.checkpoints(run_id))
+        self._store.flush()
+        self._store.run(run_id)
+        return checkpoints_frame(self._store.checkpoints(run_id))
 
     def diff(self, a: str, b: str) -> RunDiff:
         """Where two runs of this log part, forks of each other or not; raises `UsageError` for an unknown id."""

@@ -88,11 +88,11 @@ def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[s
     run = session.get(row.id)
     if run.working:
         return run.completed(asked, args)
-    if asked.tool not in session.toolbox:
+    if asked.tool not in session.registry.toolbox:
         msg = f"tool {asked.tool!r} is not known to this process, so that edited arguments cannot be checked"
         raise UsageError(msg)
     try:
-        return session.toolbox.get(asked.tool).validate(args)
+        return session.registry.toolbox.get(asked.tool).validate(args)
     except ValueError as error:  # of the tool's arguments
         raise UsageError(str(error)) from error
 

@@ -75,12 +75,12 @@ class Control:
     async def __aenter__(self) -> Self:
         await self.tail.__aenter__()
         self._listener = self._hear
-        self.session.listeners = (*self.session.listeners, self._listener)
+        self.session.change(listeners=(*self.session.options.listeners, self._listener))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Disconnect everybody; runs that wait for them are left waiting in the log, others that were started here are interrupted."""
-        self.session.listeners = tuple(one for one in self.session.listeners if one is not self._listener)
+        self.session.change(listeners=tuple(one for one in self.session.options.listeners if one is not self._listener))
         self.attendance.end()
         for link in list(self.links):
             await link.close()

@@ -265,17 +265,17 @@ def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, 
         if isinstance(event, ApprovalAsked):
             asyncio.get_running_loop().call_later(0.01, run.interrupt)
 
-    session.listeners = (waits,)
+    session.change(listeners=(waits,))
     script = ScriptedModel([[("send", {"name": "x"})], "done"])
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(
             session.run("go", model=script, approve="ask", rules=[{"tool": "send", "verdict": "ask"}], workspace=tmp_path, approver=thinks)
         )
-    session.listeners = ()
+    session.change(listeners=())
     name = session.store.runs()[0].id
     assert session.get(name).status is RunStatus.WAITING_APPROVAL
     other = Session(tmp_path / "home", env={}, tools=[send, look, stubborn, gives_up])
-    other.decide(name, granted=True, by="ann", how="command")
+    other.history.decide(name, granted=True, by="ann", how="command")
     run = asyncio.run(session.resume(name, model=script))
     assert (run.status, EFFECTS) == (RunStatus.COMPLETE, ["x"])
     assert sum(isinstance(event, ApprovalAsked) for event in run.events()) == 1
@@ -293,13 +293,13 @@ def test_a_run_whose_process_was_killed_can_be_cancelled_and_is_shown_as_interru
         assert process.stdout.readline() == "there\n"
         other = Session(tmp_path / "home", env={}, tools=[launch])
         name = other.store.runs()[0].id
-        assert list(other.runs()["status"]) == ["EXECUTING"]
+        assert list(other.history.runs()["status"]) == ["EXECUTING"]
         process.kill()
         process.wait()
-    assert list(other.runs()["status"]) == ["INTERRUPTED"]
+    assert list(other.history.runs()["status"]) == ["INTERRUPTED"]
     assert f"kestrel run --resume {name}" in repr(other.get(name))
     run = other.get(name)
     run.cancel()
-    assert (run.status, list(other.runs()["status"])) == (RunStatus.CANCELLED, ["CANCELLED"])
+    assert (run.status, list(other.history.runs()["status"])) == (RunStatus.CANCELLED, ["CANCELLED"])
     assert not any(isinstance(event, ToolAnswered) for event in run.events())
     other.close()

@@ -62,7 +62,7 @@ def newest(folder: Path) -> str:
     """The id of the newest run."""
     lab = Lab(home=folder / ".kestrel")
     try:
-        return lab.store.runs(limit=1)[0].id
+        return lab.session.store.runs(limit=1)[0].id
     finally:
         lab.close()
 
@@ -325,7 +325,7 @@ scenarios:
     assert "<html" in (folder / "out/r.html").read_text()
     lab = Lab(home=folder / ".kestrel")
     frame = lab.eval_sync("suite.yaml").frame
-    stored = stored_trials(lab.store, suite="small")
+    stored = stored_trials(lab.session.store, suite="small")
     lab.close()
     columns = (folder / "out/r.csv").read_text().splitlines()
     assert columns[0].split(",") == list(frame.columns)

@@ -44,7 +44,7 @@ def found(folder: Path) -> Reliability:
     lab = Lab(home=folder / ".kestrel", env={})
     try:
         asyncio.run(lab.eval(folder / "suite.yaml"))
-        return reliability(lab, folder / "suite.yaml")
+        return reliability(lab.session, folder / "suite.yaml")
     finally:
         lab.close()
 
@@ -63,7 +63,7 @@ def test_it_is_shown_and_drawn(found: Reliability, tmp_path: Path) -> None:
 def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) -> None:
     """Kept, it stands beside answers whose confidence rests on the same; other models and other confidences are not calibrated by it."""
     lab = Session(folder / ".kestrel", f"scripted:{folder / 'script.yaml'}", env={})
-    (line,) = keep_calibrations(lab, found)
+    (line,) = keep_calibrations(lab.session, found)
     assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     badge = run.confidence
@@ -74,7 +74,7 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.3, basis="verdict", why="")) == {}
     assert calibrated(folder / ".kestrel", "another", Stated(value=0.9, basis="verdict", why="")) == {}
     assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="support", why="")) == {}
-    (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
+    (folder / ".kestrel" / FILE).write_text(json.dumps({lab.session.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     assert (str(run.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
     assert "is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.concerns[0]["what"]  # type: ignore[operator]

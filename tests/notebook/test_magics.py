@@ -248,7 +248,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     ids = sorted(shell.user_ns[name].id for name in ("first", "second"))
     Path("suites").mkdir()
     Path("suites/a.yaml").touch()
-    lab.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
+    lab.session.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
 
     def found(line: str) -> list[str]:
         return completions(line, lambda: lab)

@@ -80,7 +80,7 @@ def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Pa
     done = asyncio.run(session.resume(caught.value.run_id, tools=[act], approve="auto"))
     assert (done.answer, done.model) == ("finished", f"scripted:{script} (scripted)")
 
-    session.model = ScriptedModel([[("act", {})], "done"])
+    session.change(model=ScriptedModel([[("act", {})], "done"]))
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", **options))
     assert asyncio.run(session.resume(caught.value.run_id, tools=Toolbox([act]), approve="auto")).answer == "done"
@@ -93,17 +93,17 @@ def test_tools_are_given_in_any_form(session: Session) -> None:
         """Plain."""
         return x
 
-    assert session.resolve_tools([act, plain, "read_file"]).names == ("act", "plain", "read_file")
+    assert session.registry.resolve_tools([act, plain, "read_file"]).names == ("act", "plain", "read_file")
     box = Toolbox([act])
-    assert session.resolve_tools(box) is box
+    assert session.registry.resolve_tools(box) is box
     with pytest.raises(UsageError, match="there is no tool 'wbe'; did you mean 'web'"):
         Session(session.home, tools=["wbe"], env={})
     with pytest.raises(UsageError, match="there is no MCP server 'time'"):
         Session(session.home, tools=["time:*"], env={})
     given = Session(session.home, tools=["default", "find_references", "retrieval", act], env={})
-    always = given.resolve_tools(None).names
+    always = given.registry.resolve_tools(None).names
     given.close()
-    assert always == (*session.resolve_tools(None).names, "find_references", "search_code", "find_definition", "act")
+    assert always == (*session.registry.resolve_tools(None).names, "find_references", "search_code", "find_definition", "act")
 
 
 def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) -> None:

@@ -51,7 +51,7 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
     waits = moment == "approval"
     assert (run.status, run.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
     assert session.store.run(run.id).owner == ""
-    assert list(session.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
+    assert list(session.history.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
     assert waits or "INTERRUPTED · scripted (scripted)" in repr(run)
     assert waits or f"kestrel run --resume {run.id}" in repr(run)
     assert [event.type for event in run.events()[-2:]] == [CheckpointSaved.type, RunInterrupted.type]
@@ -96,10 +96,10 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
     async def stopped() -> str:
         model = ScriptedModel([[("look", {})], "done"])
         task = asyncio.create_task(session.run("go", model=model, workspace=tmp_path))
-        session.listeners = (lambda _, event: task.cancel() if isinstance(event, ToolCalled) else None,)  # type: ignore[assignment]
+        session.change(listeners=(lambda _, event: task.cancel() if isinstance(event, ToolCalled) else None,))  # type: ignore[assignment]
         with pytest.raises(asyncio.CancelledError):
             await task
-        session.listeners = ()
+        session.change(listeners=())
         return session.store.runs()[0].id
 
     name = asyncio.run(stopped())
@@ -112,7 +112,7 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
     end = next(record.seq for record in run.records() if isinstance(record.event, RunFinished)) - 1
     assert f"kestrel fork {name} --at {end}" in repr(session.get(name))
     with pytest.raises(UsageError, match="CANCELLED and waits for no approval"):
-        other.decide(name, granted=True, by="p", how="click")
+        other.history.decide(name, granted=True, by="p", how="click")
     fork = asyncio.run(session.fork(name, at=end, model=ScriptedModel([[], "done"])))
     assert (fork.status, fork.answer) == (RunStatus.COMPLETE, "done")
     assert [event.text for event in fork.events() if isinstance(event, ToolAnswered)] == ["nothing"]
@@ -146,11 +146,11 @@ def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: 
             if seen == turns:
                 run.interrupt()
 
-        session.listeners = (count,)
+        session.change(listeners=(count,))
         begin = session.resume if (known := session.store.runs()) else session.run
         with pytest.raises(asyncio.CancelledError):
             await begin(known[0].id if known else "go", model=model, **options)
-        session.listeners = ()
+        session.change(listeners=())
         return session.store.runs()[0].id
 
     name = asyncio.run(part(2, limits=Limits(cycles=4), workspace=tmp_path))

@@ -172,7 +172,7 @@ def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path)
 def test_the_log_does_not_lag_behind(session: Session, tmp_path: Path) -> None:
     """A run waits for the log where more is queued than is written in a moment: stopping it never has to wait for much."""
     most: list[int] = []
-    session.listeners = (lambda _run, _event: most.append(session.store.backlog),)
+    session.change(listeners=(lambda _run, _event: most.append(session.store.backlog),))
     run = session.run_sync("go", model=spinning(), workspace=tmp_path, limits=Limits(seconds=1, **UNBOUND))  # type: ignore[arg-type]
     assert run.outcome == "limit"
     assert max(most) < 1_200

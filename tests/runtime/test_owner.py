@@ -66,7 +66,7 @@ def killed(session: Session) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def told(session: Session, run_id: str) -> dict[str, str]:
     """How the run is said to stand, in every place that says it."""
     run = session.get(run_id)
-    frame = session.runs().loc[run_id]
+    frame = session.history.runs().loc[run_id]
     (listed,) = RunList(session.store).newest(5)
     return {
         "frame": frame.status,

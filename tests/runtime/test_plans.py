@@ -153,7 +153,7 @@ def test_a_step_that_nobody_may_approve_here_waits(session: Session, workspace: 
     assert (waiting.status, waiting._state.finished_steps, effects) == (RunStatus.WAITING_APPROVAL, {"look": True}, [])
     assert [(asked.tool, asked.args, asked.danger) for asked in waiting.questions] == [("keep", {"text": "name", "times": 1}, "HIGH")]
 
-    session.decide(run_id, granted=True, by="ann", how="command")
+    session.history.decide(run_id, granted=True, by="ann", how="command")
     run = asyncio.run(session.resume(run_id, model=ScriptedModel(says), tools=tools(effects.append)))
     assert (run.status, run.answer, effects) == (RunStatus.COMPLETE, "LOOK\n\nEND", ["keep name 1"])
     assert len([event for event in run.events() if isinstance(event, ToolCalled) and event.tool == "keep"]) == 1

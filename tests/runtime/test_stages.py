@@ -307,7 +307,7 @@ def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session
     calls: list[str] = []
     run = carried_out(session, workspace, FLAKY, [flaky("idempotent", 2, calls)])
     assert (run.status, run.answer, calls) == (RunStatus.COMPLETE, "did x", ["x", "x", "x"])
-    frame = session.stages(run.id)
+    frame = session.history.stages(run.id)
     assert list(frame.columns) == [
         "run_id", "task_id", "stage", "status", "attempt", "inputs_hash", "outputs_ref", "error_class", "error_message", "timestamp",
     ]  # fmt: skip

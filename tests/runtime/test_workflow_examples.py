@@ -114,7 +114,7 @@ def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
     assert (entry.name, bool(entry.description)) == (path.stem, True)
     inputs = {name: "x" for name, given in entry.inputs.items() if "default" not in given.model_fields_set}
     plan = load_plan(path, "a goal", inputs)
-    check_steps(foreseen(plan.steps), session.toolbox, OPERATIONS, session.resolve_model)
+    check_steps(foreseen(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
 
 
 def test_there_are_six() -> None:

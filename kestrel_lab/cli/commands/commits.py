@@ -40,7 +40,7 @@ def history(
     lab = face.lab()
 
     async def work(_reporter: Any) -> Any:
-        found = await lab.history(
+        found = await lab.evals.history(
             suite, commits=commits, every=every, last=last, configs=config, metric=metric, any_version=any_version
         )  # fmt: skip
         if report is not None:
@@ -77,7 +77,7 @@ def bisect(
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        found = await lab.bisect(
+        found = await lab.evals.bisect(
             suite, good, bad, metric=metric, margin=margin, max_trials=max_trials, alpha=alpha, configs=config, reporter=reporter
         )
         _draw(found, plot)

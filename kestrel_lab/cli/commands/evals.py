@@ -108,7 +108,7 @@ def run_suite(
     async def work(reporter: Any) -> Any:
         result: Any
         if commits:
-            result = await lab.eval_commits(
+            result = await lab.evals.eval_commits(
                 suite, commits, every=every, last=last, configs=chosen, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
             )
             if report is not None:
@@ -298,7 +298,7 @@ def rescore_trials(
     lab = face.lab()
 
     async def work(_reporter: Any) -> Any:
-        found = await lab.rescore(suite, commit=commit, configs=config, scenarios=scenario, families=family, tags=tag)
+        found = await lab.evals.rescore(suite, commit=commit, configs=config, scenarios=scenario, families=family, tags=tag)
         _write(found.result, report, junit, markdown, link)
         return found
 
@@ -322,7 +322,7 @@ def summarise_trials(
 ) -> Any:
     """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
     face: Face = ctx.find_root().obj
-    found = face.lab().stored(
+    found = face.lab().evals.stored(
         suite, commit=commit, by=by, metrics=metric or [], configs=config, scenarios=scenario, families=family, tags=tag
     )
     if csv is not None:
@@ -400,7 +400,7 @@ def measure_injections(
     lab = face.lab()
 
     async def work(reporter: Any) -> Any:
-        found = await measure_injection(lab, suite, attack, model=model, limit=limit, reporter=reporter)
+        found = await measure_injection(lab.session, suite, attack, model=model, limit=limit, reporter=reporter)
         if csv is not None:
             csv.parent.mkdir(parents=True, exist_ok=True)
             found.frame.to_csv(csv, index=False)

@@ -32,5 +32,5 @@ def from_run(
 ) -> str | Path:
     """Draft a scenario from a run: goal, tools, limits, workspace, and checks of what happened, to be looked through."""
     face: Face = ctx.find_root().obj
-    draft = face.lab().scenario_from(run_id, beside=None if out is None else out.parent)
+    draft = face.lab().evals.scenario_from(run_id, beside=None if out is None else out.parent)
     return draft.text.rstrip("\n") if out is None else draft.write(out)

@@ -13,7 +13,7 @@ from kestrel_lab.core.protocols import Approver
 from kestrel_lab.lab import Lab
 from kestrel_lab.retrieval.explain import Explained
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.workspace.folder_search import Found, FoundFiles
+from kestrel_lab.runtime.workspace.folder_search import Found, FoundFiles, Searching
 from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
 
 search = typer.Typer()
@@ -35,10 +35,10 @@ def search_files(
     """Find the files and places of a folder that have to do with a question, best first, with why."""
     lab, text = _face(ctx).lab(), " ".join(query)
     if explain:
-        return lab.searching(folder).explain(text, explain, top_k=top)
+        return Searching(lab.session.indexes, folder).explain(text, explain, top_k=top)
     if loop:
-        return lab.searching(folder).find_files(text, top_k=top)
-    return lab.searching(folder).search(text, top_k=top, trace=trace)
+        return Searching(lab.session.indexes, folder).find_files(text, top_k=top)
+    return Searching(lab.session.indexes, folder).search(text, top_k=top, trace=trace)
 
 
 @search.command(epilog="Example: kestrel index --folder ~/project")
@@ -52,8 +52,8 @@ def index(
     """Build the index of a folder, or bring it up to date; runs then gather what a goal needs from it."""
     lab = _face(ctx).lab()
     if status:
-        return lab.searching(folder).status()
-    return _face(ctx).wait(lambda reporter: lab.searching(folder).build(reporter, rebuild=rebuild))
+        return Searching(lab.session.indexes, folder).status()
+    return _face(ctx).wait(lambda reporter: Searching(lab.session.indexes, folder).build(reporter, rebuild=rebuild))
 
 
 def _face(ctx: typer.Context) -> Face:
@@ -97,7 +97,7 @@ def websearch(
     agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
 
     def begin(lab: Lab, who: Approver | None) -> Run:
-        chosen = search_model(lab, model, grounded=grounded)
+        chosen = search_model(lab.session, model, grounded=grounded)
         return lab.start(text, model=chosen, approve=approve, approver=who, plan=agent)
 
     how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json)

@@ -58,7 +58,7 @@ def follow(
     """Watch a run of any process to its end, and answer here what it asks; Ctrl-C leaves it alone."""
     _only_in_a_terminal("follow")
     face = _face(ctx)
-    face.lab().store.run(run_id)
+    face.lab().session.store.run(run_id)
     asyncio.run(_follow(face.lab(), face.user, run_id))
 
 
@@ -67,7 +67,7 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
 
     console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
     display = TerminalDisplay(console)
-    async with Control(lab, user=user) as control:
+    async with Control(lab.session, user=user) as control:
         link = control.connect(how="prompt", person=False)  # runs of other processes wait for their own people
         with display.shown():
             await TerminalClient(link, console, display, ask=sys.stdin.isatty(), user=user).follow(run_id)
@@ -78,11 +78,11 @@ async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspa
     from kestrel_lab.server.controller import Control  # loads pydantic
     from kestrel_lab.server.serve import serving as served  # loads starlette and uvicorn
 
-    control = Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
+    control = Control(lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
         console.print(
-            Text(f"runs of {lab.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
+            Text(f"runs of {lab.session.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
             soft_wrap=True,
         )
         # Not through the console, which would break the line.
@@ -98,7 +98,7 @@ async def _serve_lines(lab: Lab, user: str, _: int, allow_start: bool, workspace
 
     if sys.stdin.isatty():
         typer.echo("waiting for messages on standard input, one per line; Ctrl-D ends it", err=True)
-    async with Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s) as control:
+    async with Control(lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s) as control:
         with standard_streams() as (reading, writing):
             await serve_lines(control.connect(), reading, writing)
 
@@ -111,7 +111,7 @@ async def run_on_lines(lab: Lab, begin: Begin, user: str, patience_s: float | No
     from kestrel_lab.server.controller import Control  # loads pydantic
     from kestrel_lab.server.stdio import LineTransport, standard_streams
 
-    async with Control(lab, user=user, patience_s=patience_s) as control:
+    async with Control(lab.session, user=user, patience_s=patience_s) as control:
         with standard_streams() as (reading, writing):
             link = control.connect()
             approver = control.approver()

@@ -24,7 +24,7 @@ def taint(
 ) -> str:
     """List the files that runs wrote after they had read what others wrote; a run that reads one may be obeying it."""
     face: Face = ctx.find_root().obj
-    files, here = face.lab().files, Path.cwd().resolve()
+    files, here = face.lab().session.files, Path.cwd().resolve()
     files.known()
     if trust and not paths:
         msg = "name the files that you have read: kestrel taint PATH --trust"

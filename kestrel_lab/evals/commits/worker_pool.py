@@ -68,9 +68,9 @@ async def worker(session: Session, suite: Suite, suite_file: Path, at: Path, tre
         try:
             await _send(process, {
                 "suite": str(suite_file), "at": str(at), "home": str(home), "sha": sha, "epochs": suite.epochs,
-                "configs": [config.name for config in suite.configs], "model": session.model if isinstance(session.model, str) else None, "provider": session.provider,
-                "api_base": session.api_base, "sandbox": session.sandbox.name, "network": session.sandbox.network, "limits": _unusual(session.limits), "rules": rules_as_json(session.rules),
-                "containment": session.containment,
+                "configs": [config.name for config in suite.configs], "model": session.options.model if isinstance(session.options.model, str) else None, "provider": session.options.provider,
+                "api_base": session.options.api_base, "sandbox": session.sandbox.name, "network": session.sandbox.network, "limits": _unusual(session.limits), "rules": rules_as_json(session.rules),
+                "containment": session.options.containment,
             })  # fmt: skip
             message = await _receive(process, errors, title)
             yield Worker(title=title, skipped=message["ready"], process=process, errors=errors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from kestrel_lab.agents import GOAL, with_goal
 from kestrel_lab.core.errors import UsageError, nearest
@@ -14,6 +14,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.core.yaml.reader import YamlFile, read_yaml
 from kestrel_lab.core.yaml.validation import checked
+from kestrel_lab.runtime.context.run_options import MakesPlan
 from kestrel_lab.runtime.workflows.agent_files import is_file_name
 from kestrel_lab.runtime.workflows.compile import Reading, shape_of
 from kestrel_lab.runtime.workflows.models import KINDS, AnyWorkflow, InputEntry, PlanEntry
@@ -122,14 +123,6 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
 
 
 # The plan of a run, from whatever was given as one.
-
-
-class MakesPlan(Protocol):
-    """Whatever makes a plan for a goal."""
-
-    def plan(self, goal: str) -> Plan:
-        """The plan."""
-        ...
 
 
 def plan_for(given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan | None:
