@@ -136,7 +136,7 @@ def run(
 
     def begin(lab: Lab, who: Approver | None) -> Run:
         if resume is not None:
-            bounds = _bounds(lab.get(resume).limits, limits)
+            bounds = _bounds(lab.get(resume).report.limits, limits)
             return _going_on(
                 lab.session.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds, cache=cache)
             )
@@ -232,7 +232,7 @@ def cancel(ctx: typer.Context, run_id: RunId) -> str:
         msg = f"run {run.id} is {run.status} already"
         raise UsageError(msg)
     run.cancel()
-    return f"run {run.id} is cancelled; {run.way_on}"
+    return f"run {run.id} is cancelled; {run.report.way_on}"
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")
@@ -355,7 +355,7 @@ def doctor(ctx: typer.Context) -> Doctor:
 def _going_on(run: Run) -> Run:
     """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a decision."""
     if run.status is RunStatus.CANCELLED:
-        msg = f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.way_on}"
+        msg = f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}"
         raise UsageError(msg)
     return run
 

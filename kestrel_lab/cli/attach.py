@@ -13,7 +13,7 @@ from kestrel_lab.cli.terminal import PlainReporter, TerminalApprover, TerminalDi
 from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.runtime.run import RESUME
+from kestrel_lab.runtime.run_report import RESUME
 
 if TYPE_CHECKING:
     from kestrel_lab.cli.frontend import Begin, Following
@@ -145,5 +145,5 @@ async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console,
 
 def stopped(run: Run) -> RunCancelled:
     """What is said when Ctrl-C has stopped the work on a run."""
-    hint = run.way_on or (RESUME.format(run=run.id) if not run.status.terminal else "")
+    hint = run.report.way_on or (RESUME.format(run=run.id) if not run.status.terminal else "")
     return RunCancelled(f"run {run.id} was stopped; what it did so far: kestrel show {run.id}{hint and f' · {hint}'}")

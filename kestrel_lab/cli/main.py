@@ -182,7 +182,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return result or 0
         case Run():
             if not followed:
-                console.print(Text(repr(result)))
+                console.print(Text(repr(result.report)))
             return 0 if not followed or result.status is RunStatus.COMPLETE else EXIT_FAILED
         case Settings():
             console.print(_table(*result.table()))
@@ -268,7 +268,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _as_json(run: Run) -> dict[str, Any]:
     return {
         "id": run.id,
-        "status": run.standing.word,
+        "status": run.report.standing.word,
         "outcome": run.outcome,
         "answer": run.answer,
         "reason": run.reason,

@@ -38,10 +38,10 @@ async def settled(run: Run) -> Run:
     try:
         await interruptible(run.wait(), f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume {run.id}")
     except asyncio.CancelledError:
-        msg = f"run {run.id} was stopped; {run.way_on}"
+        msg = f"run {run.id} was stopped; {run.report.way_on}"
         raise RunCancelled(msg) from None
     if run.status is RunStatus.CANCELLED:
-        msg = f"run {run.id} was cancelled; {run.way_on}"
+        msg = f"run {run.id} was cancelled; {run.report.way_on}"
         raise RunCancelled(msg)
     if run.status is RunStatus.FAILED:
         msg = f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}"

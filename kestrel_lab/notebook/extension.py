@@ -142,7 +142,7 @@ def _show_once(ip: InteractiveShell, magics: KestrelMagics) -> None:
         return None if run in magics.shown else run._repr_html_()
 
     def as_text(run: Run, printer: RepresentationPrinter, _cycle: bool) -> None:
-        printer.text(str(run) if run in magics.shown else repr(run))  # type: ignore[no-untyped-call]
+        printer.text(str(run) if run in magics.shown else repr(run.report))  # type: ignore[no-untyped-call]
 
     formatters = _formatters(ip)
     formatters["text/html"].for_type(Run, as_html)

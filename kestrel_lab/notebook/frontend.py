@@ -109,7 +109,7 @@ def _show_end(run: Run, where: Surface) -> None:
     from IPython.display import display  # loaded on use
 
     if where == "headless":
-        display(Still(run.view()))  # type: ignore[no-untyped-call]
+        display(Still(run.report.view()))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

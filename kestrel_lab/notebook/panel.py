@@ -99,7 +99,7 @@ class Panel:
         self._open = False
         self._stream.flush()
         if self._run is not None:
-            self.view.mark(self._run.read_now())
+            self.view.mark(self._run.report.read_now())
         if self._handle is not None:
             self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
         # The update does not reach a page that was loaded since, or is closed now and comes back:
@@ -111,7 +111,7 @@ class Panel:
 
     def look_again(self) -> None:
         """Mark in the picture which citations of the answer have changed since; where none has, nothing happens."""
-        if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.read_now()):
+        if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.report.read_now()):
             self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
 
     def _say_still(self) -> None:

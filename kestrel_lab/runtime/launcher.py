@@ -35,7 +35,7 @@ from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import form_for, parse_level, verified
 from kestrel_lab.runtime.resume import branch_of, check_whole, continuation, records_to_fork
-from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import declared
 from kestrel_lab.runtime.workflows.loader import plan_for
@@ -156,7 +156,8 @@ class Launcher:
     async def stop(self) -> None:
         """Interrupt the runs that this session works on and wait until each has written that down; they can be resumed."""
         for run in list(self._session.history.live.values()):
-            run.interrupt()
+            if run.live is not None:
+                run.live.interrupt()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
 
     def _again(self, run_id: str, began: RunStarted, state: RunState, options: RunOptions) -> RunContext:
@@ -256,7 +257,7 @@ class Launcher:
         desk = ApprovalDesk(ctx)
         task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
         self._tasks.add(task)
-        run.attach(ctx, desk, task)
+        run.live = LiveRun(ctx, desk, task)
         session.history.live[run_id] = run
         owner.began(session.store.session, run_id)
         unsubscribe = tell_of_servers(ctx, session.supervisor)

@@ -106,7 +106,7 @@ class RunHistory:
 
     def stages(self, run_id: str) -> pd.DataFrame:
         """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
-        return self.get(run_id).stages()
+        return self.get(run_id).report.stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""

@@ -86,8 +86,8 @@ def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | No
 def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
     """Edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when nobody here knows the tool."""
     run = session.get(row.id)
-    if run.working:
-        return run.completed(asked, args)
+    if run.live is not None and run.working:
+        return run.live.completed(asked, args)
     if asked.tool not in session.registry.toolbox:
         msg = f"tool {asked.tool!r} is not known to this process, so that edited arguments cannot be checked"
         raise UsageError(msg)

@@ -87,7 +87,8 @@ class Control:
         waiting = [task for run, task in self._own.items() if self.session.get(run).questions]
         await asyncio.wait(waiting, timeout=5) if waiting else None
         for run in list(self._own):
-            self.session.get(run).interrupt()
+            if (live := self.session.get(run).live) is not None:
+                live.interrupt()
         await asyncio.gather(*self._own.values(), return_exceptions=True)
         await self.tail.__aexit__(kind, error, trace)
 

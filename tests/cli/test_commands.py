@@ -219,7 +219,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
     assert child.exitstatus == 130
     run = newest(folder)
     lab = Lab(home=folder / ".kestrel")
-    assert (lab.get(run).status, lab.get(run).interrupted) == ("WAITING_APPROVAL", False)
+    assert (lab.get(run).status, lab.get(run).report.interrupted) == ("WAITING_APPROVAL", False)
     lab.close()
     kestrel = [sys.executable, "-m", "kestrel_lab"]
     subprocess.run([*kestrel, "approve", run], cwd=folder, check=True, capture_output=True)

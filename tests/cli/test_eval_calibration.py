@@ -66,7 +66,7 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     (line,) = keep_calibrations(lab.session, found)
     assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
-    badge = run.confidence
+    badge = run.report.confidence
     assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "medium")
     told = "confidence: medium (.90; of answers this sure, 50 % were right: 20 trials of suite work)"
     assert (str(badge), told in repr(run), told in run._repr_html_()) == (told, True, True)
@@ -76,7 +76,7 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="support", why="")) == {}
     (folder / ".kestrel" / FILE).write_text(json.dumps({lab.session.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
-    assert (str(run.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
-    assert "is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.concerns[0]["what"]  # type: ignore[operator]
+    assert (str(run.report.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
+    assert "is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.report.concerns[0]["what"]  # type: ignore[operator]
     (folder / ".kestrel" / FILE).unlink()
     lab.close()

@@ -84,7 +84,7 @@ def _runs(lab: Lab, folder: Path) -> dict[str, Any]:
         "plan figure": planned.plot_plan(),
         "runs": lab.runs(),
         "events": runs[0].to_frame(),
-        "stages": runs[0].stages(),
+        "stages": runs[0].report.stages(),
         "checkpoints": lab.session.history.checkpoints(runs[0].id),
         "diff": lab.diff(runs[0].id, fork.id),
         "diff frame": lab.diff(runs[0].id, fork.id).frame,

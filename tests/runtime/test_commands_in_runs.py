@@ -112,7 +112,7 @@ def test_a_secret_is_in_no_log_view_or_answer(lab: Session, workspace: Path) -> 
     run = lab.run_sync("go", model=ScriptedModel(play), tools=["bash", leak], workspace=workspace)
     lab.store.flush()
     raw = b"".join(path.read_bytes() for path in lab.home.rglob("*") if path.is_file())
-    shown = repr(run) + run._repr_html_() + str(run.events()) + str(seen.events) + str([request.messages for request in asked])
+    shown = repr(run.report) + run._repr_html_() + str(run.events()) + str(seen.events) + str([request.messages for request in asked])
     assert (SECRET.encode() in raw, SECRET in shown, shown.count("[REDACTED]") > 8) == (False, False, True)
 
 

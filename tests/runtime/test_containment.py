@@ -292,7 +292,7 @@ def test_off_is_told_in_the_run(made: World) -> None:
     """A run without containment says so in its log; the attack succeeds."""
     run = read_and_send(made, approve="auto", containment="off")
     assert [event.limit for event in run.events() if isinstance(event, BudgetWarned)] == ["containment"]
-    assert "containment is off" in repr(run)
+    assert "containment is off" in repr(run.report)
     assert [one.body for one in made.web.asked if one.method == "POST"] == [b"SECRET-00001"]
     with pytest.raises(UsageError, match="unknown containment 'of'; did you mean 'off'"):
         read_and_send(made, containment="of")

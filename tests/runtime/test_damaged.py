@@ -66,7 +66,7 @@ def test_a_damaged_run_is_shown_up_to_there(tmp_path: Path, workspace: Path) -> 
     run_id = waiting(home, workspace)
     session = Session(home, env={})
     sound = session.get(run_id)
-    head = sound.head
+    head = sound.report.head
     assert (sound.damage, head in sound.report(tmp_path / "a.html").read_text("utf-8")) == (None, True)
     session.close()
     seq = edit(home, run_id)

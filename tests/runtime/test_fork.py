@@ -235,7 +235,7 @@ def test_a_run_with_any_scripted_part_says_so(session: Session, workspace: Path)
     mixed = asyncio.run(session.fork(scripted.id, model=Echo()))
     reverse = asyncio.run(session.fork(real.id, model=ScriptedModel(["no"])))
     assert (real.model, mixed.model, reverse.model) == ("echo", "echo (scripted)", "scripted (scripted)")
-    assert [run.view().head.model_kind for run in (real, mixed, reverse)] == ["real", "scripted", "scripted"]
+    assert [run.report.view().head.model_kind for run in (real, mixed, reverse)] == ["real", "scripted", "scripted"]
 
 
 def test_limits_do_not_count_a_question_asked_again(session: Session, workspace: Path) -> None:

@@ -49,7 +49,7 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
     """
     session, run = interrupted(tmp_path, moment)
     waits = moment == "approval"
-    assert (run.status, run.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
+    assert (run.status, run.report.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
     assert session.store.run(run.id).owner == ""
     assert list(session.history.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
     assert waits or "INTERRUPTED · scripted (scripted)" in repr(run)
@@ -66,7 +66,7 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
             asyncio.run(session.resume(run.id, model=model))
     person = ScriptedApprover([False])
     again = asyncio.run(session.resume(run.id, model=model, approver=person))
-    assert (again.id, again.status, again.interrupted) == (run.id, RunStatus.COMPLETE, False)
+    assert (again.id, again.status, again.report.interrupted) == (run.id, RunStatus.COMPLETE, False)
     assert [asked.why for asked in person.asked] == (["unknown_outcome"] if begun else ["danger"] if waits else [])
     assert (tmp_path / "work" / EFFECTS).exists() == bool(begun)
     assert not begun or (tmp_path / "work" / EFFECTS).read_text() == "launched\n"
@@ -77,7 +77,7 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
 def test_the_mutant_that_takes_every_cancellation_for_a_decision_is_seen(tmp_path: Path) -> None:
     """Where an interrupt ends the run, the same Ctrl-C leaves it CANCELLED, and resuming gives it back as it is."""
     session, run = interrupted(tmp_path, "model", "mutant")
-    assert (run.status, run.interrupted) == (RunStatus.CANCELLED, False)
+    assert (run.status, run.report.interrupted) == (RunStatus.CANCELLED, False)
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(LOOKS))).status is RunStatus.CANCELLED
     session.close()
 
@@ -105,10 +105,10 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
     name = asyncio.run(stopped())
     other = Session(tmp_path / "home", env={}, tools=[launch, look])
     run = other.get(name)
-    assert run.interrupted
+    assert run.report.interrupted
     run.cancel()
     run.cancel()
-    assert (run.status, run.interrupted, run.outcome) == (RunStatus.CANCELLED, False, "cancelled")
+    assert (run.status, run.report.interrupted, run.outcome) == (RunStatus.CANCELLED, False, "cancelled")
     end = next(record.seq for record in run.records() if isinstance(record.event, RunFinished)) - 1
     assert f"kestrel fork {name} --at {end}" in repr(session.get(name))
     with pytest.raises(UsageError, match="CANCELLED and waits for no approval"):
@@ -144,7 +144,7 @@ def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: 
             nonlocal seen
             seen += isinstance(event, ToolAnswered)
             if seen == turns:
-                run.interrupt()
+                run.live.interrupt()
 
         session.change(listeners=(count,))
         begin = session.resume if (known := session.store.runs()) else session.run
@@ -156,6 +156,6 @@ def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: 
     name = asyncio.run(part(2, limits=Limits(cycles=4), workspace=tmp_path))
     asyncio.run(part(4, limits=Limits(cycles=9)))
     run = asyncio.run(session.resume(name, model=ScriptedModel(lambda _: [("look", {})])))
-    assert (run.reason, run.limits.cycles) == ("the limit of 9 model turns is reached", 9)
+    assert (run.reason, run.report.limits.cycles) == ("the limit of 9 model turns is reached", 9)
     assert sum(isinstance(event, RunResumed) for event in run.events()) == 2
     assert not any(isinstance(event, ApprovalAsked) for event in run.events())

@@ -362,7 +362,7 @@ def test_a_run_interrupted_before_its_first_step(session: Session, workspace: Pa
 
     asyncio.run(scene())
     run = session.get(session.store.runs()[0].id)
-    assert (run.status, run.interrupted, session.store.run(run.id).owner) == (RunStatus.PLANNING, True, "")
+    assert (run.status, run.report.interrupted, session.store.run(run.id).owner) == (RunStatus.PLANNING, True, "")
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(["hi"]))).answer == "hi"
 
 

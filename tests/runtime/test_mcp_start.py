@@ -93,7 +93,7 @@ def test_a_broken_server_beside_a_good_one_is_told_and_done_without(make: Make, 
     told = {event.dependency: event.reason for event in run.events() if isinstance(event, HealthChanged) and event.source == ""}
     assert sorted(told) == ["server bad", *(["server gone"] if "gone:*" in named else [])]
     assert "no licence found" in told["server bad"]
-    assert "server bad" in repr(run) and "none of its tools are offered" in repr(run)
+    assert "server bad" in repr(run.report) and "none of its tools are offered" in repr(run)
     assert not any(str(item["name"]).startswith("bad:") for item in run._state.started.tools)
 
 
@@ -134,7 +134,7 @@ def test_a_plan_that_needs_a_broken_server_says_so(make: Make, workspace: Path) 
     with pytest.raises(UsageError, match=r"step 'only'.*bad:echo"):
         asyncio.run(go("bad"))
     (failed,) = [row for row in session.store.runs() if row.status is RunStatus.FAILED]
-    assert "server bad" in repr(session.get(failed.id))
+    assert "server bad" in repr(session.get(failed.id).report)
 
 
 def test_a_run_that_is_cancelled_while_a_server_starts_ends_cancelled(make: Make, workspace: Path, gate: Path) -> None:  # noqa: F811

@@ -135,7 +135,7 @@ def test_cancellation_is_heard(how: str, session: Session, tmp_path: Path) -> No
 
     run = asyncio.run(scene())
     decided = how in ("cancel", "thread", "listener")
-    assert (run.status is RunStatus.CANCELLED, run.interrupted) == (decided, not decided)
+    assert (run.status is RunStatus.CANCELLED, run.report.interrupted) == (decided, not decided)
     assert looks(run) < MANY - 1
 
 

@@ -90,13 +90,13 @@ def test_an_options_object_is_taken_whole_and_in_parts(lab: Lab) -> None:
     denied = lab.run_sync("go", usual)
     granted = lab.run_sync("go", usual, approve="auto", model=ScriptedModel([[("write", {})], "done"]))
     assert ("denied" in denied.results["answer.1.1"], granted.results["answer.1.1"]) == (True, "written")
-    assert denied.limits == granted.limits == Limits(cycles=5)
+    assert denied.report.limits == granted.report.limits == Limits(cycles=5)
     with pytest.raises(UsageError, match="keeps its instructions: leave that out"):
         asyncio.run(lab.fork(granted.id, usual))
     fork = asyncio.run(
         lab.fork(granted.id, RunOptions(approve="deny"), at=4, model=ScriptedModel(lambda _: [("write", {})]), limits=Limits(cycles=2))
     )
-    assert fork.limits.cycles == 2
+    assert fork.report.limits.cycles == 2
     with pytest.raises(UsageError, match="cache"):
         RunOptions(cache="sometimes")
 
@@ -165,9 +165,9 @@ def test_a_fork_obeys_the_limits_and_the_policy_it_is_given(lab: Lab, tmp_path: 
     parent = lab.run_sync("go", approve="auto")
     again = ScriptedModel(lambda _: [("write", {})])
     fork = asyncio.run(lab.fork(parent.id, at=4, model=again, limits=Limits(cycles=2)))
-    assert (fork.reason, fork.limits.cycles, parent.limits.cycles) == ("the limit of 2 model turns is reached", 2, 20)
+    assert (fork.reason, fork.report.limits.cycles, parent.report.limits.cycles) == ("the limit of 2 model turns is reached", 2, 20)
     child = asyncio.run(lab.fork(fork.id, model=again))
-    assert child.limits.cycles == 2
+    assert child.report.limits.cycles == 2
     denied = asyncio.run(lab.fork(parent.id, at=4, approve="deny"))
     assert "error" in denied.results["answer.1.1"] and "denied" in denied.results["answer.1.1"]
 

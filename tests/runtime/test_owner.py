@@ -40,7 +40,7 @@ class Hangs:
     name, kind = "hangs", "scripted"
 
     async def __call__(self, request, on_delta):
-        await run._live.ctx.on_disk()
+        await run.live.ctx.on_disk()
         print(run.id, flush=True)
         await asyncio.Event().wait()
 

@@ -47,7 +47,7 @@ def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> 
     (given,) = [event for event in done.events() if isinstance(event, ApprovalGiven)]
     assert (given.answer, given.by, given.granted, given.call) == ("green, rather", "script", True, asked.call)
     assert not [event for event in done.events() if isinstance(event, ToolCalled)]
-    state, budget = fold(done.records()), done.view().budget
+    state, budget = fold(done.records()), done.report.view().budget
     assert done._state == state
     assert (budget.turns, budget.worked) == (sum(talk.cycles for talk in state.conversations.values()), pytest.approx(state.working_s))
 

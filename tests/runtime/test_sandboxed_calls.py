@@ -59,7 +59,7 @@ def test_the_level_is_recorded_and_shown(session: Session, workspace: Path) -> N
     (called,), (asked,) = of(run, ToolCalled), approver.asked
     assert (called.sandbox, called.danger, asked.sandbox) == (level, "HIGH", level)
     assert question(asked).startswith(f"bash (HIGH, sandbox {level}) asks for approval")
-    assert f"sandbox {level}" in run_text(run.view())
+    assert f"sandbox {level}" in run_text(run.report.view())
 
 
 def test_without_a_sandbox_it_is_critical_and_asked(session: Session, bare: Path) -> None:

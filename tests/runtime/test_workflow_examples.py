@@ -104,7 +104,7 @@ def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> 
         ("minor", "some colour", "draft#1"),
     ]
     assert before["fixes"] == {"draft#1": ["name a file that exists", "name it"]}
-    assert (run.quality.passed, run.quality.issues, len(run.quality.frame)) == (True, [], 0)
+    assert (run.report.quality.passed, run.report.quality.issues, len(run.report.quality.frame)) == (True, [], 0)
 
 
 @pytest.mark.parametrize("path", [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped().values()], ids=lambda path: path.stem)

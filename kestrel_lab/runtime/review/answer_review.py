@@ -104,7 +104,7 @@ def _look(state: RunState, root: Path, answer: str) -> Look:
     if support is not None and support < ABSTAIN and len(backed) >= _FEWEST:
         weak = sum(one.support.word == "weak" for one in backed)
         what = f"little of what it says has support in what the run saw: {weak} of {len(backed)} claims are weak"
-        found = (*found, issue("minor", "", what, "look at `run.evidence`", check="support"))
+        found = (*found, issue("minor", "", what, "look at `run.report.evidence`", check="support"))
     return Look(concerns=found, support=support, actions=actions)
 
 
