@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -16,9 +16,12 @@ from kestrel_lab.core.sanitize import plain
 from kestrel_lab.runtime.run_report import RESUME
 
 if TYPE_CHECKING:
-    from kestrel_lab.cli.frontend import Begin, Following
-    from kestrel_lab.lab import Lab
+    from types import TracebackType
+
+    from kestrel_lab.cli.frontend import ShowOptions
+    from kestrel_lab.core.protocols import Approver
     from kestrel_lab.runtime.run import Run
+    from kestrel_lab.runtime.session import Session
     from kestrel_lab.server.client import Link
     from kestrel_lab.server.protocol import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage, Told
 
@@ -118,17 +121,32 @@ def _said(message: Question | ApprovalWanted, given: ApprovalGiven, number: str)
     return {**said, "type": "approve", "args": given.args, "scope": given.scope}
 
 
-async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console, display: TerminalDisplay, user: str) -> Run:
-    """Start a run and be the terminal that it is decided at."""
-    from kestrel_lab.server.controller import Control  # loads pydantic
+class AttachedTerminal:
+    """The screen of a run in a terminal where somebody can answer: a client of the control protocol, as others may be."""
 
-    async with Control(lab.session, user=user, patience_s=how.approval_timeout) as control:
-        approver = control.approver()
-        link = control.connect(how="prompt")
-        run = begin(lab, approver)
-        approver.run = run.id
+    approver: Approver | None = None
+
+    def __init__(self, session: Session, how: ShowOptions, console: Console, user: str) -> None:
+        self._session, self._how, self._console, self._user = session, how, console, user
+
+    async def __aenter__(self) -> Self:
+        from kestrel_lab.server.controller import Control  # loads pydantic
+
+        self._control = Control(self._session, user=self._user, patience_s=self._how.approval_timeout)
+        await self._control.__aenter__()
+        self.approver = self._attended = self._control.approver()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._control.__aexit__(kind, error, trace)
+
+    async def show(self, run: Run) -> Run:
+        """Show the run and ask its questions until it ends; raises `RunCancelled` when Ctrl-C stops it."""
+        display, console = TerminalDisplay(self._console), self._console
+        self._attended.run = run.id
         console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
-        following = asyncio.create_task(TerminalClient(link, console, display, ask=True, user=user).follow(run.id))
+        client = TerminalClient(self._control.connect(how="prompt"), console, display, ask=True, user=self._user)
+        following = asyncio.create_task(client.follow(run.id))
         try:
             with display.shown():
                 await run.wait()

@@ -85,8 +85,8 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     _show_once(ip, magics)
 
     def after_cell(*_: object) -> None:
-        magics.shown.clear()
-        for panel in magics.panels:
+        magics.notebook.shown.clear()
+        for panel in magics.notebook.panels:
             panel.look_again()
 
     rewriter = AwaitRewriter(ip)
@@ -122,7 +122,7 @@ def _matcher(magics: KestrelMagics) -> Any:
         # Only the first line of a cell is a magic with `%%`; what is below it is the goal.
         if line is None or (line[1].startswith("%%") and context.cursor_line):
             return {"completions": []}
-        found = completions(line[1], magics.lab, magics.runs())
+        found = completions(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
         return {"completions": [SimpleCompletion(text) for text in found], "matched_fragment": word, "suppress": True}
 
@@ -139,10 +139,10 @@ def _show_once(ip: InteractiveShell, magics: KestrelMagics) -> None:
     """A run that its cell has shown already is one line as the cell's result."""
 
     def as_html(run: Run) -> str | None:
-        return None if run in magics.shown else run._repr_html_()
+        return None if run in magics.notebook.shown else run._repr_html_()
 
     def as_text(run: Run, printer: RepresentationPrinter, _cycle: bool) -> None:
-        printer.text(str(run) if run in magics.shown else repr(run.report))  # type: ignore[no-untyped-call]
+        printer.text(str(run) if run in magics.notebook.shown else repr(run.report))  # type: ignore[no-untyped-call]
 
     formatters = _formatters(ip)
     formatters["text/html"].for_type(Run, as_html)

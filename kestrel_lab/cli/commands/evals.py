@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def run_suite(
         msg = "--config picks configurations of the suite and --model takes their place: give one of the two"
         raise UsageError(msg)
     chosen: Any = {name: name for name in model} if model else config
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
     _refuse_mixture(commits, junit, markdown, every, last, suite_at_commit=suite_at_commit)
     if commits and (resume or cluster or retry_errors is not None or scenario or family or tag or cassette or cassettes):
         msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
@@ -135,7 +135,7 @@ def run_suite(
             result.frame.to_csv(csv, index=False)
         return result
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
@@ -168,8 +168,8 @@ def compare_commits(
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
     """
     file, base, head = _compared(words or [], suite)
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
     chosen: dict[str, Any] = {"scenarios": scenario, "families": family, "tags": tag}
 
     async def work(reporter: Any) -> Any:
@@ -179,7 +179,7 @@ def compare_commits(
         _write(comparison, report, junit, markdown, link)
         return comparison
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 @evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
@@ -217,7 +217,7 @@ def decide_gates(
     """
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
-    face: Face = ctx.find_root().obj
+    frontend = frontend_of(ctx)
     chosen: dict[str, Any] = {
         "scenarios": scenario, "families": family, "tags": tag, "cassette": cassette, "cassettes": cassettes,
         "retry_errors": retry_errors, "cluster": cluster,
@@ -231,7 +231,7 @@ def decide_gates(
     if not against and not load_suite(suite).select(configs=config, scenarios=scenario, families=family, tags=tag).gates:
         msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
         raise UsageError(msg)
-    lab = face.lab()
+    lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
         measured: EvalResult | Comparison
@@ -242,7 +242,7 @@ def decide_gates(
         _write(measured, report, junit, markdown, link)
         return measured.gates()
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
@@ -294,15 +294,15 @@ def rescore_trials(
     Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and models keep
     their old scores, which is said. New scores are stored beside the old ones.
     """
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
     async def work(_reporter: Any) -> Any:
         found = await lab.evals.rescore(suite, commit=commit, configs=config, scenarios=scenario, families=family, tags=tag)
         _write(found.result, report, junit, markdown, link)
         return found
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 @evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
@@ -321,8 +321,8 @@ def summarise_trials(
     tag: Tags = None,
 ) -> Any:
     """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
-    face: Face = ctx.find_root().obj
-    found = face.lab().evals.stored(
+    frontend = frontend_of(ctx)
+    found = frontend.lab().evals.stored(
         suite, commit=commit, by=by, metrics=metric or [], configs=config, scenarios=scenario, families=family, tags=tag
     )
     if csv is not None:
@@ -396,8 +396,8 @@ def measure_injections(
     """
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
         found = await measure_injection(lab.session, suite, attack, model=model, limit=limit, reporter=reporter)
@@ -406,7 +406,7 @@ def measure_injections(
             found.frame.to_csv(csv, index=False)
         return found
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 def _write(measured: EvalResult | Comparison, report: Path | None, junit: Path | None, markdown: Path | None, link: str) -> None:

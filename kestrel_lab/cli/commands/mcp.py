@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.lab import Lab
@@ -196,8 +196,8 @@ def _words(argv: tuple[str, ...]) -> str:
 
 
 def _lab(ctx: typer.Context) -> Lab:
-    face: Face = ctx.find_root().obj
-    return face.lab()
+    frontend = frontend_of(ctx)
+    return frontend.lab()
 
 
 # `kestrel mcp …`: servers of tools; and being one for other programs.
@@ -251,13 +251,13 @@ class CheckedText:
 @mcp.callback()
 def list_servers(ctx: typer.Context) -> ServerTable | None:
     """List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs."""
-    return _face(ctx).lab().session.mcp.table() if ctx.invoked_subcommand is None else None
+    return frontend_of(ctx).lab().session.mcp.table() if ctx.invoked_subcommand is None else None
 
 
 @mcp.command("list")
 def list_again(ctx: typer.Context) -> ServerTable:
     """List the servers and how each stands; starts none."""
-    return _face(ctx).lab().session.mcp.table()
+    return frontend_of(ctx).lab().session.mcp.table()
 
 
 @mcp.command()
@@ -265,7 +265,7 @@ def check(
     ctx: typer.Context, name: Name, *, start: Annotated[bool, typer.Option("--start", help="Start it although it is not approved.")] = False
 ) -> CheckedText:
     """Start a server and show its tools, and what has changed since they were approved."""
-    servers = _face(ctx).lab().session.mcp
+    servers = frontend_of(ctx).lab().session.mcp
     if not start and (row := servers.row(name)).state == "not approved":
         msg = (
             f"{name} is not approved, so it is not started. It would be: {row.what}. Start it for a look: kestrel mcp check {name} --start"
@@ -277,7 +277,7 @@ def check(
 @mcp.command()
 def approve(ctx: typer.Context, name: Name) -> CheckedText:
     """Start a server and allow it with the tools it has now; what that changes is shown."""
-    checked = run_blocking(_face(ctx).lab().session.mcp.approve(name))
+    checked = run_blocking(frontend_of(ctx).lab().session.mcp.approve(name))
     changes = "\n".join(checked.changes)
     return CheckedText(
         checked, (f"{changes}\n" if checked.approved and changes else "") + "approved: its tools may be offered to runs from now on"
@@ -287,7 +287,7 @@ def approve(ctx: typer.Context, name: Name) -> CheckedText:
 @mcp.command()
 def withdraw(ctx: typer.Context, name: Name) -> str:
     """Approve a server no longer: its tools are not offered any more."""
-    return f"{name} is no longer approved" if _face(ctx).lab().session.mcp.withdraw(name) else f"{name} was not approved"
+    return f"{name} is no longer approved" if frontend_of(ctx).lab().session.mcp.withdraw(name) else f"{name} was not approved"
 
 
 @mcp.command(epilog="Example for a client's configuration: command kestrel, args mcp serve --approve deny")
@@ -315,9 +315,4 @@ def serve(
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
-    run_blocking(serve_stdio(_face(ctx).lab().session, approve=approve, workspace=workspace, tools=names, goals=goals))
-
-
-def _face(ctx: typer.Context) -> Face:
-    face: Face = ctx.find_root().obj
-    return face
+    run_blocking(serve_stdio(frontend_of(ctx).lab().session, approve=approve, workspace=workspace, tools=names, goals=goals))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
@@ -128,5 +128,5 @@ def _arguments(tool: Tool | None, text: str) -> dict[str, Json]:
 
 
 def _lab(ctx: typer.Context) -> Lab:
-    face: Face = ctx.find_root().obj
-    return face.lab()
+    frontend = frontend_of(ctx)
+    return frontend.lab()

@@ -116,6 +116,8 @@ def curve(line: Line) -> str:
 
 def cells(text: str) -> int:
     """How wide `text` is, counted in letters; Chinese and Japanese characters are two."""
+    if text.isascii():
+        return len(text)
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
