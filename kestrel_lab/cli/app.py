@@ -182,16 +182,17 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
     options: dict[str, Any] = {name: value for name, value in words.items() if name in known}
     if options["tools"] is not None:
         options["tools"] = [word.strip() for word in str(words["tools"]).split(",") if word.strip()]
-    if resume is None:
+    if options.get("inputs"):
         options["inputs"] = workflow_inputs(words["inputs"])
     limits = {"cycles": words["cycles"], "cost_usd": words["cost"], "seconds": words["seconds"], "tokens": words["tokens"]}
+    limits = {key: value for key, value in limits.items() if value is not None}
 
     async def follow() -> Run:
         lab = frontend.lab()
         async with screen:
             options["approver"] = screen.approver
             usual = lab.session.limits if resume is None else lab.get(resume).report.limits
-            options["limits"] = replace(usual, **{key: value for key, value in limits.items() if value is not None})
+            options["limits"] = replace(usual, **limits) if limits else usual
             if resume is None:
                 return await screen.show(lab.start(" ".join(words["goal"] or ()), **options))
             return await screen.show(_going_on(lab.session.restart(resume, **options)))

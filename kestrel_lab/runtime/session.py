@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -68,7 +67,8 @@ class Session:
         self.options = replace(options or SessionOptions(), **given)
         """What runs begin with unless they bring their own; `change` replaces single ones."""
         self.home = Path(home)
-        self._opened: list[Callable[[], None]] = []
+        self._opened: list[str] = []
+        """The parts to close, the last one first."""
         try:
             self._open()
         except BaseException as error:
@@ -86,16 +86,16 @@ class Session:
         self.sandbox = self._sandbox()
         self.supervisor = RuntimeSupervisor()
         self.cache = ToolCaching(self.home / "cache", options.cache, options.cache_url, self.supervisor)
-        self._opened.append(self.cache.close)
+        self._opened.append("cache")
         self.store = SessionStore(self.home / "kestrel.db", network=options.network_home)
-        self._opened.append(self.store.close)
+        self._opened.append("store")
         self.indexes = session_indexes(self.home)
-        self._opened.append(self.indexes.close)
+        self._opened.append("indexes")
         given = {name: one if isinstance(one, ServerConfig) else read_server(name, one) for name, one in (options.mcp or {}).items()}
         servers = {**installed_servers(self.home.resolve() / "mcp", given, Path.cwd()), **given}
         self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=lambda: self.sandbox)
         """MCP servers: `table()`, `check`, `approve`, `withdraw`."""
-        self._opened.append(self.mcp.close)
+        self._opened.append("mcp")
         native = [*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
         self.registry = Registry(options, self.home, self.mcp, self.sandbox, native)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)
@@ -237,7 +237,7 @@ class Session:
         failed: list[BaseException] = []
         while self._opened:
             try:
-                self._opened.pop()()
+                getattr(self, self._opened.pop()).close()
             except BaseException as error:  # noqa: BLE001  # all of them are raised together below
                 failed.append(error)
         if failed:

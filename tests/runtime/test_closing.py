@@ -34,8 +34,8 @@ def _watched(session: Session, monkeypatch: pytest.MonkeyPatch, failing: tuple[s
 
         return closing
 
-    places = {getattr(session, name).close: name for name in PARTS}
-    monkeypatch.setattr(session, "_opened", [after(places[close], close) for close in session._opened])
+    for name in PARTS:
+        monkeypatch.setattr(getattr(session, name), "close", after(name, getattr(session, name).close))
     return closed
 
 

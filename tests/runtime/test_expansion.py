@@ -106,15 +106,15 @@ def test_a_resumed_run_has_its_server_again_unless_it_was_changed(make: Make, wo
     script: list[Turn] = [FIND, INSTALL, ECHO, ECHO, "done"]
     first = make(approve="ask")
     run_id = begun(first, script, workspace)
-    first.decide(run_id, granted=True, by="me", how="command")
+    first.history.decide(run_id, granted=True, by="me", how="command")
     with pytest.raises(ApprovalRequired):
         resumed(first, run_id, script)
-    first.decide(run_id, granted=True, by="me", how="command")
+    first.history.decide(run_id, granted=True, by="me", how="command")
     first.close()
     second = make()
     with pytest.raises(ApprovalRequired):  # the second call
         resumed(second, run_id, script)
-    second.decide(run_id, granted=True, by="me", how="command")
+    second.history.decide(run_id, granted=True, by="me", how="command")
     second.close()
     program = tmp_path / "home" / "mcp" / "mcp-echo-1.0.0" / "bin" / "mcp-echo"
     program.write_text(program.read_text() + "# and more\n")

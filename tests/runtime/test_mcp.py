@@ -156,7 +156,7 @@ def test_nothing_starts_before_a_call_and_tools_are_known_from_approval(make: Ma
     """A second session offers the approved tools without starting anything."""
     make(h=hostile()).mcp.learn("h")
     again = make(h=hostile())
-    assert "h:echo" in again.toolbox
+    assert "h:echo" in again.registry.toolbox
     assert [row.state for row in again.mcp.table()] == ["not started"]
     assert again.mcp._servers["h"].connection is None
 
@@ -273,7 +273,7 @@ def test_a_changed_description_needs_a_new_approval(make: Make, workspace: Path,
     assert "keys" in session.registry.toolbox.get("h:echo").description
     (tmp_path / "now").write_text("")
     later = make(h=hostile(f"changed={tmp_path / 'now'}"))
-    assert "keys" in later.toolbox.get("h:echo").description  # what was approved, not what it says now
+    assert "keys" in later.registry.toolbox.get("h:echo").description  # what was approved, not what it says now
     with pytest.raises(ToolError, match="has changed since it was approved"):
         ask(later, "h:echo", text="3")
     assert ask(later, "h:cancelled") == "[]"  # its other tools still work

@@ -28,7 +28,7 @@ from kestrel_lab.core.notes import Note
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Gathered, Source
 from kestrel_lab.core.run_types import Limits, RunStatus
-from kestrel_lab.runtime import session as session_module
+from kestrel_lab.runtime import launcher as launcher_module
 from kestrel_lab.runtime.resume import Continuation
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
@@ -277,7 +277,7 @@ def test_a_failed_session_goes_on_behind_its_last_completed_stage(
     assert run.id != failed.id
     (forked,) = [event for event in run.events() if isinstance(event, RunForked)]
     assert (forked.parent, forked.stage) == (failed.id, behind)
-    assert f"goes on with {failed.id}, which had ended, behind its last completed stage '{behind}' (event {forked.at})" in repr(run)
+    assert f"goes on with {failed.id}, which had ended, behind its last completed stage '{behind}' (event {forked.at})" in repr(run.report)
     assert lab.get(failed.id).status is RunStatus.FAILED
 
 
@@ -285,7 +285,7 @@ def test_going_on_too_early_would_be_seen(lab: Session, house: Path, monkeypatch
     """A mutant that goes on behind the first stage asks again what was answered: the questions that the test above counts."""
     failed = orchestrated(lab, house, Mind(before=failing("judge")))
     early = next(record.seq for record in failed.records() if isinstance(record.event, StepFinished))
-    monkeypatch.setattr(session_module, "continuation", lambda _: Continuation(at=early, stage="bootstrap"))
+    monkeypatch.setattr(launcher_module, "continuation", lambda _: Continuation(at=early, stage="bootstrap"))
     mind = Mind()
     asyncio.run(lab.resume(failed.id, model=mind.model))
     assert mind.asked == ["plan", "read", "read", "write", "judge", "notes"]

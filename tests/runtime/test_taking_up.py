@@ -166,4 +166,4 @@ def test_the_setting_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     runs = (asyncio.run(lab.run("go", model=ScriptedModel(at_leisure([*looking(4), "done"])))) for _ in range(5))
     assert any(len(saved(run)) == 2 for run in runs)
     lab.close()
-    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).checkpoint_every is None
+    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).session.options.checkpoint_every is None

@@ -219,7 +219,7 @@ def test_a_person_is_asked_before_pages_are_read_and_it_goes_on(tmp_path: Path, 
     with pytest.raises(ApprovalRequired) as stopped:
         session.websearch_sync(QUESTION)
     name = stopped.value.run_id
-    session.history.decide(name, granted=True, by="me", how="command", scope="run")
+    session.decide(name, granted=True, by="me", how="command", scope="run")
     run = asyncio.run(session.resume(name))
     assert (run.status, sum("Propose at most" in text for text in prompts), len(prompts)) == (RunStatus.COMPLETE, 1, 2)
     assert "1 fact from 2 pages read" in run.answer
@@ -254,7 +254,7 @@ def test_grounded_search_finds_pages_and_proves_nothing(tmp_path: Path, web: Web
     searching = ScriptedModel(lambda request: said(request.messages[-1].text) or "", name="scripted+web")
     mind = model(*HONEST[:1], *INVENTED)
     session = lab(tmp_path, web, found(web), mind, models={"scripted+web": searching})
-    session.registry._models["scripted+web"] = searching
+    session.session.registry._models["scripted+web"] = searching
     bundle = session.websearch_sync(QUESTION, grounded=True)
     assert (bundle.grounded, [row.url for row in bundle.results]) == ("At 500 km/h.", [web.url("/fast")])
     assert [(fact.text, fact.sites) for fact in bundle.facts] == [("A kestrel dives at 60 km/h.", ("127.0.0.1",))]
@@ -265,7 +265,7 @@ def test_grounded_search_is_refused_where_there_is_none(tmp_path: Path, web: Web
     session = lab(tmp_path, web, found(web), None)
     with pytest.raises(UsageError, match="name a hosted model that searches the web"):
         session.websearch_sync(QUESTION, model="local", grounded=True)
-    assert len(session.history.runs()) == 0
+    assert len(session.runs()) == 0
 
 
 def test_evidence_is_shown_without_harm() -> None:

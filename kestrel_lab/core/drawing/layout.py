@@ -219,7 +219,7 @@ def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -
     """Heights: in every layer in order and apart, otherwise as near to the neighbours as can be; the topmost is 0."""
     before, after = _neighbours(paths)
     rows = {item: float(at) for layer in layers for at, item in enumerate(layer)}
-    for sweep in range(_SWEEPS):
+    for sweep in range(_SWEEPS if len(rows) > 1 else 0):
         near = before if sweep % 2 == 0 else after
         for layer in layers if sweep % 2 == 0 else reversed(layers):
             wanted = [_mean([rows[other] for other in near.get(item, ())], rows[item]) for item in layer]
