@@ -98,7 +98,7 @@ def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None
         assert (given.model, given.text, given.given, given.tokens_in + given.tokens_out) == ("(given)", "by hand", True, 0)
         assert (child.status, child.answer) == (RunStatus.COMPLETE, "by hand")
         assert (child.usage.model_calls, child.usage.unpriced, child.usage.tokens) == (turn, 0, 25 * turn)
-        assert f"forked from {parent.id} at {at} with an answer given by hand" in repr(child)
+        assert f"forked from {parent.id} at {at} with an answer given by hand" in repr(child.report)
         assert "given by hand" in child._repr_html_()
         assert child._state == fold(child.records())
     assert effects == happened

@@ -110,7 +110,7 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
     run.cancel()
     assert (run.status, run.report.interrupted, run.outcome) == (RunStatus.CANCELLED, False, "cancelled")
     end = next(record.seq for record in run.records() if isinstance(record.event, RunFinished)) - 1
-    assert f"kestrel fork {name} --at {end}" in repr(session.get(name))
+    assert f"kestrel fork {name} --at {end}" in repr(session.get(name).report)
     with pytest.raises(UsageError, match="CANCELLED and waits for no approval"):
         other.history.decide(name, granted=True, by="p", how="click")
     fork = asyncio.run(session.fork(name, at=end, model=ScriptedModel([[], "done"])))
@@ -130,7 +130,7 @@ def test_a_log_in_which_an_interrupt_wrote_cancelled_names_the_fork(session: Ses
         return run
 
     run = asyncio.run(scene())
-    assert "a new run goes on from there: kestrel fork" in repr(session.get(run.id))
+    assert "a new run goes on from there: kestrel fork" in repr(session.get(run.id).report)
 
 
 def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: Session, tmp_path: Path) -> None:
