@@ -84,10 +84,11 @@ class Control:
         self.attendance.end()
         for link in list(self.links):
             await link.close()
-        waiting = [task for run, task in self._own.items() if self.session.get(run).questions]
+        working = self.session.history.live
+        waiting = [task for run, task in self._own.items() if run in working and working[run].questions]
         await asyncio.wait(waiting, timeout=5) if waiting else None
-        for run in list(self._own):
-            if (live := self.session.get(run).live) is not None:
+        for run in self._own.keys() & working.keys():
+            if (live := working[run].live) is not None:
                 live.interrupt()
         await asyncio.gather(*self._own.values(), return_exceptions=True)
         await self.tail.__aexit__(kind, error, trace)

@@ -300,7 +300,7 @@ def test_the_stop_button_interrupts_cleanly(jupyterlab: JupyterLab, screens: Pat
     """Stop ends the cell within half a second, in a tool that waits, one that blocks (a thread, too) and a command; the kernel lives on."""
     cells = [
         setup(f'[("{tool}", {SLEEPS.get(tool, """{"seconds": 5}""" if tool == "thread" else """{"seconds": 30}""")})], "never"', SLOW),
-        "print('STATUS', *((r.status, r.interrupted) if 'r' in dir() else ['none yet']))",
+        "print('STATUS', *((r.status, r.report.interrupted) if 'r' in dir() else ['none yet']))",
         '%kestrel run "wait for a long time" --approve auto --as r',
     ]
     with jupyterlab.opened(f"stop-{tool}", cells) as page:

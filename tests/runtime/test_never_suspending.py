@@ -217,4 +217,4 @@ def test_ctrl_c_stops_run_sync_inside_a_running_loop(session: Session, tmp_path:
             loop.run_until_complete(cell())
     finally:
         loop.close()
-    assert session.get(session.store.runs()[0].id).interrupted
+    assert session.get(session.store.runs()[0].id).report.interrupted

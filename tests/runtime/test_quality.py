@@ -253,7 +253,7 @@ def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: P
     for text in (repr(run.report), page, repr(run.report.quality), run.report.quality._repr_html_()):
         assert "say which" in text and "Nobody saw it." in text
     assert "<b>which" not in page + run.report.quality._repr_html_()
-    assert "--verify quality" in repr(carry_out(tmp_path, workspace, answers("The roof is red.")).quality)
+    assert "--verify quality" in repr(carry_out(tmp_path, workspace, answers("The roof is red.")).report.quality)
 
 
 def test_a_report_at_the_end_is_no_answer() -> None:
