@@ -1,4 +1,4 @@
-"""A terminal as a client of the control protocol: shows a run of any process, and asks whoever sits there."""
+"""Attached terminal: a client of the control protocol that shows a run of any process and asks its questions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class TerminalClient:
-    """Carries one run to a console and what is typed there back."""
+    """Shows one run on a console and sends back what is typed there."""
 
     def __init__(self, link: Link, console: Console, display: TerminalDisplay, *, ask: bool, user: str) -> None:
-        """With `ask` somebody sits there who may decide."""
+        """With `ask` a person at the terminal may decide."""
         self._link, self._console, self._display = link, console, display
         self._ask_person = TerminalApprover(console, display, user, None) if ask else None
         self._asking: dict[str, asyncio.Task[None]] = {}

@@ -1,4 +1,4 @@
-"""What `%load_ext kestrel_lab` puts into a shell, and `%unload_ext` takes out again."""
+"""IPython extension: `%load_ext kestrel_lab` adds magics, completion and `await`; `%unload_ext` removes them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _EMPTY = re.compile(rf"^(await get_ipython\(\)\.run_cell_magic\('{AWAITED}', .*,
 
 
 class AwaitRewriter:
-    """An input transformer for one IPython shell, and the hooks that tell it whether a cell is running."""
+    """Input transformer of one IPython shell that adds `await` to magics, and the hooks that note whether a cell is running."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._running = False
 
     def began(self, *_: object) -> None:
-        """A cell starts."""
+        """Note that a cell starts."""
         self._running = True
 
     def ended(self, *_: object) -> None:
-        """A cell is over."""
+        """Note that a cell has ended."""
         self._running = False
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """The lines of a cell, its magics already turned into calls, with `await` where one is possible."""
+        """Return the lines of a cell, whose magics are calls already, with `await` where one is possible."""
         if self._running or not self._shell.autoawait or getattr(self._shell, "kernel", None) is None:
             return lines
         return [_EMPTY.sub(r"\1'\\n')", _CALL.sub(rf"\1await get_ipython().run_\2_magic('{AWAITED}',", line)) for line in lines]

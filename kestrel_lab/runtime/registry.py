@@ -32,7 +32,7 @@ _FAILED: ContextVar[Mapping[str, DependencyError]] = ContextVar("servers that co
 
 @contextmanager
 def tried_before(failed: Mapping[str, DependencyError]) -> Iterator[None]:
-    """Have runs that begin in the block not try these servers again."""
+    """Keep runs that begin in the block from starting these servers again."""
     token = _FAILED.set(failed)
     try:
         yield
@@ -41,7 +41,7 @@ def tried_before(failed: Mapping[str, DependencyError]) -> Iterator[None]:
 
 
 class Registry:
-    """The models and tools that a session knows by name."""
+    """The models and tools that a session knows by name, and the MCP servers that runs can grow by."""
 
     def __init__(self, options: SessionOptions, home: Path, mcp: McpServers, sandbox: Sandbox, tools: Iterable[Tool]) -> None:
         """`tools` are the native ones and those that runs are offered on request."""
@@ -58,7 +58,7 @@ class Registry:
 
     @property
     def sources(self) -> Sources:
-        """Where servers of tools can be had that are not configured."""
+        """The catalogue and registry of MCP servers that are not configured."""
         return Sources(root=self._home.resolve() / "mcp", env=self._env, settings=self.options.expansion or ExpansionSettings())
 
     def grown(self, toolbox: Toolbox, workspace: Path, expand: bool | None) -> tuple[Toolbox, Expansion | None]:
@@ -90,7 +90,7 @@ class Registry:
 
     @toolbox.setter
     def toolbox(self, tools: Toolbox) -> None:
-        """Know these tools from now on; those of MCP servers stay with their servers."""
+        """Replace the known tools; those of MCP servers stay with their servers."""
         served = {tool.name for tool in self._mcp.tools()}
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
@@ -116,13 +116,13 @@ class Registry:
         return self._without(late, tools, steps), late
 
     def _without(self, servers: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step]) -> Toolbox:
-        """The toolbox that `tools` describe, but for what they name of these servers."""
+        """Return the toolbox that `tools` describe, without the tools of these servers."""
         if tools is not None and not isinstance(tools, str | Toolbox):
             tools = self._mcp.named(item for item in tools if not (isinstance(item, str) and item.partition(":")[0] in servers))
         return apart_on_the_wire(chosen_tools(self.toolbox, tools, steps))
 
     async def prepare(self, tools: Tools | Toolbox | None, workspace: Path) -> Mapping[str, DependencyError]:
-        """Do what a run with these tools would have to wait for at its beginning; returns the servers that cannot be started."""
+        """Start the servers and try the sandbox that a run with these tools needs; returns the servers that cannot be started."""
         late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
@@ -138,7 +138,7 @@ class Registry:
         return partial(self._equip, ctx, late=late, tools=tools, steps=tuple(steps)) if late or untried else None
 
     async def _equip(self, ctx: RunContext, *, late: Collection[str], tools: Tools | Toolbox | None, steps: Sequence[Step]) -> None:
-        """Have a run that has begun use the tools of servers that had to be started for it.
+        """Start the servers of a run that has begun and give it their tools.
 
         It goes on without those that cannot be started, and says so. Raises `UsageError` for a name or a step that then
         has no tool, and where the sandbox that was named cannot be had.

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# What a log holds, as data frames.
-
-
 def runs_frame(rows: Iterable[RunRow]) -> pd.DataFrame:
     """One row per run, indexed by id; `status` says what can be done about a run that was interrupted."""
     found = [
@@ -71,7 +68,7 @@ class RunHistory:
     def get(self, run_id: str) -> Run:
         """A run of this log by its id; raises `UsageError` with the nearest id when there is none.
 
-        Of a damaged one, see `Run.damage`, what came before the damage.
+        Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the run.
         """
         live_run = self.live.get(run_id)
         if live_run is not None and live_run.working:
@@ -105,7 +102,7 @@ class RunHistory:
         return [question.tool for question in asked]
 
     def stages(self, run_id: str) -> pd.DataFrame:
-        """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
+        """Return the checkpoints of a run's stages, see `RunReport.stages`; raises `UsageError` when there is no such run."""
         return self.get(run_id).report.stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
@@ -128,12 +125,12 @@ class RunHistory:
         return checkpoints_frame(self._store.checkpoints(run_id))
 
     def diff(self, a: str, b: str) -> RunDiff:
-        """Where two runs of this log part, forks of each other or not; raises `UsageError` for an unknown id."""
+        """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for an unknown id."""
         return diff_runs(self.get(a), self.get(b))
 
 
 def _nothing_to_decide(run: Run, answers: Sequence[str]) -> str:
-    """Why a decision does not fit what `run` waits for, and what would."""
+    """Return the error text for a decision that does not fit what `run` waits for."""
     if not run.questions:
         return f"run {run.id} is {run.status} and waits for no approval"
     asked = [question for question in run.questions if question.why == "question"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, ParamSpec, Self, Unpack
 
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import Redactor
@@ -37,6 +40,21 @@ from kestrel_lab.tools.interaction import task_tools
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.web.fetch import Reach
+
+P = ParamSpec("P")
+
+
+def _waited(start: Callable[P, Run], name: str) -> Callable[P, Coroutine[Any, Any, Run]]:
+    """Make the twin of a method that begins a run: it waits for the end, and returns the run that began, which may be a new one."""
+
+    @functools.wraps(start)
+    async def twin(*args: P.args, **options: P.kwargs) -> Run:
+        return await start(*args, **options).wait()
+
+    twin.__name__, twin.__qualname__ = name, f"Session.{name}"
+    twin.__doc__ = f"Run `{start.__name__}` and wait for the end; takes the same options. The run that is returned may be a new one."
+    twin.__signature__ = inspect.signature(start)  # type: ignore[attr-defined]  # `inspect` reads it
+    return twin
 
 
 class Session:
@@ -171,12 +189,7 @@ class Session:
         """
         return self.launcher.restart(run_id, replace(options or RunOptions(), **changes), take_over=take_over)
 
-    @takes(ResumeChanges, RunOptions)
-    async def resume(
-        self, run_id: str, options: RunOptions | None = None, *, take_over: bool = False, **changes: Unpack[ResumeChanges]
-    ) -> Run:
-        """Run `restart` and wait for the end. The run that is returned may be a new one."""
-        return await self.launcher.restart(run_id, replace(options or RunOptions(), **changes), take_over=take_over).wait()
+    resume = _waited(restart, "resume")
 
     @takes(ResumeChanges, RunOptions)
     def start_fork(
@@ -210,20 +223,7 @@ class Session:
         """
         return self.launcher.fork(run_id, replace(options or RunOptions(), **changes), at=at, answer=answer, result=result)
 
-    @takes(ResumeChanges, RunOptions)
-    async def fork(
-        self,
-        run_id: str,
-        options: RunOptions | None = None,
-        *,
-        at: int | None = None,
-        answer: str | None = None,
-        result: str | None = None,
-        **changes: Unpack[ResumeChanges],
-    ) -> Run:
-        """Run `start_fork` and wait for the end."""
-        options = replace(options or RunOptions(), **changes)
-        return await self.launcher.fork(run_id, options, at=at, answer=answer, result=result).wait()
+    fork = _waited(start_fork, "fork")
 
     def get(self, run_id: str) -> Run:
         """Return a run of this log; see `RunHistory.get`."""
