@@ -359,8 +359,8 @@ def test_a_fork_knows_what_was_read_before_it_is_on_disk(made: World) -> None:
 
     async def at_once() -> tuple[str, ...]:
         fork = session.start_fork(run.id, at=asked - 2, model=ScriptedModel(obey), tools=made.tools(session), approve="auto")
-        assert fork._live is not None
-        found = fork._live.ctx.flow.now().context(Call(id="answer.3.1", kind="tool", target="http_post", step="answer")).untrusted
+        assert fork.live is not None
+        found = fork.live.ctx.flow.now().context(Call(id="answer.3.1", kind="tool", target="http_post", step="answer")).untrusted
         await fork.wait()
         return found
 

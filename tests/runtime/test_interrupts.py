@@ -52,8 +52,8 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
     assert (run.status, run.report.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
     assert session.store.run(run.id).owner == ""
     assert list(session.history.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
-    assert waits or "INTERRUPTED · scripted (scripted)" in repr(run)
-    assert waits or f"kestrel run --resume {run.id}" in repr(run)
+    assert waits or "INTERRUPTED · scripted (scripted)" in repr(run.report)
+    assert waits or f"kestrel run --resume {run.id}" in repr(run.report)
     assert [event.type for event in run.events()[-2:]] == [CheckpointSaved.type, RunInterrupted.type]
     monkeypatch.chdir(tmp_path / "work")
     begun = [event for event in fold(run.records()).begun.values()]

@@ -104,7 +104,7 @@ def test_where_there_is_nothing_nothing_is_said(session: Session, workspace: Pat
         outcome="complete", answer=answer, looked=verify != "off"
     )
     assert (run.report.confidence.value, run.report.confidence.word, str(run.report.confidence)) == (None, "unknown", "confidence: unknown")
-    assert ("confidence" in repr(run.report), "next, if you like" in repr(run)) == (False, False)
+    assert ("confidence" in repr(run.report), "next, if you like" in repr(run.report)) == (False, False)
 
 
 def test_hostile_answers_bring_no_markup(session: Session, workspace: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_broken_server_beside_a_good_one_is_told_and_done_without(make: Make, 
     told = {event.dependency: event.reason for event in run.events() if isinstance(event, HealthChanged) and event.source == ""}
     assert sorted(told) == ["server bad", *(["server gone"] if "gone:*" in named else [])]
     assert "no licence found" in told["server bad"]
-    assert "server bad" in repr(run.report) and "none of its tools are offered" in repr(run)
+    assert "server bad" in repr(run.report) and "none of its tools are offered" in repr(run.report)
     assert not any(str(item["name"]).startswith("bad:") for item in run._state.started.tools)
 
 

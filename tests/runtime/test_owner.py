@@ -70,7 +70,7 @@ def told(session: Session, run_id: str) -> dict[str, str]:
     (listed,) = RunList(session.store).newest(5)
     return {
         "frame": frame.status,
-        "text": repr(run),
+        "text": repr(run.report),
         "html": html.unescape(run._repr_html_()),
         "str": str(run),
         "list": listed.standing,

@@ -321,7 +321,7 @@ def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session
     stored = session.store._read("SELECT * FROM stage_checkpoints WHERE run_id = ?", (run.id,))
     assert [row[:9] for row in stored] == [tuple(row)[:9] for row in frame.itertuples(index=False)]
     assert [event.attempt for event in run.events() if isinstance(event, StageStarted)] == [1, 2, 3]
-    text = repr(run)
+    text = repr(run.report)
     assert "stage one: retrying\n" in text
     assert "stage one: done, attempt 3\n" in text
     assert "failed (transient) and is tried again in 0.01 s, attempt 2: flaky: ConnectionResetError: reset\n" in text
