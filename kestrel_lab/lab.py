@@ -1,70 +1,83 @@
-"""`Lab`, the one object most users hold: runs, suites and comparisons over one log."""
+"""`Lab`, the object that most users hold: runs, suites and comparisons over one log."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from kestrel_lab.agents import SearchAgent
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Middleware, Model, Reporter
-from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.evals.options import EvalOptions, Selection, takes
-from kestrel_lab.mcp.config import read_server
-from kestrel_lab.permissions.rulebook import GivenRules, rulebook
-from kestrel_lab.runtime.context.toolboxes import Tools
-from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
-from kestrel_lab.runtime.options import RunListener, RunOptions, checked
+from kestrel_lab.evals.evaluations import Evaluations
+from kestrel_lab.permissions.rulebook import rulebook
+from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
+from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes
 from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, told
+from kestrel_lab.runtime.run_history import RunHistory
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
-from kestrel_lab.runtime.sync import run_blocking
-from kestrel_lab.runtime.workspace.folder_search import Searching
+from kestrel_lab.runtime.sync import blocking
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
 from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
-from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.views.html.elements import headline_html, table_html
 
 if TYPE_CHECKING:
-    from kestrel_lab.evals.commits.bisect_result import BisectResult
-    from kestrel_lab.evals.commits.compare import Comparison
-    from kestrel_lab.evals.commits.history import History
-    from kestrel_lab.evals.execution.result import EvalResult
-    from kestrel_lab.evals.stored.rescore import Rescored
-    from kestrel_lab.evals.stored.summary import StoredSummary
-    from kestrel_lab.evals.suite import Suite
-    from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
     from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle
-    from kestrel_lab.runtime.run import Run
 
+P = ParamSpec("P")
+T = TypeVar("T")
+Owner = TypeVar("Owner")
 
-_AS_SET = (
-    *("checkpoint_every", "provider", "api_base", "sandbox", "cache", "cache_url", "network", "sandbox_memory"),
-    *("containment", "verify", "abstain", "network_home", "form"),
-)
-"""Options of a session that are settings of the same name."""
+_OPENED_WITH: Final = {"provider", "api_base", "cache_url", "containment", "network_home"}
+"""Options that hold for as long as a session is open."""
 _TOLD: set[str] = set()
 
 
 def _tell_ignored(settings: Settings) -> None:
-    """Say once what of a project's settings does not hold, because nobody trusts them."""
+    """Write once which settings of a project are ignored because nobody trusts them."""
     text = told(settings.ignored)
     if text and text not in _TOLD:
         _TOLD.add(text)
         sys.stderr.write(f"{plain(text)}\n")
 
 
-class Lab(Session):
+def _part(find: Callable[[Lab], Owner], method: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[Lab, P], T]:
+    """Offer a method of a part of the lab as one of the lab's own, with its parameters and documentation."""
+
+    @functools.wraps(method)
+    def forwarded(lab: Lab, /, *args: P.args, **options: P.kwargs) -> T:
+        return method(find(lab), *args, **options)
+
+    forwarded.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]  # `inspect` reads it
+    return forwarded
+
+
+def _session(lab: Lab) -> Session:
+    return lab.session
+
+
+def _history(lab: Lab) -> RunHistory:
+    return lab.session.history
+
+
+def _evals(lab: Lab) -> Evaluations:
+    return lab.evals
+
+
+class Lab:
     """Runs agents and measures them.
 
-    Takes the options of `Session`, which describes them. What is not given comes from `kestrel.toml`, `[tool.kestrel]` in `pyproject.toml` or `KESTREL_…`
-    environment variables (`kestrel config` shows which), and at last from built-in defaults:
+    Takes the options of `SessionOptions`, which describes them. What is not given comes from `kestrel.toml`, `[tool.kestrel]` in
+    `pyproject.toml` or `KESTREL_…` environment variables (`kestrel config` shows which), and at last from built-in defaults:
     `Lab(home=".kestrel", model=None, approve="ask")`.
 
     `mcp` adds MCP servers to those that are configured: `Lab(mcp={"time": {"command": "mcp-server-time"}})`. Their
@@ -72,71 +85,77 @@ class Lab(Session):
 
     `rules` adds rules about calls to those of the settings, as a file or as tables:
     `Lab(rules=[{"tool": "bash", "command": "git diff ...", "verdict": "allow"}])`. Deny wins over ask, ask over allow.
+
+    `session` has what is used less often: the log, models and tools, the run history. `evals` has everything that is done with
+    suites, of which `eval` and `compare` are here too. Leaving `with Lab(…)` or `async with Lab(…)` closes all of it.
     """
 
-    @checked
+    __slots__ = ("__weakref__", "evals", "session", "settings")
+
+    @takes(SessionChanges, SessionOptions)
     def __init__(
         self,
         home: str | Path | None = None,
         model: str | Model | None = None,
         approve: str | None = None,
-        *,
-        sandbox: str | None = None,
-        cache: str | None = None,
-        cache_url: str | None = None,
-        tools: Tools = (),
-        models: Mapping[str, Model] | None = None,
-        middleware: Iterable[Middleware] = (),
-        listeners: Iterable[RunListener] = (),
-        limits: Limits | None = None,
-        checkpoint_every: int | None = None,
-        provider: str | None = None,
-        api_base: str | None = None,
-        network: bool | None = None,
-        sandbox_memory: float | None = None,
-        containment: str | None = None,
-        verify: str | None = None,
-        abstain: float | None = None,
-        network_home: bool | None = None,
-        form: str | None = None,
-        expansion: ExpansionSettings | None = None,
-        env: Mapping[str, str] | None = None,
-        mcp: Mapping[str, Mapping[str, Any]] | None = None,
-        rules: GivenRules = None,
+        **changes: Unpack[SessionChanges],
     ) -> None:
-        env = os.environ if env is None else env
-        named = model if isinstance(model, str) else None if model is None else model.name
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        env = given.setdefault("env", os.environ)
+        limits = given.pop("limits", None)
         bounds = {} if limits is None else {key: value for key, value in limits.as_json().items() if key in LIMITS}
-        same = (
-            *(checkpoint_every, provider, api_base, sandbox, cache, cache_url, network, sandbox_memory),
-            *(containment, verify, abstain, network_home, form),
-        )
-        self.settings = load_settings(Path.cwd(), env).given(
+        settings = load_settings(Path.cwd(), env)
+        same = {one.name for one in fields(SessionOptions)} & settings.items.keys() - {"model"}
+        self.settings = settings.given(
             "Lab(…)",
             home=None if home is None else str(home),
-            model=named,
+            model=model if isinstance(model, str) or model is None else model.name,
             approve=approve,
-            **dict(zip(_AS_SET, same, strict=True)),
+            **{name: given.pop(name) for name in same & given.keys()},
             **{key: "none" if value is None else value for key, value in bounds.items()},
         )
         _tell_ignored(self.settings)
         if home is None and self.settings.items["home"].source != "KESTREL_HOME":
             check_home(Path(self.settings["home"]), TrustedFiles.of(env))
-        super().__init__(
-            self.settings["home"],
-            model if model is not None else self.settings["model"],
-            self.settings["approve"],
-            tools=tools,
-            models=models,
-            middleware=middleware,
-            listeners=listeners,
+        given["mcp"] = {**mcp_servers(Path.cwd(), env), **given.get("mcp", {})}
+        given["rules"] = self.settings.rules + rulebook(given.get("rules"), "Lab(rules=…)")
+        given.setdefault("expansion", expansion_of(self.settings))
+        options = SessionOptions(
+            model=self.settings["model"] if model is None else model,
             limits=limits or self.settings.limits,
-            env=env,
-            rules=self.settings.rules + rulebook(rules, "Lab(rules=…)"),
-            expansion=expansion or expansion_of(self.settings),
-            mcp=mcp_servers(Path.cwd(), env) | {name: read_server(name, table) for name, table in (mcp or {}).items()},
-            **{key: self.settings[key] for key in _AS_SET},
+            **{name: self.settings[name] for name in same},
+            **given,
         )
+        self.session = Session(self.settings["home"], options=options)
+        self.evals = Evaluations(self.session)
+
+    start = _part(_session, Session.start)
+    run = _part(_session, Session.run)
+    run_sync = _part(_session, Session.run_sync)
+    resume = _part(_session, Session.resume)
+    fork = _part(_session, Session.fork)
+    get = _part(_session, Session.get)
+    close = _part(_session, Session.close)
+    runs = _part(_history, RunHistory.runs)
+    decide = _part(_history, RunHistory.decide)
+    stages = _part(_history, RunHistory.stages)
+    diff = _part(_history, RunHistory.diff)
+    eval = _part(_evals, Evaluations.eval)
+    eval_sync = _part(_evals, Evaluations.eval_sync)
+    compare = _part(_evals, Evaluations.compare)
+    compare_sync = _part(_evals, Evaluations.compare_sync)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.session.__exit__(kind, error, trace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.session.__aexit__(kind, error, trace)
 
     def configure(self, key: str, value: Any) -> Settings:
         """Change a setting for the runs that this lab begins from now on, as text or as the value itself; returns that setting.
@@ -145,151 +164,28 @@ class Lab(Session):
         for `home` and others that a lab is made with.
         """
         changed = self.settings.given("this session", **{key: value})
-        match key:
-            case "cache":
-                self.cache.mode = changed[key]
-            case "model" | "approve" | "checkpoint_every" | "verify" | "form":
-                setattr(self, key, changed[key])
-            case "abstain":
-                self.ports = replace(self.ports, abstain=changed[key])
-            case "network" | "sandbox" | "sandbox_memory":
-                self.sandbox = Sandbox.parse(
-                    changed["sandbox"], network=changed["network"], hidden=self.sandbox.hidden, memory_gib=changed["sandbox_memory"]
-                )
-            case _ if key in LIMITS:
-                self.limits = changed.limits
-            case _:
-                msg = (
-                    f"{key} cannot be changed in a lab that is at work: make another with Lab(…), or set it in kestrel.toml and begin anew"
-                )
-                raise UsageError(msg)
+        if key in LIMITS:
+            update: SessionUpdate = {"limits": changed.limits}
+        elif key in {one.name for one in fields(SessionOptions)} - _OPENED_WITH:
+            update = {key: changed[key]}  # type: ignore[misc]  # a field that is a setting of the same name
+        else:
+            msg = f"{key} cannot be changed in a lab that is at work: make another with Lab(…), or set it in kestrel.toml and begin anew"
+            raise UsageError(msg)
+        self.session.change(**update)
         self.settings = changed
         return changed.only(key)
 
     @property
     def macros(self) -> WorkspaceMacros:
-        """Tool sequences that agents use again in the current folder, kept or proposed; `macros.at(folder)` for another."""
-        return WorkspaceMacros(self)
+        """The macros (tool sequences that agents use again) of the current folder, saved or proposed; `macros.at(folder)` for another."""
+        return WorkspaceMacros(self.session)
 
     @property
     def memory(self) -> WorkspaceMemory:
-        """What is remembered for later runs in the current folder; `memory.at(folder)` for another."""
-        return WorkspaceMemory(self)
+        """The notes that later runs in the current folder can recall; `memory.at(folder)` for another."""
+        return WorkspaceMemory(self.session)
 
-    def searching(self, folder: str | Path = ".") -> Searching:
-        """Finds what a folder holds for a question: `search`, `find_files`, `explain`, `definitions`, `references`, `status`."""
-        return Searching(self.indexes, folder)
-
-    @takes(EvalOptions)
-    async def eval(self, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any) -> EvalResult:
-        """Run a suite of scenarios, a file or a loaded one, over its model configurations.
-
-        The options are described by `kestrel_lab.evals.options.EvalOptions`: `configs` or models in their place, `epochs`,
-        `scenarios`, `families`, `tags`, `reuse`, `resume`, `retry_errors`, `cassette` … `cluster` is the address of a Dask
-        scheduler whose workers run the trials.
-
-        Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
-        Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
-        """
-        from kestrel_lab.evals.execution.dask_cluster import on_cluster
-        from kestrel_lab.evals.execution.runner import run_suite
-
-        make = None if cluster is None else on_cluster(cluster)
-        return await run_suite(self, suite, make=make, **options)
-
-    @takes(Selection)
-    async def compare(
-        self,
-        base: str = "auto",
-        head: str = "HEAD",
-        *,
-        suite: str | Path,
-        epochs: int | None = None,
-        reporter: Reporter | None = None,
-        margin: float = 0.05,
-        own_suite: bool = False,
-        **parts: Unpack[Selection],
-    ) -> Comparison:
-        """Run a suite at two commits, as far as results are not stored, and compare them.
-
-        `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
-        nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
-        `configs`, `scenarios`, `families` and `tags` select parts of the suite as for `eval`.
-        Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
-        touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
-        """
-        from kestrel_lab.evals.commits.compare import compare
-
-        return await compare(self, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts)
-
-    async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
-        """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
-
-        Options: `every`, `last` to take some of the commits, `configs`, `epochs`, `metric` to look at, `reporter`,
-        `own_suite` as for `compare`. The commits take turns epoch by epoch. Gives one row per trial with its
-        commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a commit that cannot be run is
-        noted. Raises `UsageError` for names that are no commits and when none can be run.
-        """
-        from kestrel_lab.evals.commits.run_history import run_commits
-
-        return await run_commits(self, suite, commits, **options)
-
-    async def history(self, suite: str | Path, **options: Any) -> History:
-        """A metric of a suite over commits, from stored results alone, and the commits at which it steps.
-
-        Options: `commits`, `every`, `last` as for `eval_commits` (by default HEAD and before, those with results),
-        `configs`, `metric`, `any_version` to count trials of scenarios that have changed since. Raises
-        `UsageError` when nothing is stored for these commits.
-        """
-        from kestrel_lab.evals.commits.run_history import stored_history
-
-        return await stored_history(self, suite, **options)
-
-    async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
-        """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as that needs.
-
-        Options: `metric`, `margin` (how much worse is still not bad), `max_trials` made now, `alpha` (how often a
-        wrong commit may be named), `configs`, `reporter`. Asked again it goes on where it was. Raises `UsageError`
-        for commits that are not in one line and when the first or last cannot be run.
-        """
-        from kestrel_lab.evals.commits.bisect import find_first_bad
-
-        return await find_first_bad(self, suite, good, bad, **options)
-
-    @takes(Selection)
-    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
-        """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
-
-        The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. Checks that
-        need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
-        old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`, `families` and `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
-        """
-        from kestrel_lab.evals.stored.rescore import rescore
-
-        return await rescore(self, suite, commit=commit, **parts)
-
-    @takes(Selection)
-    def stored(
-        self,
-        suite: str | Path | Suite,
-        *,
-        commit: str | None = None,
-        by: str = "config",
-        metrics: Sequence[str] = (),
-        **parts: Unpack[Selection],
-    ) -> StoredSummary:
-        """Summarise the stored trials of a suite `by` config, family or scenario: every metric with its interval; nothing is run.
-
-        They are those of `commit`, or of the commit that was tried last, and of the selected parts of the suite. Any number of trials takes little memory.
-        """
-        from kestrel_lab.evals.stored.summary import summarise_stored
-
-        return summarise_stored(self, suite, commit=commit, by=by, metrics=metrics, **parts)
-
-    def rescore_sync(self, suite: str | Path | Suite, **options: Any) -> Rescored:
-        """`rescore` for scripts; takes the same options."""
-        return run_blocking(self.rescore(suite, **options))
-
+    @takes(RunChanges, RunOptions)
     async def websearch(
         self,
         question: str,
@@ -298,7 +194,7 @@ class Lab(Session):
         results: int = 8,
         pages: int = 4,
         grounded: bool = False,
-        **options: Unpack[RunOptions],
+        **options: Unpack[RunChanges],
     ) -> EvidenceBundle:
         """Search the web for what answers `question`: a run, whose outcome is the evidence with its quotes checked.
 
@@ -309,60 +205,31 @@ class Lab(Session):
         `ApprovalRequired` like `run`.
         """
         agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
-        options["model"], options["plan"] = search_model(self, options.get("model"), grounded=grounded), agent
-        return evidence_of(await self.run(question, **options))
+        options["model"], options["plan"] = search_model(self.session, options.get("model"), grounded=grounded), agent
+        return evidence_of(await self.session.run(question, **options))
 
-    def websearch_sync(self, question: str, **options: Any) -> EvidenceBundle:
-        """`websearch` for scripts; takes the same options."""
-        return run_blocking(self.websearch(question, **options))
-
-    def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
-        """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.
-
-        Goal, tools, limits and workspace are the run's, the checks are proposed from what happened; what a person has
-        to look at is marked EDIT. `beside` is the folder the file is to be in, where that is not the current one.
-        Raises `UsageError` for a run that has not ended.
-        """
-        from kestrel_lab.evals.suites.scenario_from_run import scenario_from
-
-        return scenario_from(self.get(run) if isinstance(run, str) else run, beside=None if beside is None else Path(beside))
-
-    def eval_sync(self, suite: str | Path | Suite, **options: Any) -> EvalResult:
-        """`eval` for scripts; takes the same options."""
-        return run_blocking(self.eval(suite, **options))
-
-    def compare_sync(self, base: str = "auto", head: str = "HEAD", **options: Any) -> Comparison:
-        """`compare` for scripts; takes the same options."""
-        return run_blocking(self.compare(base, head, **options))
-
-    def eval_commits_sync(self, suite: str | Path, commits: str, **options: Any) -> History:
-        """`eval_commits` for scripts; takes the same options."""
-        return run_blocking(self.eval_commits(suite, commits, **options))
-
-    def history_sync(self, suite: str | Path, **options: Any) -> History:
-        """`history` for scripts; takes the same options."""
-        return run_blocking(self.history(suite, **options))
-
-    def bisect_sync(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
-        """`bisect` for scripts; takes the same options."""
-        return run_blocking(self.bisect(suite, good, bad, **options))
+    websearch_sync = blocking(websearch)
 
     def __repr__(self) -> str:
-        return f"Lab(home={str(self.home)!r}, model={self._model_name()!r}, approve={self.approve!r}): {len(self.known_at_once(None)[0])} tools"
+        session = self.session
+        tools = len(session.registry.known_at_once(None)[0])
+        return f"Lab(home={str(session.home)!r}, model={self._model_name()!r}, approve={session.options.approve!r}): {tools} tools"
 
     def _repr_html_(self) -> str:
+        session, registry = self.session, self.session.registry
         rows = [
-            ("log", str(self.store.path)),
+            ("log", str(session.store.path)),
             ("model", self._model_name()),
-            ("approval policy", self.approve + (f", {len(self.rules)} rules" if self.rules else "")),
-            ("limits", ", ".join(f"{key} {value}" for key, value in self.limits.as_json().items() if value is not None)),
-            ("tools", ", ".join(self.known_at_once(None)[0].names)),
-            ("tools on request", ", ".join(tool.name for tool in self.toolbox if tool.group)),
-            ("runs", str(len(self.store.runs(limit=10_000, trials=False)))),
+            ("approval policy", session.options.approve + (f", {len(session.rules)} rules" if session.rules else "")),
+            ("limits", ", ".join(f"{key} {value}" for key, value in session.limits.as_json().items() if value is not None)),
+            ("tools", ", ".join(registry.known_at_once(None)[0].names)),
+            ("tools on request", ", ".join(tool.name for tool in registry.toolbox if tool.group)),
+            ("runs", str(session.history.count())),
         ]
         return f"{headline_html('Lab')}{table_html(('what', 'value'), rows)}"
 
     def _model_name(self) -> str:
-        if self.model is None:
+        model = self.session.options.model
+        if model is None:
             return "the first that is found"
-        return self.model if isinstance(self.model, str) else f"{self.model.name} ({self.model.kind})"
+        return model if isinstance(model, str) else f"{model.name} ({model.kind})"

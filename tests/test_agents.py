@@ -42,7 +42,7 @@ def test_a_react_agent_works_with_a_model_that_only_writes_text(session: Session
     agent = ReActAgent("surveyor", "Measure before you answer.", tools=["measure"])
     run = asyncio.run(session.run("How long is the roof?", plan=agent, model=ScriptedModel(says), tools=[measure], workspace=workspace))
     assert (run.status, run.answer, set(offered)) == (RunStatus.COMPLETE, "7 m", {0})
-    shown = repr(run)
+    shown = repr(run.report)
     assert [part in shown for part in ("I must look.", "measure", "roof is 7 m", "7 m")] == [True] * 4
 
 

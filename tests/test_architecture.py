@@ -17,6 +17,7 @@ import pytest
 import kestrel_lab
 from kestrel_lab import testing
 from kestrel_lab.core import protocols
+from kestrel_lab.runtime.session import Session
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel_lab"
@@ -89,6 +90,28 @@ def test_modules_are_named_by_nouns() -> None:
     assert verbs == []
     assert {folder: count for folder, count in folders.items() if count > 16} == {}
     assert {name: count for name, count in names.items() if count > 3} == {}
+
+
+_WIDE = {"SessionStore": 25, "RunContext": 22}
+"""Classes with more than 20 public members, which may only lose some."""
+
+
+def test_classes_stay_small() -> None:
+    """No public class defines more than 20 public members; for those that users hold what they inherit counts, too (attributes of an instance do not)."""
+    wide = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+                named |= {
+                    target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets if isinstance(target, ast.Name)
+                }
+                if (count := sum(not name.startswith("_") for name in named)) > _WIDE.get(node.name, 20):
+                    wide[f"{place(path, node)} {node.name}"] = count
+    assert wide == {}
+    for held in (kestrel_lab.Run, kestrel_lab.Lab, Session):
+        members = [name for name in dir(held) if not name.startswith("_") and not inspect.ismemberdescriptor(getattr(held, name))]
+        assert len(members) <= 20
 
 
 def test_names_say_what_a_thing_is() -> None:

@@ -1,1 +1,1 @@
-"""The words a person types: one definition for the terminal and for the notebook's `%kestrel`."""
+"""Command line: one definition of commands for the terminal and for the notebook's `%kestrel`."""

@@ -1,8 +1,9 @@
-"""Every command with its options and defaults. Commands return objects; the face they were typed in shows them."""
+"""Every command with its options and defaults. Commands return objects, or coroutines of them; the front end shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,13 +26,29 @@ from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import trust
 from kestrel_lab.cli.commands.workflows import Inputs, workflows
 from kestrel_lab.cli.commands.workflows import values as workflow_inputs
-from kestrel_lab.cli.frontend import Face, Following
+from kestrel_lab.cli.frontend import (
+    ApprovalTimeout,
+    Approve,
+    As,
+    AsJson,
+    Background,
+    Cache,
+    Cost,
+    Cycles,
+    Model,
+    RunId,
+    Seconds,
+    ShowOptions,
+    Tokens,
+    ToolNames,
+    WorkFolder,
+    frontend_of,
+)
 from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Approver
-from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
@@ -55,28 +72,26 @@ app.command(epilog="Example: kestrel trust --show")(trust)
 app.add_typer(tainting)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
+Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your words.")]
 
 
 @app.command(epilog='Example: kestrel run "Count the Python files" --approve auto:medium --workspace src')
 def run(
     ctx: typer.Context,
-    goal: Annotated[list[str] | None, typer.Argument(help="What to do, in your words.")] = None,
+    goal: Goal = None,
     *,
-    model: Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")] = None,
-    approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")] = None,
+    model: Model = None,
+    approve: Approve = None,
     rules: RulesFile = None,
-    workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
-    tools: Annotated[
-        str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
-    ] = None,
-    cycles: Annotated[int | None, typer.Option(help="Most model turns.")] = None,
-    cost: Annotated[float | None, typer.Option(help="Most US dollars.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
+    workspace: WorkFolder = ".",
+    tools: ToolNames = None,
+    cycles: Cycles = None,
+    cost: Cost = None,
+    seconds: Seconds = None,
+    tokens: Tokens = None,
     plan: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")] = None,
     inputs: Inputs = None,
-    cache: Annotated[str | None, typer.Option(help="Stored answers of tools: use, off, refresh or replay.")] = None,
+    cache: Cache = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with this run; one that failed goes on behind its last completed stage.")
     ] = None,
@@ -93,10 +108,10 @@ def run(
     form: Annotated[
         str | None, typer.Option(metavar="FORM", help="What the answer has to look like: brief, plan, patch, explanation, research, auto.")
     ] = None,
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
-    background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
-    approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")] = False,
+    name: As = "",
+    background: Background = False,
+    approval_timeout: ApprovalTimeout = None,
+    as_json: AsJson = False,
     control: Annotated[
         str, typer.Option(metavar="stdio", help="Terminal: tell what happens as JSON lines, and take decisions so: see `schema control`.")
     ] = "",
@@ -105,92 +120,71 @@ def run(
     if control not in {"", "stdio"}:
         msg = f"--control {control}: it is stdio"
         raise UsageError(msg)
-    how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json, control=control)
-    names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
-    text = " ".join(goal or ())
-    if resume is not None:
-        if text:
-            msg = "give a goal or --resume, not both"
-            raise UsageError(msg)
-        if plan is not None or inputs or verify is not None or form is not None:
-            msg = "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
-            raise UsageError(msg)
-        if rules is not None:
-            msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
-            raise UsageError(msg)
-    values = workflow_inputs(inputs)
-    limits = {"cycles": cycles, "cost_usd": cost, "seconds": seconds, "tokens": tokens}
-
-    def begin(lab: Lab, who: Approver | None) -> Run:
-        if resume is not None:
-            bounds = _bounds(lab.get(resume).limits, limits)
-            return _going_on(lab.restart(resume, model=model, tools=names, approve=approve, approver=who, limits=bounds, cache=cache))
-        return lab.start(
-            text,
-            model=model,
-            tools=names,
-            limits=_bounds(lab.limits, limits),
-            workspace=workspace,
-            approve=approve,
-            rules=rules,
-            approver=who,
-            plan=plan,
-            inputs=values,
-            cache=cache,
-            expand=expand,
-            verify=verify,
-            form=form,
-        )
-
-    return _face(ctx).follow(begin, how)
+    if resume is None:
+        return _begin(ctx, ctx.params)
+    if goal:
+        msg = "give a goal or --resume, not both"
+        raise UsageError(msg)
+    if plan is not None or inputs or verify is not None or form is not None:
+        msg = "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
+        raise UsageError(msg)
+    if rules is not None:
+        msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
+        raise UsageError(msg)
+    return _begin(ctx, ctx.params, resume)
 
 
 @app.command(epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1')
 def orchestrate(
     ctx: typer.Context,
-    goal: Annotated[list[str] | None, typer.Argument(help="What to do, in your words.")] = None,
+    goal: Goal = None,
     *,
-    model: Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")] = None,
-    approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")] = None,
-    workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
-    tools: Annotated[
-        str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
-    ] = None,
+    model: Model = None,
+    approve: Approve = None,
+    workspace: WorkFolder = ".",
+    tools: ToolNames = None,
     rules: RulesFile = None,
     rounds: Annotated[int | None, typer.Option(help="How often the answer is repaired at most.")] = None,
     steps: Annotated[int | None, typer.Option(help="How many steps the plan has at most.")] = None,
-    cycles: Annotated[int | None, typer.Option(help="Most model turns.")] = None,
-    cost: Annotated[float | None, typer.Option(help="Most US dollars.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Most seconds of work.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Most tokens.")] = None,
-    cache: Annotated[str | None, typer.Option(help="Stored answers of tools: use, off, refresh or replay.")] = None,
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
-    background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
-    approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")] = False,
+    cycles: Cycles = None,
+    cost: Cost = None,
+    seconds: Seconds = None,
+    tokens: Tokens = None,
+    cache: Cache = None,
+    name: As = "",
+    background: Background = False,
+    approval_timeout: ApprovalTimeout = None,
+    as_json: AsJson = False,
 ) -> Any:
     """Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`."""
     inputs = [f"{key}={value}" for key, value in (("rounds", rounds), ("max_steps", steps)) if value is not None]
-    return run(
-        ctx,
-        goal,
-        model=model,
-        approve=approve,
-        rules=rules,
-        workspace=workspace,
-        tools=tools,
-        cycles=cycles,
-        cost=cost,
-        seconds=seconds,
-        tokens=tokens,
-        plan="standard",
-        inputs=inputs,
-        cache=cache,
-        name=name,
-        background=background,
-        approval_timeout=approval_timeout,
-        as_json=as_json,
-    )
+    return _begin(ctx, {**ctx.params, "plan": "standard", "inputs": inputs})
+
+
+def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = None) -> Coroutine[Any, Any, Run]:
+    """Start a run, or resume one: every option of the command that is a run option of the same name is one."""
+    frontend = frontend_of(ctx)
+    screen = frontend.screen(ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words}))
+    known = RunChanges.__annotations__ if resume is None else ResumeChanges.__annotations__
+    options: dict[str, Any] = {name: value for name, value in words.items() if name in known}
+    if options["tools"] is not None:
+        options["tools"] = [word.strip() for word in str(words["tools"]).split(",") if word.strip()]
+    if options.get("inputs"):
+        options["inputs"] = workflow_inputs(words["inputs"])
+    limits = {"cycles": words["cycles"], "cost_usd": words["cost"], "seconds": words["seconds"], "tokens": words["tokens"]}
+    limits = {key: value for key, value in limits.items() if value is not None}
+
+    async def follow() -> Run:
+        lab = frontend.lab()
+        async with screen:
+            options["approver"] = screen.approver
+            usual = lab.session.limits if resume is None else lab.get(resume).report.limits
+            options["limits"] = replace(usual, **limits) if limits else usual
+            if resume is None:
+                return await screen.show(lab.start(" ".join(words["goal"] or ()), **options))
+            return await screen.show(_going_on(lab.session.restart(resume, **options)))
+
+    return follow()
 
 
 @app.command()
@@ -203,20 +197,27 @@ def resume(
     take_over: Annotated[bool, typer.Option("--take-over", help="Also from a live session, which then writes nothing more.")] = False,
 ) -> Any:
     """Go on with a run where its log ends, or behind its last completed stage if it failed; the same as `run --resume RUN`."""
-    return _face(ctx).follow(
-        lambda lab, who: _going_on(lab.restart(run_id, model=model, approve=approve, approver=who, take_over=take_over)), Following()
-    )
+    frontend = frontend_of(ctx)
+    screen = frontend.screen(ShowOptions())
+
+    async def follow() -> Run:
+        async with screen:
+            session = frontend.lab().session
+            run = session.restart(run_id, model=model, approve=approve, approver=screen.approver, take_over=take_over)
+            return await screen.show(_going_on(run))
+
+    return follow()
 
 
 @app.command()
 def cancel(ctx: typer.Context, run_id: RunId) -> str:
     """End a run for good, whoever works on it; one that was only interrupted need not be cancelled, it can be resumed."""
-    run = _face(ctx).lab().get(run_id)
+    run = frontend_of(ctx).lab().get(run_id)
     if run.status.terminal:
         msg = f"run {run.id} is {run.status} already"
         raise UsageError(msg)
     run.cancel()
-    return f"run {run.id} is cancelled; {run.way_on}"
+    return f"run {run.id} is cancelled; {run.report.way_on}"
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")
@@ -231,10 +232,16 @@ def fork(
     approve: Annotated[str | None, typer.Option(help="Another approval policy from there on.")] = None,
 ) -> Any:
     """Go on from an event of a run in a new run, with something changed; the old run stays as it is."""
-    return _face(ctx).follow(
-        lambda lab, who: lab.start_fork(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=who),
-        Following(),
-    )
+    frontend = frontend_of(ctx)
+    screen = frontend.screen(ShowOptions())
+
+    async def follow() -> Run:
+        async with screen:
+            start = frontend.lab().session.start_fork
+            run = start(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=screen.approver)
+            return await screen.show(run)
+
+    return follow()
 
 
 @app.command()
@@ -244,7 +251,7 @@ def diff(
     b: Annotated[str, typer.Argument(metavar="B", help="Id of another, for example a fork of it.")],
 ) -> RunDiff:
     """Show where two runs part, and what each did from there on."""
-    return _face(ctx).lab().diff(a, b)
+    return frontend_of(ctx).lab().diff(a, b)
 
 
 @app.command()
@@ -258,7 +265,7 @@ def show(
     ] = None,
 ) -> Run | Path | str:
     """Show a run: its calls, its answer, what it used, what it waits for."""
-    found = _face(ctx).lab().get(run_id)
+    found = frontend_of(ctx).lab().get(run_id)
     if call is not None:
         return repr(found.results) if call == "all" else plain(found.results[call])
     return found if html is None else found.report(html)
@@ -272,7 +279,7 @@ def runs(
     trials: Annotated[bool, typer.Option("--trials", help="Also those that suites started.")] = False,
 ) -> Any:
     """List the newest runs."""
-    return _face(ctx).lab().runs(limit=limit, trials=trials)
+    return frontend_of(ctx).lab().runs(limit=limit, trials=trials)
 
 
 @app.command()
@@ -287,9 +294,9 @@ def approve(
     ] = None,
 ) -> str:
     """Say yes to what a run waits for, or answer its question; a session that waits goes on at once."""
-    face = _face(ctx)
+    frontend = frontend_of(ctx)
     scope = "run" if always else "once"
-    decided = face.lab().decide(run_id, granted=True, by=face.user, how="command", reason=reason, scope=scope, answers=answer or ())
+    decided = frontend.lab().decide(run_id, granted=True, by=frontend.user, how="command", reason=reason, scope=scope, answers=answer or ())
     return (
         f"{'answered' if answer else 'approved'}: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
     )
@@ -298,21 +305,21 @@ def approve(
 @app.command()
 def deny(ctx: typer.Context, run_id: RunId, *, reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "") -> str:
     """Say no to what a run waits for; the model is told and may find another way."""
-    face = _face(ctx)
-    decided = face.lab().decide(run_id, granted=False, by=face.user, how="command", reason=reason)
+    frontend = frontend_of(ctx)
+    decided = frontend.lab().decide(run_id, granted=False, by=frontend.user, how="command", reason=reason)
     return f"denied: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
 
 
 @app.command()
 def tools(ctx: typer.Context) -> Toolbox:
     """List the tools with their danger, and with which word those are offered that not every run gets."""
-    return _face(ctx).lab().toolbox
+    return frontend_of(ctx).lab().session.registry.toolbox
 
 
 @app.command()
 def models(ctx: typer.Context) -> Any:
     """List the models that can be used now, and what to type for others."""
-    return known_models(_face(ctx).lab())
+    return known_models(frontend_of(ctx).lab())
 
 
 @app.command(epilog="Example: kestrel config cache refresh")
@@ -325,36 +332,26 @@ def config(
 ) -> Settings:
     """Show every setting and rule, its value and where it came from; or change a setting."""
     if key is not None and value is not None:
-        return _face(ctx).configure(key, value)
-    settings = _face(ctx).lab().settings
+        return frontend_of(ctx).configure(key, value)
+    settings = frontend_of(ctx).lab().settings
     return settings if key is None else settings.only(key)
 
 
 @app.command()
 def doctor(ctx: typer.Context) -> Doctor:
     """Check what is configured, what is missing, and what to type."""
-    return examine(_face(ctx).lab())
+    return examine(frontend_of(ctx).lab())
 
 
 def _going_on(run: Run) -> Run:
     """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a decision."""
     if run.status is RunStatus.CANCELLED:
-        msg = f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.way_on}"
+        msg = f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}"
         raise UsageError(msg)
     return run
-
-
-def _bounds(known: Limits, given: Mapping[str, int | float | None]) -> Limits:
-    """`known` with what is given in its place."""
-    return Limits(**{**known.as_json(), **{key: value for key, value in given.items() if value is not None}})  # type: ignore[arg-type]  # the same fields
 
 
 def wrong_usage(error: typer.TyperException) -> str:
     """What was wrong with the words of a command, as one sentence without its full stop."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     return str(text).strip().rstrip(".")
-
-
-def _face(ctx: typer.Context) -> Face:
-    face: Face = ctx.find_root().obj
-    return face

@@ -1,10 +1,10 @@
-"""A terminal as a client of the control protocol: shows a run of any process, and asks whoever sits there."""
+"""Attached terminal: a client of the control protocol that shows a run of any process and asks its questions."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -13,21 +13,24 @@ from kestrel_lab.cli.terminal import PlainReporter, TerminalApprover, TerminalDi
 from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.runtime.run import RESUME
+from kestrel_lab.runtime.run_report import RESUME
 
 if TYPE_CHECKING:
-    from kestrel_lab.cli.frontend import Begin, Following
-    from kestrel_lab.lab import Lab
+    from types import TracebackType
+
+    from kestrel_lab.cli.frontend import ShowOptions
+    from kestrel_lab.core.protocols import Approver
     from kestrel_lab.runtime.run import Run
+    from kestrel_lab.runtime.session import Session
     from kestrel_lab.server.client import Link
     from kestrel_lab.server.protocol import Accepted, ApprovalWanted, Decided, Delta, Question, Refused, ServerMessage, Told
 
 
 class TerminalClient:
-    """Carries one run to a console and what is typed there back."""
+    """Shows one run on a console and sends back what is typed there."""
 
     def __init__(self, link: Link, console: Console, display: TerminalDisplay, *, ask: bool, user: str) -> None:
-        """With `ask` somebody sits there who may decide."""
+        """With `ask` a person at the terminal may decide."""
         self._link, self._console, self._display = link, console, display
         self._ask_person = TerminalApprover(console, display, user, None) if ask else None
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -118,17 +121,32 @@ def _said(message: Question | ApprovalWanted, given: ApprovalGiven, number: str)
     return {**said, "type": "approve", "args": given.args, "scope": given.scope}
 
 
-async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console, display: TerminalDisplay, user: str) -> Run:
-    """Start a run and be the terminal that it is decided at."""
-    from kestrel_lab.server.controller import Control  # loads pydantic
+class AttachedTerminal:
+    """The screen of a run in a terminal where somebody can answer: a client of the control protocol, as others may be."""
 
-    async with Control(lab, user=user, patience_s=how.approval_timeout) as control:
-        approver = control.approver()
-        link = control.connect(how="prompt")
-        run = begin(lab, approver)
-        approver.run = run.id
+    approver: Approver | None = None
+
+    def __init__(self, session: Session, how: ShowOptions, console: Console, user: str) -> None:
+        self._session, self._how, self._console, self._user = session, how, console, user
+
+    async def __aenter__(self) -> Self:
+        from kestrel_lab.server.controller import Control  # loads pydantic
+
+        self._control = Control(self._session, user=self._user, patience_s=self._how.approval_timeout)
+        await self._control.__aenter__()
+        self.approver = self._attended = self._control.approver()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._control.__aexit__(kind, error, trace)
+
+    async def show(self, run: Run) -> Run:
+        """Show the run and ask its questions until it ends; raises `RunCancelled` when Ctrl-C stops it."""
+        display, console = TerminalDisplay(self._console), self._console
+        self._attended.run = run.id
         console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
-        following = asyncio.create_task(TerminalClient(link, console, display, ask=True, user=user).follow(run.id))
+        client = TerminalClient(self._control.connect(how="prompt"), console, display, ask=True, user=self._user)
+        following = asyncio.create_task(client.follow(run.id))
         try:
             with display.shown():
                 await run.wait()
@@ -145,5 +163,5 @@ async def run_attached(lab: Lab, begin: Begin, how: Following, console: Console,
 
 def stopped(run: Run) -> RunCancelled:
     """What is said when Ctrl-C has stopped the work on a run."""
-    hint = run.way_on or (RESUME.format(run=run.id) if not run.status.terminal else "")
+    hint = run.report.way_on or (RESUME.format(run=run.id) if not run.status.terminal else "")
     return RunCancelled(f"run {run.id} was stopped; what it did so far: kestrel show {run.id}{hint and f' · {hint}'}")

@@ -1,11 +1,14 @@
-"""What a command needs from the place it was typed in: a terminal or a notebook."""
+"""Front ends: what a command needs from the place where it was typed, a terminal or a notebook; and the options that commands share."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Annotated, Any, Protocol, Self
+
+import typer
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
@@ -13,42 +16,60 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
 
-Begin = Callable[[Lab, Approver | None], Run]
-"""Starts or restarts a run on the running event loop."""
+Model = Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")]
+Approve = Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")]
+WorkFolder = Annotated[str, typer.Option(help="The only folder that file tools may touch.")]
+ToolNames = Annotated[
+    str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
+]
+Cycles = Annotated[int | None, typer.Option(help="Most model turns.")]
+Cost = Annotated[float | None, typer.Option(help="Most US dollars.")]
+Seconds = Annotated[float | None, typer.Option(help="Most seconds of work.")]
+Tokens = Annotated[int | None, typer.Option(help="Most tokens.")]
+Cache = Annotated[str | None, typer.Option(help="Stored answers of tools: use, off, refresh or replay.")]
+As = Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")]
+Background = Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")]
+ApprovalTimeout = Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Following:
-    """How a run is to be followed."""
+class ShowOptions:
+    """How a run is shown while it works."""
 
     background: bool = False
     """Return at once instead of waiting for the end."""
     name: str = ""
-    """Under which name to leave the run for later cells."""
+    """The variable that holds the run in later cells."""
     approval_timeout: float | None = None
-    """Seconds after which a question nobody answered is answered with no."""
+    """Seconds after which a question that nobody answered is denied."""
     as_json: bool = False
     """Print the run as JSON instead of showing it."""
     control: str = ""
-    """`stdio`: tell what happens as JSON lines on standard output, and take decisions on standard input."""
+    """`stdio`: write events as JSON lines on standard output, and read decisions from standard input."""
 
 
-@contextmanager
-def files_named() -> Iterator[None]:
-    """Turn what a file system refused, and a number that nothing can count to, into a `UsageError` of one line."""
-    try:
-        yield
-    except OverflowError as error:
-        msg = f"a number is too large: {error}"
-        raise UsageError(msg) from error
-    except OSError as error:
-        if error.filename is None:
-            raise
-        msg = f"{error.filename}: {(error.strerror or 'refused').lower()}: name another place, or make it readable and writable"
-        raise UsageError(msg) from error
+class Screen(Protocol):
+    """Where one run is shown; enter it on the event loop of the run, before the run starts."""
+
+    approver: Approver | None
+    """Who is asked for approval; `None` where nobody is."""
+
+    async def __aenter__(self) -> Self:
+        """Open it."""
+        ...
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        ...
+
+    async def show(self, run: Run) -> Run:
+        """Show a run until it ends, or return at once if it goes on in the background."""
+        ...
 
 
-class Face(Protocol):
+class Frontend(Protocol):
     """Where commands are typed and results are shown."""
 
     @property
@@ -64,10 +85,31 @@ class Face(Protocol):
         """Change a setting, for as long as makes sense here; returns it as it is in force then."""
         ...
 
-    def follow(self, begin: Begin, how: Following) -> Any:
-        """Start a run, show it while it works, ask its questions; gives the run, or something to await for it."""
+    def screen(self, how: ShowOptions) -> Screen:
+        """Make the screen for the run of a command; raises `UsageError` for what cannot be done here."""
         ...
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
-        """Do something long and show its progress; gives its result, or something to await for it."""
+        """Do something long and show its progress; gives its result, or a coroutine of it."""
         ...
+
+
+def frontend_of(ctx: typer.Context) -> Frontend:
+    """The front end in which a command was typed."""
+    frontend: Frontend = ctx.find_root().obj
+    return frontend
+
+
+@contextmanager
+def files_named() -> Iterator[None]:
+    """Turn what a file system refused, and a number that is too large, into a `UsageError` of one line."""
+    try:
+        yield
+    except OverflowError as error:
+        msg = f"a number is too large: {error}"
+        raise UsageError(msg) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        msg = f"{error.filename}: {(error.strerror or 'refused').lower()}: name another place, or make it readable and writable"
+        raise UsageError(msg) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import shlex
@@ -13,7 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -21,15 +23,15 @@ from rich.table import Table
 from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
-from kestrel_lab.cli.attach import run_attached, stopped
+from kestrel_lab.cli.attach import AttachedTerminal, stopped
 from kestrel_lab.cli.build_server_output import harmless_output
 from kestrel_lab.cli.commands.doctor import Doctor
-from kestrel_lab.cli.commands.serve import run_on_lines
-from kestrel_lab.cli.frontend import Begin, Following, files_named
+from kestrel_lab.cli.commands.serve import LinesScreen
+from kestrel_lab.cli.frontend import Screen, ShowOptions, files_named
 from kestrel_lab.cli.terminal import TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.core.version import __version__
@@ -53,7 +55,7 @@ from kestrel_lab.tools.tool import Toolbox
 EXIT_FAILED, EXIT_USAGE, EXIT_APPROVAL, EXIT_CANCELLED = 1, 2, 3, 130
 
 
-class TerminalFace:
+class TerminalFrontend:
     """Commands typed in a terminal, or in a script where nobody can be asked."""
 
     def __init__(self) -> None:
@@ -79,14 +81,16 @@ class TerminalFace:
         write_setting(Path.cwd(), key, value)
         return load_settings(Path.cwd(), os.environ).only(key)
 
-    def follow(self, begin: Begin, how: Following) -> Run:
-        """Start a run and show it until it ends; Ctrl-C stops it."""
+    def screen(self, how: ShowOptions) -> Screen:
+        """The screen for one run; Ctrl-C on it stops the run."""
         if how.background or how.name:
             msg = "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
             raise UsageError(msg)
         if how.control:
-            return asyncio.run(run_on_lines(self.lab(), begin, self.user, how.approval_timeout))
-        return asyncio.run(self._follow(begin, how))
+            return LinesScreen(self.lab().session, self.user, how.approval_timeout)
+        if sys.stdin.isatty() and not how.as_json:
+            return AttachedTerminal(self.lab().session, how, self.console, self.user)
+        return PlainScreen(self.console, as_json=how.as_json)
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""
@@ -101,13 +105,25 @@ class TerminalFace:
             msg = "stopped; what was finished is stored. `eval run` and `eval gate` go on with --resume, other commands when typed again"
             raise RunCancelled(msg) from None
 
-    async def _follow(self, begin: Begin, how: Following) -> Run:
-        console = Console(stderr=True) if how.as_json else self.console
-        display = TerminalDisplay(console)
-        if sys.stdin.isatty() and not how.as_json:
-            return await run_attached(self.lab(), begin, how, console, display, self.user)
-        run = begin(self.lab(), None)
-        console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
+
+class PlainScreen:
+    """The screen of a run in a terminal, or in a script, where nobody can be asked."""
+
+    approver: Approver | None = None
+
+    def __init__(self, console: Console, *, as_json: bool) -> None:
+        self._console, self._as_json = Console(stderr=True) if as_json else console, as_json
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing is open."""
+
+    async def show(self, run: Run) -> Run:
+        """Print what the run does until it ends; raises `RunCancelled` when Ctrl-C stops it."""
+        display = TerminalDisplay(self._console)
+        self._console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
         stop = run.subscribe(display.tell)
         try:
             with display.shown():
@@ -116,8 +132,8 @@ class TerminalFace:
             raise stopped(run) from None
         finally:
             stop()
-            console.print(display.ending())
-        if how.as_json:
+            self._console.print(display.ending())
+        if self._as_json:
             sys.stdout.write(json.dumps(_as_json(run), indent=2) + "\n")
         return run
 
@@ -133,12 +149,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _main(argv: list[str]) -> int:
-    face = TerminalFace()
+    frontend = TerminalFrontend()
     gate = argv[:2] == ["eval", "gate"]
     try:
         with files_named():
-            result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=face)
-        return _show(face.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch"})
+            result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
+        return _show(frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch"})
     except typer.TyperException as error:
         _complain(f"{wrong_usage(error)}. The words and options: kestrel {argv[0] + ' ' if argv[:1] and argv[0][:1] != '-' else ''}--help")
         code = EXIT_USAGE
@@ -155,8 +173,8 @@ def _main(argv: list[str]) -> int:
         _complain(_unexpected(error, argv))
         code = EXIT_FAILED
     finally:
-        if "_lab" in face.__dict__:
-            face.lab().close()
+        if "_lab" in frontend.__dict__:
+            frontend.lab().close()
     # The codes of a gate are verdicts: whatever kept it from being decided must not look like one.
     return EXIT_CODES["broken"] if gate else code
 
@@ -183,7 +201,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return result or 0
         case Run():
             if not followed:
-                console.print(Text(repr(result)))
+                console.print(Text(repr(result.report)))
             return 0 if not followed or result.status is RunStatus.COMPLETE else EXIT_FAILED
         case Settings():
             console.print(_table(*result.table()))
@@ -269,7 +287,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _as_json(run: Run) -> dict[str, Any]:
     return {
         "id": run.id,
-        "status": run.standing.word,
+        "status": run.report.standing.word,
         "outcome": run.outcome,
         "answer": run.answer,
         "reason": run.reason,

@@ -1,4 +1,4 @@
-"""A run in a terminal: what is settled scrolls by, what goes on stands in the last lines, questions are asked in between."""
+"""Terminal display of a run: finished rows scroll by, running ones stay in the last lines, questions are asked in between."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TerminalDisplay:
         self._live = Live(console=console, refresh_per_second=10, transient=True, get_renderable=self._now)
 
     def tell(self, event: Event, at: float | None = None) -> None:
-        """Take up an event, of now or of `at` seconds since 1970, and print what has settled."""
+        """Apply an event, of now or of `at` seconds since 1970, and print the rows that are finished."""
         for change in self.view.apply(event, time.time() if at is None else at):
             name = str(change["id"])
             if name in self.view.rows and name not in self._known:
@@ -73,7 +73,7 @@ class TerminalDisplay:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Take the moving lines away, to ask something."""
+        """Remove the moving lines while a question is asked."""
         started = self._live.is_started
         self._live.stop()
         try:

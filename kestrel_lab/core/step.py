@@ -142,8 +142,11 @@ class Step:
 
     def as_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object, without those that have their default."""
-        pairs = ((key, getattr(self, key)) for key in _FIELDS)
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs if value != _DEFAULTS.get(key, ())}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key in _FIELDS
+            if (value := getattr(self, key)) != _DEFAULTS.get(key, ())
+        }
 
 
 _FIELDS = tuple(Step.__dataclass_fields__)

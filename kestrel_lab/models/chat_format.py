@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads
@@ -44,6 +45,7 @@ def tools_to_wire(tools: Iterable[ToolSpec]) -> list[dict[str, Json]]:
     ]
 
 
+@lru_cache(maxsize=4_096)
 def wire_name(name: str) -> str:
     """Return a tool name that every server accepts: `time:now` becomes `time__now`; other names end in a hash."""
     if _PLAIN.fullmatch(name):

@@ -1,1 +1,1 @@
-"""The Jupyter face: magics, a live panel, and waiting that never blocks where nobody can answer."""
+"""The Jupyter front end: magics, a live panel, completion, and waits that a cell can interrupt."""

@@ -1,4 +1,4 @@
-"""Waiting for a run in a cell: interruptible, never in the way of the clicks it waits for.
+"""Interruptible waits: a cell waits for a run, can be stopped, and lets the clicks through that the run waits for.
 
 A cell that awaits lets the kernel's loop run, so clicks arrive; that is the normal way. Where a cell
 cannot await (inside a function, under `%%time`), the run works on a thread of its own.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 0.1
 """ipykernel's Stop does not wake a sleeping event loop: a cell that waits must turn over now and then."""
 GRACE_S = 5.0
-"""How long a stopped run may take to write down that it was."""
+"""Seconds that a stopped run may take to write its last event."""
 
 T = TypeVar("T")
 
@@ -38,10 +38,10 @@ async def settled(run: Run) -> Run:
     try:
         await interruptible(run.wait(), f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume {run.id}")
     except asyncio.CancelledError:
-        msg = f"run {run.id} was stopped; {run.way_on}"
+        msg = f"run {run.id} was stopped; {run.report.way_on}"
         raise RunCancelled(msg) from None
     if run.status is RunStatus.CANCELLED:
-        msg = f"run {run.id} was cancelled; {run.way_on}"
+        msg = f"run {run.id} was cancelled; {run.report.way_on}"
         raise RunCancelled(msg)
     if run.status is RunStatus.FAILED:
         msg = f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}"

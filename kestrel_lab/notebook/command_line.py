@@ -1,20 +1,24 @@
-"""The command line's words in a notebook: the same commands and options, with a cell as the goal."""
+"""The command line in a notebook: the same commands and options, with a cell as the goal and `@name` for a variable."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import typer
 import typer.main
 
 from kestrel_lab.cli.app import app
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import Frontend
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.runtime.run import Run
 
 PROGRAM = "%kestrel"
 WITH_GOAL = ("run", "orchestrate")
@@ -26,17 +30,56 @@ _MARKUP = re.compile(r"\[/?bold\]")
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """How variables get into what was typed."""
+# `@name` stands for a notebook variable; every other character of a goal is text.
 
-    goal: Callable[[str], str]
-    argument: Callable[[str], str]
-    """Of other words and of options' values."""
+LONGEST = 20_000
+"""Characters of one variable that go into a goal: beginning and end."""
+ROWS = 20
+
+_NAME = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*)")
 
 
-def carry_out(line: str, body: str | None, face: Face, fill: Fill) -> Any:
-    """Do what `%kestrel LINE`, or `%%kestrel LINE` over `body`, says; returns what the command gives.
+def filled(goal: str, variables: Mapping[str, object]) -> str:
+    """`goal` with each `@name` of a known variable replaced by the variable's text.
+
+    Unknown names, modules, functions and classes stay as they are written: `@dataclass` in a goal means
+    the word.
+    """
+
+    def text(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in variables or isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
+            return match[0]
+        return head_tail(as_text(variables[name]), LONGEST)[0]
+
+    return _NAME.sub(text, goal)
+
+
+def argument(text: str, variables: Mapping[str, object]) -> str:
+    """An option's value or an argument with its `@name`s replaced; a run stands for its id."""
+    name = text.removeprefix("@")
+    if name != text and isinstance(run := variables.get(name), Run):
+        return run.id
+    return filled(text, variables)
+
+
+def as_text(value: object) -> str:
+    """What a model is given for `value`: a string itself, a path as one would type it, the head of a table, else its `repr`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
+        rest = f"\n… {len(value):,} rows in all" if len(value) > ROWS else ""
+        return f"{value.head(ROWS).to_string()}{rest}"
+    return repr(value.report if isinstance(value, Run) else value)
+
+
+def carry_out(line: str, body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
+    """Carry out `%kestrel LINE`, or `%%kestrel LINE` over `body`; returns what the command gives.
+
+    `@name` in it stands for the variable of that name.
 
     Raises `UsageError` for words or options that do not exist.
     """
@@ -44,7 +87,7 @@ def carry_out(line: str, body: str | None, face: Face, fill: Fill) -> Any:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     try:
-        return _invoke(words, body, face, fill)
+        return _invoke(words, body, frontend, variables)
     except _BadUsage as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         if not message:  # help was asked for by giving nothing, and printed
@@ -77,7 +120,7 @@ def _known(words: list[str]) -> Iterator[str]:
         yield word
 
 
-def _invoke(words: list[str], body: str | None, face: Face, fill: Fill) -> Any:
+def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
     root = root_command()
     if not words or words[0].startswith("-"):
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
@@ -86,29 +129,29 @@ def _invoke(words: list[str], body: str | None, face: Face, fill: Fill) -> Any:
         hint = f'a goal is {PROGRAM} run "…"' if " " in words[0] else nearest(words[0], root.commands)
         msg = f"{PROGRAM} has no command {words[0]!r}: {hint}"
         raise UsageError(msg)
-    with root.make_context(PROGRAM, words, obj=face) as context:
+    with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
         if hasattr(command, "commands"):  # its own commands read their words later
-            with command.make_context(name, [fill.argument(word) for word in rest], parent=context) as inner:
+            with command.make_context(name, [argument(word, variables) for word in rest], parent=context) as inner:
                 return command.invoke(inner)
         with command.make_context(name, rest, parent=context) as inner:
             for option, value in inner.params.items():
                 if isinstance(value, str):
-                    inner.params[option] = fill.argument(value)
+                    inner.params[option] = argument(value, variables)
                 elif isinstance(value, list) and option != "goal":
-                    inner.params[option] = [fill.argument(text) for text in value]
+                    inner.params[option] = [argument(text, variables) for text in value]
             if name in WITH_GOAL:
-                inner.params["goal"] = _goal(inner.params.get("goal"), body, fill.goal)
+                inner.params["goal"] = _goal(inner.params.get("goal"), body, variables)
             return command.invoke(inner)
 
 
-def _goal(given: list[str] | None, body: str | None, fill: Callable[[str], str]) -> list[str] | None:
+def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, object]) -> list[str] | None:
     if body is not None:
         if given:
             msg = f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell"
             raise UsageError(msg)
-        return [fill(body.strip("\n"))]
-    return [fill(" ".join(given))] if given else given
+        return [filled(body.strip("\n"), variables)]
+    return [filled(" ".join(given), variables)] if given else given
 
 
 def _words(line: str) -> list[str]:

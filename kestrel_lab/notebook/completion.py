@@ -1,4 +1,4 @@
-"""What may come next in a line that begins with `%kestrel`: commands, options, and the values they take."""
+"""Completion of lines that begin with `%kestrel`: commands, options and their values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 POLICIES = ("ask", "auto", "deny", *(f"auto:{danger.name.lower()}" for danger in Danger))
 RUNS = 30
-"""How many runs are offered, the newest."""
+"""The newest runs that are offered."""
 
 NOTES = 30
-"""And of notes."""
+"""The newest notes that are offered."""
 
 Values = Callable[["Lab", str], Iterable[str]]
-"""Values that a word may take, given what is typed of it."""
+"""Returns the values that a word can take, given its typed part."""
 
 
 def completions(line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()) -> list[str]:
-    """What the last word of `line` may become, which ends where the cursor is.
+    """Return what the last word of `line` can become; the line ends at the cursor.
 
     `find_lab` is asked where values depend on a lab; `held` are variables with runs, which are offered as `@name`
     wherever a run is.
@@ -80,7 +80,7 @@ def _choices(option: Any) -> tuple[str, ...]:
 
 
 def _values(command: Any, before: str, arguments: int, typed: str) -> Values | None:
-    """Where the values of the word come from: the option before it, or the argument in whose place it stands."""
+    """Return the source of a word's values: the option before it, or the argument at its place."""
     if _takes_value(command, before):
         option = _option(command, before)
         if choices := _choices(option):
@@ -102,12 +102,12 @@ def _policies(_lab: Lab, _typed: str) -> Iterable[str]:
 
 
 def _models(lab: Lab, _typed: str) -> Iterable[str]:
-    usable = {choice.name for choice in available_models(lab.env) if choice.available}
-    return usable | {f"ollama/{name}" for name in Ollama.of(lab.env).models()}
+    usable = {choice.name for choice in available_models(lab.session.env) if choice.available}
+    return usable | {f"ollama/{name}" for name in Ollama.of(lab.session.env).models()}
 
 
 def _runs(lab: Lab, _typed: str) -> Iterable[str]:
-    return [run.id for run in lab.store.runs(limit=RUNS, trials=False)]
+    return [run.id for run in lab.session.store.runs(limit=RUNS, trials=False)]
 
 
 def _kinds(_lab: Lab, _typed: str) -> Iterable[str]:
@@ -136,7 +136,11 @@ def _plans(_lab: Lab, typed: str) -> Iterable[str]:
 
 def _tools(lab: Lab, typed: str) -> Iterable[str]:
     chosen, comma, _ = typed.rpartition(",")
-    return [f"{chosen}{comma}{name}" for name in [*lab.toolbox.names, *group_names(lab.toolbox)] if name not in chosen.split(",")]
+    return [
+        f"{chosen}{comma}{name}"
+        for name in [*lab.session.registry.toolbox.names, *group_names(lab.session.registry.toolbox)]
+        if name not in chosen.split(",")
+    ]
 
 
 def _paths(_lab: Lab, typed: str) -> Iterable[str]:

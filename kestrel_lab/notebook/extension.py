@@ -1,4 +1,4 @@
-"""What `%load_ext kestrel_lab` puts into a shell, and `%unload_ext` takes out again."""
+"""IPython extension: `%load_ext kestrel_lab` adds magics, completion and `await`; `%unload_ext` removes them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _EMPTY = re.compile(rf"^(await get_ipython\(\)\.run_cell_magic\('{AWAITED}', .*,
 
 
 class AwaitRewriter:
-    """An input transformer for one IPython shell, and the hooks that tell it whether a cell is running."""
+    """Input transformer of one IPython shell that adds `await` to magics, and the hooks that note whether a cell is running."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._running = False
 
     def began(self, *_: object) -> None:
-        """A cell starts."""
+        """Note that a cell starts."""
         self._running = True
 
     def ended(self, *_: object) -> None:
-        """A cell is over."""
+        """Note that a cell has ended."""
         self._running = False
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """The lines of a cell, its magics already turned into calls, with `await` where one is possible."""
+        """Return the lines of a cell, whose magics are calls already, with `await` where one is possible."""
         if self._running or not self._shell.autoawait or getattr(self._shell, "kernel", None) is None:
             return lines
         return [_EMPTY.sub(r"\1'\\n')", _CALL.sub(rf"\1await get_ipython().run_\2_magic('{AWAITED}',", line)) for line in lines]
@@ -85,8 +85,8 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     _show_once(ip, magics)
 
     def after_cell(*_: object) -> None:
-        magics.shown.clear()
-        for panel in magics.panels:
+        magics.notebook.shown.clear()
+        for panel in magics.notebook.panels:
             panel.look_again()
 
     rewriter = AwaitRewriter(ip)
@@ -122,7 +122,7 @@ def _matcher(magics: KestrelMagics) -> Any:
         # Only the first line of a cell is a magic with `%%`; what is below it is the goal.
         if line is None or (line[1].startswith("%%") and context.cursor_line):
             return {"completions": []}
-        found = completions(line[1], magics.lab, magics.runs())
+        found = completions(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
         return {"completions": [SimpleCompletion(text) for text in found], "matched_fragment": word, "suppress": True}
 
@@ -139,10 +139,10 @@ def _show_once(ip: InteractiveShell, magics: KestrelMagics) -> None:
     """A run that its cell has shown already is one line as the cell's result."""
 
     def as_html(run: Run) -> str | None:
-        return None if run in magics.shown else run._repr_html_()
+        return None if run in magics.notebook.shown else run._repr_html_()
 
     def as_text(run: Run, printer: RepresentationPrinter, _cycle: bool) -> None:
-        printer.text(str(run) if run in magics.shown else repr(run))  # type: ignore[no-untyped-call]
+        printer.text(str(run) if run in magics.notebook.shown else repr(run.report))  # type: ignore[no-untyped-call]
 
     formatters = _formatters(ip)
     formatters["text/html"].for_type(Run, as_html)

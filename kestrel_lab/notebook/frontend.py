@@ -1,33 +1,32 @@
-"""The notebook as a place where commands are typed: runs appear in a panel, long jobs as a bar."""
+"""The notebook front end: runs appear in a panel, long jobs as a progress bar."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from weakref import WeakSet
 
-from kestrel_lab.cli.frontend import Begin, Following
+from kestrel_lab.cli.frontend import ShowOptions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.host.user import user_name
+from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.cell_interrupt import interruptible, run_on_thread, settled
 from kestrel_lab.notebook.panel import Panel, Still
 from kestrel_lab.notebook.progress_bar import NotebookReporter
 from kestrel_lab.notebook.prompt import Ask, PromptApprover, ask_here
+from kestrel_lab.runtime.run import Run
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
-    from kestrel_lab.lab import Lab
-    from kestrel_lab.notebook.panel import Panel
-    from kestrel_lab.runtime.run import Run
     from kestrel_lab.runtime.settings import Settings
 
-
-# Where output goes and who could answer: found out per cell, never guessed from versions.
 
 Surface = Literal["panel", "headless", "terminal"]
 """A notebook somebody looks at; a notebook that a program executes; a shell in a terminal."""
@@ -48,82 +47,44 @@ def surface(shell: Any) -> Surface:
     return "panel" if request.get("content", {}).get("allow_stdin") else "headless"
 
 
-# A run in a cell from its start to its end, on whatever surface the cell has.
-
-Launch = Callable[[Approver | None], "Run"]
-"""Starts the run on the running event loop, with this approver."""
+LOOKED_AT: Final = 8
+"""Panels whose citations are checked again after each cell, which is when files have changed."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """Something to run and how to go about it."""
+class Notebook:
+    """What the magics of one shell share: its variables, its lab, and the runs and panels that it shows."""
 
-    launch: Launch
-    started: Callable[[Run], None]
-    """Told of the run as soon as there is one."""
-    surface: Surface
-    shown: Callable[[Panel], None]
-    """Told of the panel that shows it, where there is one."""
-    user: str = ""
-    """Who would click."""
-    background: bool = False
-    timeout: float | None = None
+    def __init__(self, variables: dict[str, Any]) -> None:
+        self.variables = variables
+        self.shown: WeakSet[Run] = WeakSet()
+        """Runs that the running cell has shown: as the cell's result one line of them is enough."""
+        self.panels: deque[Panel] = deque(maxlen=LOOKED_AT)
+        """The newest panels."""
+        self._own_lab: Lab | None = None
 
+    def lab(self) -> Lab:
+        """The notebook's variable `lab` if it is one, else a lab of the magics' own."""
+        theirs = self.variables.get("lab")
+        if isinstance(theirs, Lab):
+            return theirs
+        if self._own_lab is None:
+            self._own_lab = Lab()
+        return self._own_lab
 
-async def perform(work: Work, ask: Ask, *, on_thread: bool = False) -> Run:
-    """Start the run, show it and wait for its end, unless it is to go on in the background.
-
-    Raises what `settled` raises. Where nobody is, nobody is asked, and one picture is shown at the end.
-    """
-    run, done = begin(work, ask, on_thread=on_thread)
-    if work.background:
-        return run
-    try:
-        return await settled(run)
-    finally:
-        done()
+    def runs(self) -> list[str]:
+        """Names of variables that hold runs."""
+        return [name for name, value in self.variables.items() if isinstance(value, Run) and not name.startswith("_")]
 
 
-def begin(work: Work, ask: Ask, *, on_thread: bool = False) -> tuple[Run, Callable[[], None]]:
-    """Start the run on the running event loop and show it; gives it and what to call when nobody waits any more."""
-    if work.surface != "panel":
-        run = work.launch(PromptApprover(ask) if work.surface == "terminal" else None)
-        work.started(run)
-        return run, partial(_show_end, run, work.surface)
-    # A background run outlives its cell, and only a cell may use standard input.
-    panel = Panel(user=work.user, fallback=None if work.background else PromptApprover(ask), timeout=work.timeout)
-    if on_thread:
-        panel.keep_clicks_coming()
-    try:
-        run = work.launch(panel)
-    except BaseException:
-        panel.close()
-        raise
-    work.started(run)
-    panel.follow(run)
-    work.shown(panel)
-    return run, panel.close
+class NotebookFrontend:
+    """The front end of one magic."""
 
-
-def _show_end(run: Run, where: Surface) -> None:
-    from IPython.display import display  # loaded on use
-
-    if where == "headless":
-        display(Still(run.view()))  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NotebookFace:
-    """Where one magic was typed."""
-
-    find_lab: Callable[[], Lab]
-    started: Callable[[Run, str], None]
-    """Told of each run that starts, and under which name to leave it."""
-    shown: Callable[[Panel], None]
-    """Told of each panel that appears."""
-    surface: Surface
-    awaited: bool
-    """Whether the cell awaits: then `follow` and `wait` give something to await, else they block."""
+    def __init__(self, notebook: Notebook, surface: Surface, *, awaited: bool) -> None:
+        """`awaited` says whether the cell awaits; otherwise `finish` blocks it."""
+        self.notebook, self.surface, self.awaited = notebook, surface, awaited
+        self.ask: Ask = ask_here
+        self.on_thread = False
+        self._background = False
 
     @property
     def user(self) -> str:
@@ -132,47 +93,98 @@ class NotebookFace:
 
     def lab(self) -> Lab:
         """The notebook's lab."""
-        return self.find_lab()
+        return self.notebook.lab()
 
     def configure(self, key: str, value: str) -> Settings:
         """Change a setting of the notebook's lab, for this session."""
         return self.lab().configure(key, value)
 
-    def follow(self, begin: Begin, how: Following) -> Any:
-        """Start a run and show it; gives the run, or something to await for it."""
+    def screen(self, how: ShowOptions) -> NotebookScreen:
+        """The screen for one run: a panel, questions on standard input, or one picture at the end."""
         if how.control:
             msg = "--control is for a terminal, where another program reads and writes"
             raise UsageError(msg)
         if how.name and not how.name.isidentifier():
             msg = f"--as needs a variable name, not {how.name!r}"
             raise UsageError(msg)
-        lab = self.lab()
-        work = Work(
-            launch=lambda approver: begin(lab, approver),
-            started=lambda run: self.started(run, how.name),
-            surface=self.surface,
-            shown=self.shown,
-            user=self.user,
-            # Executed by a program, the kernel ends with its last cell and would take the run along.
-            background=how.background and self.surface == "panel",
-            timeout=how.approval_timeout,
-        )
-        if self.awaited:
-            return perform(work, ask_here)
-        if work.background:
-            return _begun(work)
-        return run_on_thread(lambda ask: perform(work, ask, on_thread=True))
+        # Executed by a program, the kernel ends with its last cell and would take the run along.
+        self._background = how.background and self.surface == "panel"
+        return NotebookScreen(self, how, background=self._background)
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
-        """Do something long under a progress bar; gives its result, or something to await for it."""
-        job = interruptible(work(NotebookReporter()))
-        return job if self.awaited else run_on_thread(lambda _: job)
+        """Do something long under a progress bar; gives a coroutine of its result."""
+        return interruptible(work(NotebookReporter()))
+
+    def finish(self, result: Any) -> Any:
+        """The result of a command; where it is a coroutine, something to await or, in a cell that cannot await, what it gives."""
+        if self.awaited or not inspect.iscoroutine(result):
+            return result
+        if self._background:
+            return _at_once(result)
+
+        def work(ask: Ask) -> Coroutine[Any, Any, Any]:
+            self.ask, self.on_thread = ask, True
+            return result
+
+        return run_on_thread(work)
 
 
-def _begun(work: Work) -> Run:
+class NotebookScreen:
+    """The screen of one run in a notebook. Where nobody can answer, nobody is asked, and one picture is shown at the end."""
+
+    approver: Approver | None = None
+
+    def __init__(self, frontend: NotebookFrontend, how: ShowOptions, *, background: bool) -> None:
+        self._frontend, self._how, self._background = frontend, how, background
+        self._panel: Panel | None = None
+
+    async def __aenter__(self) -> Self:
+        frontend = self._frontend
+        if frontend.surface == "terminal":
+            self.approver = PromptApprover(frontend.ask)
+        elif frontend.surface == "panel":
+            # A background run outlives its cell, and only a cell may use standard input.
+            fallback = None if self._background else PromptApprover(frontend.ask)
+            self.approver = self._panel = Panel(user=frontend.user, fallback=fallback, timeout=self._how.approval_timeout)
+            if frontend.on_thread:
+                self._panel.keep_clicks_coming()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._panel is not None and (error is not None or not self._background):
+            self._panel.close()
+
+    async def show(self, run: Run) -> Run:
+        """Show the run and wait for its end, unless it goes on in the background. Raises what `settled` raises."""
+        notebook, surface = self._frontend.notebook, self._frontend.surface
+        if surface != "terminal":
+            notebook.shown.add(run)
+        if self._how.name:
+            notebook.variables[self._how.name] = run
+        if self._panel is not None:
+            self._panel.follow(run)
+            notebook.panels.append(self._panel)
+        if self._background:
+            return run
+        try:
+            return await settled(run)
+        finally:
+            if surface == "headless":
+                from IPython.display import display  # loaded on use
+
+                display(Still(run.report.view()))  # type: ignore[no-untyped-call]
+
+
+def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing but needs the running event loop, as the start of a run does."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        work.close()
         msg = "--bg needs a running event loop: use it in a notebook"
         raise UsageError(msg) from None
-    return begin(work, ask_here)[0]
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("the start of a run waited for something")  # noqa: EM101  # a defect, which has no reader

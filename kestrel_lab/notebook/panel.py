@@ -1,4 +1,4 @@
-"""The live panel of one run: shows what its events say, and asks whoever looks at it.
+"""Live panel: an anywidget that shows the events of one run and asks its questions.
 
 At the end the panel is replaced by static HTML and text, so that the saved notebook needs no kernel
 and holds no widget state.
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
 
 HELLO_S = 10.0
-"""How long a front end may take to say that it shows widgets; only waited for where none does."""
+"""Seconds that a page may take to say that it shows widgets; the panel waits for it only when none has."""
 FIRST_ROWS = 200
-"""How much is left for a page that has yet to appear; it asks for the rest."""
+"""Rows that are stored for a page that is not open yet; it asks for the rest."""
 ANSWER_CHARS = 20_000
-"""How long an answer to a question may be."""
+"""Characters of the longest answer to a question."""
 
 Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
-"""How to ask where no widget is shown."""
+"""Asks where no widget is shown."""
 
 
 class Still:
-    """A run as it is now, for display: HTML and text only. Of one that goes on it says where to see the rest."""
+    """A static picture of a run for display, as HTML and text; for a run that still works it names the command that shows the rest."""
 
     def __init__(self, view: RunView) -> None:
         self.bundle = {"text/html": run_html(view), "text/plain": run_text(view)}
@@ -55,7 +55,7 @@ class Still:
 
 
 class Panel:
-    """Shows one run and is its approver; `follow` it with a run once that has started."""
+    """Shows one run and is its approver; call `follow` once the run has started."""
 
     def __init__(self, *, user: str, fallback: Fallback | None, timeout: float | None = None) -> None:
         """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits."""
@@ -99,7 +99,7 @@ class Panel:
         self._open = False
         self._stream.flush()
         if self._run is not None:
-            self.view.mark(self._run.read_now())
+            self.view.mark(self._run.report.read_now())
         if self._handle is not None:
             self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
         # The update does not reach a page that was loaded since, or is closed now and comes back:
@@ -111,7 +111,7 @@ class Panel:
 
     def look_again(self) -> None:
         """Mark in the picture which citations of the answer have changed since; where none has, nothing happens."""
-        if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.read_now()):
+        if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.report.read_now()):
             self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
 
     def _say_still(self) -> None:

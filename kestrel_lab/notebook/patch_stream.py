@@ -1,4 +1,4 @@
-"""Patches on their way to a screen: numbered, merged and bundled, so that a thousand small ones stay cheap.
+"""Patch stream: changes of a view, numbered, merged and sent in bundles, so that a thousand small ones stay cheap.
 
 A front end may miss messages (it may not listen yet, or be reloaded) and a server may drop some
 when there are very many. Bundles are numbered; whoever sees a gap asks again and gets the whole view.
@@ -18,15 +18,15 @@ from kestrel_lab.views.rows import Change
 from kestrel_lab.views.run_view import RunView
 
 INTERVAL_S = 0.05
-"""A screen is told 20 times a second at most, except of what a person waits for."""
+"""Seconds between two bundles, except for what a person waits for."""
 SPARE = 5
-"""Bundles that may go before their time, when calls start in quick succession; they are made up for later."""
+"""Bundles that may be sent early when calls start in quick succession; later ones wait longer."""
 
 Send = Callable[[dict[str, Json]], None]
 
 
 class PatchStream:
-    """Keeps the view of one run and tells one front end what changes in it."""
+    """Keeps the view of one run and sends its changes to one page."""
 
     def __init__(self, view: RunView, send: Send) -> None:
         self.view = view
@@ -40,12 +40,12 @@ class PatchStream:
         self._lock = threading.RLock()
 
     def name(self, run_id: str) -> None:
-        """Say which run it is; events do not."""
+        """Add the id of the run, which events do not carry."""
         with self._lock:
             self._buffer.append(self.view.head.change(run=run_id))
 
     def take(self, event: Event) -> None:
-        """Apply `event` to the view and tell the front end soon, or at once if somebody waits for it."""
+        """Apply `event` to the view and send the changes soon, or at once if a person waits for them."""
         with self._lock:
             changes = self.view.apply(event, time.time())
             for change in changes:
@@ -56,7 +56,7 @@ class PatchStream:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self.flush)
 
     def flush(self) -> None:
-        """Send what has gathered."""
+        """Send the changes collected so far."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -76,7 +76,7 @@ class PatchStream:
         return self._spare >= 1
 
     def whole(self) -> None:
-        """Send the view as it is now; what had gathered is in it."""
+        """Send the whole view, which includes the changes collected so far."""
         with self._lock:
             self._buffer = []
             self._send(self.picture())
@@ -102,17 +102,17 @@ def _sendable(value: Json) -> Json:
 
 
 def _awaited(change: Change) -> bool:
-    """What a person waits for."""
+    """Whether a person waits for the change."""
     return change["op"] in {"ask", "asked"} or (change["op"] == "head" and "status" in change)
 
 
 def _begins(change: Change) -> bool:
-    """A call that starts: a tool may hold up the loop until it ends."""
+    """Whether the change is the start of a call, whose tool may block the event loop until it ends."""
     return change["op"] == "row" and change.get("state") == "running"
 
 
 def _merge(buffer: list[Change], change: Change) -> None:
-    """Append `change`, joining pieces of the same text, and what is told of the head, of which only the newest counts."""
+    """Append `change`; pieces of one text are joined, and of several changes of the head only the newest value is kept."""
     if change["op"] == "head" and (known := next((place for place, one in enumerate(buffer) if one["op"] == "head"), None)) is not None:
         buffer[known] = {**buffer[known], **change}
         return

@@ -1,4 +1,4 @@
-"""How far a long job in a cell is: one line that is replaced, at most five times a second."""
+"""Progress bar of a long job in a cell: one line, replaced at most five times a second."""
 
 from __future__ import annotations
 

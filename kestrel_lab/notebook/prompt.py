@@ -1,4 +1,4 @@
-"""Asking on the standard input channel, which every front end has: the way out where no widget is shown."""
+"""Prompts: questions on the standard input channel, for front ends that show no widget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kestrel_lab.views.formatting import (
 
 T = TypeVar("T")
 Ask = Callable[[str], Awaitable[str]]
-"""Puts a question to the person and returns what was typed."""
+"""Asks the person a question and returns the typed answer."""
 
 
 class PromptApprover:
@@ -54,7 +54,7 @@ class PromptApprover:
 
 
 def question(asked: ApprovalAsked) -> str:
-    """The call with its exact arguments, and what may be answered."""
+    """Return the text that shows the call with its exact arguments and the possible answers."""
     if asked.why == "question":
         options = "".join(f"\n  {number}. {option}" for number, option in enumerate(options_of(asked), 1))
         return f"the agent asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
@@ -76,7 +76,7 @@ async def ask_here(prompt: str) -> str:
 
 
 class MainThread:
-    """Work that another thread's event loop wants done on the main thread, which serves it while it waits."""
+    """Questions that another thread's event loop asks on the main thread, which answers them while it waits."""
 
     def __init__(self) -> None:
         self._wanted: queue.Queue[tuple[str, asyncio.Future[str]] | None] = queue.Queue()

@@ -1,4 +1,4 @@
-"""Two runs side by side: what they share, where they part, and what each did then."""
+"""Run diff: what two runs share, where they differ first, and what each did from there."""
 
 from __future__ import annotations
 

@@ -1,195 +1,274 @@
-"""What a session does to have a run begin or go on: find again what it works with, and start its task."""
+"""Launcher: begins runs, forks and resumes them, and starts the task of each."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunResumed, RunStarted
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.protocols import Approver, Middleware, Model
-from kestrel_lab.core.redaction import Redactor
-from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.plan_shapes import foreseen
+from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
+from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog import run_status as owner
+from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.middleware.cache import CacheMode, cache_mode
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.permissions.rulebook import Rulebook
+from kestrel_lab.permissions.rulebook import rulebook
 from kestrel_lab.runtime.agent.macro_calls import offer_macros, tools_begun_with
+from kestrel_lab.runtime.agent.system_prompt import citing, system_prompt
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
-from kestrel_lab.runtime.approvals.scope import ruled, rules_from_json
+from kestrel_lab.runtime.approvals.scope import ruled, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
-from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.tool_cache import ToolCaching
+from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
+from kestrel_lab.runtime.context.toolboxes import offered
 from kestrel_lab.runtime.execution.steps import check_steps, not_of
 from kestrel_lab.runtime.lifecycle import live, stop
-from kestrel_lab.runtime.mcp.health import tell_of_servers
+from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.runtime.options import ResumeOptions, RunListener
-from kestrel_lab.runtime.registry import Equipment
-from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.run_history import Archive
+from kestrel_lab.runtime.operations.verify_plan import form_for, parse_level, verified
+from kestrel_lab.runtime.resume import branch_of, check_whole, continuation, records_to_fork
+from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
-from kestrel_lab.runtime.security.containment import Containment
-from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.security.tool_declarations import declared
-from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.sandbox.select import choose, tried
+from kestrel_lab.tools.timeparse.session_time import handshake
 from kestrel_lab.tools.tool import Toolbox
 
-# What a run works with, once it has been found and checked.
+if TYPE_CHECKING:
+    from kestrel_lab.runtime.session import Session
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """Model, tools, place, bounds, and who decides."""
+class Launcher:
+    """Begins the runs of one session, with what the session has at that moment."""
 
-    model: Model
-    toolbox: Toolbox
-    workspace: Workspace
-    limits: Limits
-    policy: Policy
-    approver: Approver | None
-    resolve: Callable[[str], Model]
-    """The model of a name, for steps that have one of their own."""
-    ports: Ports
-    containment: Containment
-    missing: tuple[HealthChanged, ...] = ()
-    """What is configured and cannot be used: told at the beginning, and done without."""
-    cache_mode: CacheMode | None = None
-    """How the tool cache is used; `None` for as the session says."""
-    equip: Callable[[RunContext], Awaitable[None]] | None = None
-    """Has servers started for the run whose tools it is to have; `None` where there are none."""
-    growth: Growth | None = None
-    """What finds more tools for the run."""
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._dearest: Dearest = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
-
-class Launching(Archive, Equipment):
-    """Begins runs, and goes on with them."""
-
-    rules: Rulebook
-    middleware: tuple[Middleware, ...]
-    listeners: tuple[RunListener, ...]
-    checkpoint_every: int | None
-    sandbox: Sandbox
-    containment: contain.Containment
-    redactor: Redactor
-    cache: ToolCaching
-    ports: Ports
-    supervisor: RuntimeSupervisor
-    _tasks: set[asyncio.Task[None]]
-    files: FileTaint
-    _dearest: Dearest
-
-    def _again(self, began: RunStarted, state: RunState, given: ResumeOptions, limits: Limits | None) -> Setup:
-        """What a run goes on with: what is given anew, else what it began with."""
-        tools, place = given.get("tools"), Workspace(Path(began.workspace))
-        named = tools if tools is not None else tools_begun_with(began)
-        known, late = self.known_at_once(named)
-        toolbox = offer_macros(declared(known, self.store), self.store, place, state)
-        toolbox, growth = self.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
-        check_steps(not_of(late, state.left), toolbox, OPERATIONS, self.resolve_model)
+    def start(self, goal: str, options: RunOptions) -> Run:
+        """Begin a run; see `Session.start`."""
+        if not goal.strip():
+            msg = "the goal is empty: say what the run should do"
+            raise UsageError(msg)
+        session, registry, usual = self._session, self._session.registry, self._session.options
+        limits, resolve, ports = options.limits or session.limits, options.resolve or registry.resolve_model, options.ports or session.ports
+        model = registry.resolve_model(options.model)
+        place = options.workspace if isinstance(options.workspace, Workspace) else Workspace(Path(options.workspace))
+        policy = ruled(options.approve or usual.approve, session.rules, own := rulebook(options.rules), place)
+        level = parse_level(options.verify or usual.verify)
+        plan = plan_for(options.plan, goal, options.inputs)
+        form = form_for(options.form, usual.form, plan)
+        plan = verified(plan, goal, level, form)
+        steps = () if plan is None else foreseen(plan.steps)
+        known, late = registry.known_at_once(options.tools, steps)
+        toolbox, growth = registry.grown(offer_macros(declared(known, session.store), session.store, place), place.root, options.expand)
         self._check_sandbox(toolbox, place)
-        return Setup(
-            model=self._model_again(began, given.get("model")),
-            toolbox=toolbox,
-            workspace=place,
-            limits=limits or Limits(**cast("dict[str, Any]", began.limits)),
-            policy=ruled(given.get("approve") or began.policy, self.rules, rules_from_json(began.rules), place),
-            approver=given.get("approver"),
-            resolve=self.resolve_model,
-            ports=self.ports,
-            cache_mode=None if (mode := given.get("cache")) is None else cache_mode(mode),
-            containment=self.containment,
-            equip=self.equipping(late, named, state.left, toolbox),
-            growth=growth,
+        check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)
+        met = handshake(ports.now())
+        options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"))
+        ctx = self._context(new_run_id(), RunState(), options, model, toolbox, place, policy, growth)
+        started = RunStarted(
+            goal=goal,
+            workspace=str(place.root),
+            model=model.name,
+            model_kind=model.kind,
+            system=system_prompt(limits, options.instructions, met.line, citing(level, form, toolbox)),
+            tools=offered(toolbox),
+            limits=limits.as_json(),
+            policy=policy.text,
+            rules=rules_as_json(own),
+            config=options.config,
+            scenario=options.scenario,
+            package=__version__,
+            plan={} if plan is None else plan.as_json(),
+            time=met.as_json(),
         )
+        ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
+        ctx.equip = registry.equipping(ctx, late, options.tools, steps)
+        missing = missing_servers(session.mcp, but=late) if options.tools is None else ()
+        return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+
+    def restart(self, run_id: str, options: RunOptions, *, take_over: bool = False) -> Run:
+        """Go on with a run where its log ends; see `Session.restart`."""
+        store = self._session.store
+        store.flush()
+        row = store.run(run_id)
+        known = self._session.history.live.get(run_id)
+        if known is not None and known.working:
+            return known
+        check_whole(store, run_id)
+        state = store.state(run_id)
+        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(store.records(run_id))) is not None:
+            return self.fork(run_id, options, at=found.at, stage=found.stage)
+        if state.started is None or state.status.terminal:
+            return Run(store, run_id, state)
+        if not take_over and owner.at_work(row.owner, run_id):
+            raise owner.taken(run_id, row.owner)
+        ctx = self._again(run_id, state.started, state, options)
+        if not store.claim(row):
+            raise owner.taken(run_id, store.run(run_id).owner)
+        for record in store.records(run_id, after=state.events):  # written until the claim
+            state.apply(record.event, record.at)
+        if state.status.terminal:
+            return Run(store, run_id, state)
+        bounds = {} if options.limits is None else options.limits.as_json()
+        resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
+        return self._launch(ctx, state.planned, resumed=resumed)
+
+    def fork(
+        self,
+        run_id: str,
+        options: RunOptions,
+        *,
+        at: int | None = None,
+        answer: str | None = None,
+        result: str | None = None,
+        stage: str = "",
+    ) -> Run:
+        """Begin a run that shares events of another; see `Session.start_fork`. `stage` is the last completed stage of a run that is resumed so."""
+        store = self._session.store
+        store.flush()
+        store.run(run_id)
+        branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
+        fork_id = new_run_id()
+        ctx = self._again(fork_id, branch.began, branch.state, options)
+        source = store.origin(run_id, branch.at)
+        forked = branch.forked(
+            source, ctx.model, ctx.toolbox, policy=ctx.policy.text, by=process_name(), stage=stage, limits=options.limits
+        )
+        now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
+        opening = (forked,) if branch.given is None else (forked, branch.given)
+        for event in opening:
+            ctx.state.apply(event, now)
+        return self._launch(ctx, ctx.state.planned, opening=opening)
+
+    async def stop(self) -> None:
+        """Interrupt the runs that this session works on and wait until each has written that down; they can be resumed."""
+        for run in list(self._session.history.live.values()):
+            if run.live is not None:
+                run.live.interrupt()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
+
+    def _again(self, run_id: str, began: RunStarted, state: RunState, options: RunOptions) -> RunContext:
+        """The context of a run that goes on: with what is given anew, else with what it began with."""
+        options.check_resumable()
+        session, registry = self._session, self._session.registry
+        place = Workspace(Path(began.workspace))
+        tools = options.tools if options.tools is not None else tools_begun_with(began)
+        known, late = registry.known_at_once(tools)
+        toolbox = offer_macros(declared(known, session.store), session.store, place, state)
+        toolbox, growth = registry.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
+        check_steps(not_of(late, state.left), toolbox, OPERATIONS, registry.resolve_model)
+        self._check_sandbox(toolbox, place)
+        model = self._model_again(began, options.model)
+        policy = ruled(options.approve or began.policy, session.rules, rules_from_json(began.rules), place)
+        options = replace(
+            options,
+            limits=options.limits or Limits(**cast("dict[str, Any]", began.limits)),
+            resolve=registry.resolve_model,
+            ports=session.ports,
+        )
+        ctx = self._context(run_id, state, options, model, toolbox, place, policy, growth)
+        ctx.equip = registry.equipping(ctx, late, tools, state.left)
+        return ctx
 
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
-        """Raise `UsageError` before a run begins when the level that was named is known not to be had for its commands.
+        """Raise `UsageError` before a run begins if the named sandbox level is known not to work here.
 
-        Trying it takes long: where nobody has, the run does, see `Equipment.equipping`.
+        Trying a level takes long: where nobody has tried it, the run does, see `Registry.equipping`.
         """
-        if self.sandbox.level is not None and tried(self.sandbox) and any(tool.sandbox is not None for tool in toolbox):
-            choose(self.sandbox, place.root)
+        sandbox = self._session.sandbox
+        if sandbox.level is not None and tried(sandbox) and any(tool.sandbox is not None for tool in toolbox):
+            choose(sandbox, place.root)
 
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
-            wanted = self.model
+            wanted = self._session.options.model
             if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
                 msg = f"the run used the {began.model_kind} model {began.model!r}, which only exists in memory: pass model=… to go on"
                 raise UsageError(msg)
             return wanted
-        return self.resolve_model(model or began.model)
+        return self._session.registry.resolve_model(model or began.model)
 
-    def _launch(
+    def _context(
         self,
         run_id: str,
         state: RunState,
-        setup: Setup,
-        plan: Plan,
-        resumed: RunResumed | None = None,
-        told: tuple[Event, ...] = (),
-    ) -> Run:
-        ctx = RunContext(
+        options: RunOptions,
+        model: Model,
+        toolbox: Toolbox,
+        workspace: Workspace,
+        policy: Policy,
+        growth: Growth | None,
+    ) -> RunContext:
+        session = self._session
+        return RunContext(
             run_id=run_id,
-            store=self.store,
+            store=session.store,
             state=state,
-            model=setup.model,
-            toolbox=setup.toolbox,
-            workspace=setup.workspace,
-            limits=setup.limits,
-            policy=setup.policy,
-            approver=setup.approver,
-            resolve=setup.resolve,
-            sandbox=self.sandbox,
-            redactor=self.redactor,
-            cache=self.cache,
-            cache_mode=setup.cache_mode,
-            middleware=self.middleware,
-            ports=setup.ports,
-            containment=setup.containment,
-            growth=setup.growth,
-            supervisor=self.supervisor,
-            files=self.files,
+            options=options,
+            model=model,
+            toolbox=toolbox,
+            workspace=workspace,
+            policy=policy,
+            growth=growth,
+            containment=contain.read_mode(options.containment or session.options.containment),
+            sandbox=session.sandbox,
+            redactor=session.redactor,
+            cache=session.cache,
+            middleware=tuple(session.options.middleware),
+            supervisor=session.supervisor,
+            files=session.files,
             dearest=self._dearest,
-            checkpoint_every=self.checkpoint_every,
+            checkpoint_every=session.options.checkpoint_every,
         )
-        if setup.equip is not None:
-            ctx.equip = partial(setup.equip, ctx)
-        run = Run(self.store, run_id, state)
-        ctx.listeners.extend(partial(listener, run) for listener in self.listeners)
+
+    def _launch(
+        self,
+        ctx: RunContext,
+        plan: Plan,
+        *,
+        opening: tuple[Event, ...] = (),
+        resumed: RunResumed | None = None,
+        missing: tuple[HealthChanged, ...] = (),
+    ) -> Run:
+        """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
+        session, run_id, state = self._session, ctx.run_id, ctx.state
+        ctx.begin()
+        run = Run(session.store, run_id, state)
+        ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
         if resumed is not None:
             ctx.emit(resumed)
-        elif state.started is not None:
-            for event in told or (state.started,):
-                ctx.tell(event)
-        if setup.containment == "off":
+        for event in opening:
+            ctx.tell(event)
+        if ctx.containment == "off":
             ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
         desk = ApprovalDesk(ctx)
         task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
         self._tasks.add(task)
-        run.attach(ctx, desk, task)
-        self._runs[run_id] = run
-        owner.began(self.store.session, run_id)
-        unsubscribe = tell_of_servers(ctx, self.supervisor)
-        for missing in setup.missing:
-            ctx.emit(missing)
+        run.live = LiveRun(ctx, desk, task)
+        session.history.live[run_id] = run
+        owner.began(session.store.session, run_id)
+        unsubscribe = tell_of_servers(ctx, session.supervisor)
+        for one in missing:
+            ctx.emit(one)
 
         def forget(done: asyncio.Task[None]) -> None:
             unsubscribe()
             self._tasks.discard(done)
-            self._runs.pop(run_id, None)
-            owner.ended(self.store.session, run_id)
+            session.history.live.pop(run_id, None)
+            owner.ended(session.store.session, run_id)
             if done.cancelled() and not (state.status.terminal or state.interrupted):  # before its first step
                 stop(ctx)
 

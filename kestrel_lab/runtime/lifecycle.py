@@ -1,4 +1,4 @@
-"""The life of a run, from PLANNING to its last state, whatever happens between."""
+"""Run lifecycle: carries out a plan from PLANNING to the last state, and records how the run ends."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from kestrel_lab.runtime.operations.registry import OPERATIONS, WITHOUT_MODEL
 from kestrel_lab.runtime.review.answer_review import finished
 from kestrel_lab.runtime.supervision.model_guard import preflight as model_ready
 
-# What must be in order before a step of a stage begins: room for the log, and the model it will ask.
-
 LEAST_ROOM = 4_000_000
 """Bytes that must be free where the log is: SQLite needs some even to keep little."""
 
@@ -30,7 +28,7 @@ LEAST_ROOM = 4_000_000
 async def preflight(ctx: RunContext, step: Step) -> None:
     """Return once `step` can begin; raises `DependencyError` that says what it needs and is not there.
 
-    A model is looked at where that costs nothing, and waited for as long as the budget's `gate_s` allows.
+    A model is checked where that costs nothing, and waited for as long as the budget's `gate_s` allows.
     """
     folder = ctx.store.path.parent
     if (free := shutil.disk_usage(folder).free) < LEAST_ROOM:
@@ -145,6 +143,6 @@ def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
 
 
 def _so_far(ctx: RunContext) -> str:
-    """What the run has when something ends it early: the last thing a model said as an agent, not to the engine."""
+    """Return the answer of a run that ends early: the last text of a model that worked as an agent."""
     agents = {step.id for step in ctx.state.planned.steps if not step.operation}
     return next((talk.text for name, talk in reversed(ctx.state.conversations.items()) if talk.text and name in agents), "")

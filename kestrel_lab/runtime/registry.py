@@ -1,7 +1,8 @@
-"""What runs are equipped with: models and tools by the names that people give them."""
+"""Registry of models and tools: finds them by the names that people give them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -13,22 +14,23 @@ from kestrel_lab.core.events.union import HealthChanged, ToolsAdded
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.toolboxes import Tools, apart_on_the_wire, chosen_tools, offered
+from kestrel_lab.runtime.context.toolboxes import Tools, apart_on_the_wire, chosen_tools, known_tools, offered
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
 from kestrel_lab.runtime.mcp.expansion import Expansion, with_growth
 from kestrel_lab.runtime.mcp.servers import McpServers, watched_as
 from kestrel_lab.runtime.operations.registry import OPERATIONS
+from kestrel_lab.runtime.options import SessionOptions
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.sandbox.select import chosen, tried
-from kestrel_lab.tools.tool import Toolbox
+from kestrel_lab.tools.tool import Tool, Toolbox
 
 _FAILED: ContextVar[Mapping[str, DependencyError]] = ContextVar("servers that could not be started for the run that begins")
 
 
 @contextmanager
 def tried_before(failed: Mapping[str, DependencyError]) -> Iterator[None]:
-    """Have runs that begin in the block not try these servers again."""
+    """Keep runs that begin in the block from starting these servers again."""
     token = _FAILED.set(failed)
     try:
         yield
@@ -36,36 +38,35 @@ def tried_before(failed: Mapping[str, DependencyError]) -> Iterator[None]:
         _FAILED.reset(token)
 
 
-class Equipment:
-    """The models and tools that a session knows."""
+class Registry:
+    """The models and tools that a session knows by name, and the MCP servers that runs can grow by."""
 
-    home: Path
-    env: Mapping[str, str]
-    expansion: ExpansionSettings
-    """How far runs may go to find tools."""
-    model: str | Model | None
-    provider: str | None
-    api_base: str | None
-    sandbox: Sandbox
-    mcp: McpServers
-    """Servers of tools: `table()`, `check`, `approve`, `withdraw`."""
-    _models: dict[str, Model]
-    """Those that were chosen before, by name."""
-    _tools: Toolbox
+    def __init__(self, options: SessionOptions, home: Path, mcp: McpServers, sandbox: Sandbox, tools: Iterable[Tool]) -> None:
+        """`tools` are the native ones and those that runs are offered on request."""
+        self.options = options
+        """Those of the session as they are now; `Session.change` replaces them."""
+        self.sandbox = sandbox
+        self._home, self._mcp = home, mcp
+        self._models: dict[str, Model] = dict(options.models or {})
+        self._tools = known_tools(tools, options.tools, mcp.names)
+
+    @property
+    def _env(self) -> Mapping[str, str]:
+        return os.environ if self.options.env is None else self.options.env
 
     @property
     def sources(self) -> Sources:
-        """Where servers of tools can be had that are not configured."""
-        return Sources(root=self.home.resolve() / "mcp", env=self.env, settings=self.expansion)
+        """The catalogue and registry of MCP servers that are not configured."""
+        return Sources(root=self._home.resolve() / "mcp", env=self._env, settings=self.options.expansion or ExpansionSettings())
 
     def grown(self, toolbox: Toolbox, workspace: Path, expand: bool | None) -> tuple[Toolbox, Expansion | None]:
         """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not configured."""
-        wanted = self.expansion.expand if expand is None else expand
-        return with_growth(toolbox, self.mcp, workspace, self.sources if wanted else None)
+        wanted = self.sources.settings.expand if expand is None else expand
+        return with_growth(toolbox, self._mcp, workspace, self.sources if wanted else None)
 
     def resolve_model(self, model: str | Model | None) -> Model:
         """The model of that name, ready to be called; raises `UsageError` when there is none."""
-        wanted = model if model is not None else self.model
+        wanted = model if model is not None else self.options.model
         if wanted is not None and not isinstance(wanted, str):
             return wanted
         key = wanted or ""
@@ -74,24 +75,24 @@ class Equipment:
             from kestrel_lab.testing import load_script
 
             self._models[key] = choose_model(
-                wanted, env=self.env, provider=self.provider, api_base=self.api_base, factories={"scripted": load_script}
+                wanted, env=self._env, provider=self.options.provider, api_base=self.options.api_base, factories={"scripted": load_script}
             )
         return self._models[key]
 
     def given_model(self, model: str | None) -> Model | None:
         """The model object that the name stands for already, the session's own where it is `None`; chooses none."""
-        wanted = model if model is not None else self.model
+        wanted = model if model is not None else self.options.model
         return wanted if wanted is not None and not isinstance(wanted, str) else self._models.get(wanted or "")
 
     @property
     def toolbox(self) -> Toolbox:
         """Every known tool: the native ones, those given, and those of MCP servers that are approved."""
-        return self._tools + self.mcp.tools() if len(self.mcp) else self._tools
+        return self._tools + self._mcp.tools() if len(self._mcp) else self._tools
 
     @toolbox.setter
     def toolbox(self, tools: Toolbox) -> None:
-        """Know these tools from now on; those of MCP servers stay with their servers."""
-        served = {tool.name for tool in self.mcp.tools()}
+        """Replace the known tools; those of MCP servers stay with their servers."""
+        served = {tool.name for tool in self._mcp.tools()}
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
     def resolve_tools(self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:
@@ -99,12 +100,12 @@ class Equipment:
 
         Raises `UsageError` for an unknown name.
         """
-        if not len(self.mcp):
+        if not len(self._mcp):
             return chosen_tools(self._tools, tools, steps)
         if tools is None:
-            self.mcp.learn()
+            self._mcp.learn()
         elif not isinstance(tools, str | Toolbox):
-            tools = self.mcp.named(tools)
+            tools = self._mcp.named(tools)
         return apart_on_the_wire(chosen_tools(self.toolbox, tools, steps))
 
     def known_at_once(self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> tuple[Toolbox, tuple[str, ...]]:
@@ -112,33 +113,33 @@ class Equipment:
 
         Raises `UsageError` for an unknown name.
         """
-        late = () if isinstance(tools, str | Toolbox) else self.mcp.unstarted(tools)
+        late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
         return self._without(late, tools, steps), late
 
     def _without(self, servers: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step]) -> Toolbox:
-        """The toolbox that `tools` describe, but for what they name of these servers."""
+        """Return the toolbox that `tools` describe, without the tools of these servers."""
         if tools is not None and not isinstance(tools, str | Toolbox):
-            tools = self.mcp.named(item for item in tools if not (isinstance(item, str) and item.partition(":")[0] in servers))
+            tools = self._mcp.named(item for item in tools if not (isinstance(item, str) and item.partition(":")[0] in servers))
         return apart_on_the_wire(chosen_tools(self.toolbox, tools, steps))
 
     async def prepare(self, tools: Tools | Toolbox | None, workspace: Path) -> Mapping[str, DependencyError]:
-        """Do what a run with these tools would have to wait for at its beginning; returns the servers that cannot be started."""
-        late = () if isinstance(tools, str | Toolbox) else self.mcp.unstarted(tools)
-        failed = await self.mcp.start_first(late) if late else {}
+        """Start the servers and try the sandbox that a run with these tools needs; returns the servers that cannot be started."""
+        late = () if isinstance(tools, str | Toolbox) else self._mcp.unstarted(tools)
+        failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
             with suppress(UsageError):  # the run raises it, if it has a tool that needs a sandbox
                 await chosen(self.sandbox, workspace)
         return failed
 
     def equipping(
-        self, late: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step], toolbox: Toolbox
-    ) -> Callable[[RunContext], Awaitable[None]] | None:
-        """What a run has to wait for before its first step; `None` where there is nothing."""
-        untried = self.sandbox.level is not None and not tried(self.sandbox) and any(tool.sandbox is not None for tool in toolbox)
-        return partial(self._equip, late=late, tools=tools, steps=tuple(steps)) if late or untried else None
+        self, ctx: RunContext, late: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step]
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Return what the run has to wait for before its first step; `None` if there is nothing."""
+        untried = self.sandbox.level is not None and not tried(self.sandbox) and any(tool.sandbox is not None for tool in ctx.toolbox)
+        return partial(self._equip, ctx, late=late, tools=tools, steps=tuple(steps)) if late or untried else None
 
     async def _equip(self, ctx: RunContext, *, late: Collection[str], tools: Tools | Toolbox | None, steps: Sequence[Step]) -> None:
-        """Have a run that has begun use the tools of servers that had to be started for it.
+        """Start the servers of a run that has begun and give it their tools.
 
         It goes on without those that cannot be started, and says so. Raises `UsageError` for a name or a step that then
         has no tool, and where the sandbox that was named cannot be had.
@@ -148,7 +149,7 @@ class Equipment:
         if not late:
             return
         failed = {name: error for name, error in _FAILED.get({}).items() if name in late}
-        failed |= await self.mcp.start_first(set(late) - set(failed))
+        failed |= await self._mcp.start_first(set(late) - set(failed))
         for name, error in failed.items():
             told = f"none of its tools are offered; {error}"
             ctx.emit(HealthChanged(dependency=watched_as(name), kind="mcp", source="", target=error.state, reason=told))

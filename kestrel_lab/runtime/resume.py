@@ -1,4 +1,4 @@
-"""Where a run is forked: at which event, in which state, and what is put there by hand."""
+"""Forks and resumption: the event at which a run is forked or goes on, and the check that its log is as it was written."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from kestrel_lab.tools.tool import Tool
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Branch:
-    """The beginning that a fork shares with its parent."""
+    """The events that a fork shares with its parent."""
 
     at: int
     """The last event it shares."""
     state: RunState
-    """What the parent was then."""
+    """The state of the parent at that event."""
     given: Event | None = None
-    """What was said by hand in place of the model or the tool."""
+    """The answer or result that replaces that of the model or the tool."""
 
     @property
     def began(self) -> RunStarted:
@@ -72,7 +72,7 @@ class Branch:
 
 
 def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str | None, result: str | None) -> Branch:
-    """The beginning of a fork of the run that `records` tell of; see `Session.start_fork` for the arguments.
+    """Return the shared beginning of a fork of the run of `records`; see `Session.start_fork` for the arguments.
 
     Raises `UsageError` when the run has no such event, had ended by then, or has something there that an
     answer or a result cannot follow.
@@ -127,12 +127,9 @@ def _wrong_place(run_id: str, record: Record, rule: str, kind: str, places: list
     return UsageError(f"event {record.seq} of run {run_id} is {record.event.type}: {rule}, so fork at a {kind}; {where}")
 
 
-# Where a run that ended too early can be taken up again: behind its last completed stage, and behind as much as possible.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Continuation:
-    """The place to go on from."""
+    """The event behind which a run that ended too early goes on."""
 
     at: int
     """The last event to keep."""
@@ -182,11 +179,8 @@ def _kept(state: RunState, usable: list[Record]) -> int:
     return min((record.seq for record in usable if isinstance(record.event, StepStarted) and record.event.step in anew), default=1) - 1
 
 
-# A run whose events are not those that were written can be read up to there, and forked there; it is never gone on with.
-
-
 def damaged(run_id: str, damage: Damage) -> Damaged:
-    """What is said to whoever wants to go on with the run."""
+    """Return the error for a run whose log is not as it was written."""
     last = damage.seq - 1
     whose = f" of run {damage.run_id}, which it was forked from" if damage.run_id != run_id else ""
     if damage.row:

@@ -1,4 +1,4 @@
-"""What a log holds of runs: to look at them, to compare them, and to decide on what they wait for."""
+"""Run history: lists the runs of a log, compares them, and records decisions on what they wait for."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
-
-
-# What a log holds, as data frames.
 
 
 def runs_frame(rows: Iterable[RunRow]) -> pd.DataFrame:
@@ -60,27 +57,28 @@ def _frame(rows: list[dict[str, object]], columns: list[str]) -> pd.DataFrame:
     return frame.set_index(columns[0])
 
 
-class Archive:
-    """The runs of one log, live ones among them."""
+class RunHistory:
+    """The runs of one log, those that work now included."""
 
-    store: SessionStore
-    _runs: dict[str, Run]
-    """Those that a session here works on."""
+    def __init__(self, store: SessionStore) -> None:
+        self.live: dict[str, Run] = {}
+        """The runs that the session of this history works on, by id."""
+        self._store = store
 
     def get(self, run_id: str) -> Run:
         """A run of this log by its id; raises `UsageError` with the nearest id when there is none.
 
-        Of a damaged one, see `Run.damage`, what came before the damage.
+        Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the run.
         """
-        live_run = self._runs.get(run_id)
+        live_run = self.live.get(run_id)
         if live_run is not None and live_run.working:
             return live_run
-        self.store.flush()
-        self.store.run(run_id)
-        damage = self.store.damage(run_id)
+        self._store.flush()
+        self._store.run(run_id)
+        damage = self._store.damage(run_id)
         if damage is None:
-            return Run(self.store, run_id)
-        return Run(self.store, run_id, fold(self.store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
+            return Run(self._store, run_id)
+        return Run(self._store, run_id, fold(self._store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
 
     def decide(
         self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()
@@ -104,13 +102,17 @@ class Archive:
         return [question.tool for question in asked]
 
     def stages(self, run_id: str) -> pd.DataFrame:
-        """The checkpoints of a run's stages, see `Run.stages`; raises `UsageError` when there is no such run."""
-        return self.get(run_id).stages()
+        """Return the checkpoints of a run's stages, see `RunReport.stages`; raises `UsageError` when there is no such run."""
+        return self.get(run_id).report.stages()
 
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
-        self.store.flush()
-        return runs_frame(self.store.runs(limit=limit, trials=trials))
+        self._store.flush()
+        return runs_frame(self._store.runs(limit=limit, trials=trials))
+
+    def count(self) -> int:
+        """Return how many runs the log has, without those of suites."""
+        return int(self._store.query("SELECT count(*) FROM runs WHERE scenario = ''")[0][0])
 
     def checkpoints(self, run_id: str) -> pd.DataFrame:
         """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.
@@ -118,17 +120,17 @@ class Archive:
         `fork(run_id, at=…)` goes on from any event, `resume` from the last. One that is not `usable`, because it is
         damaged or of another version, is passed over. Raises `UsageError` when there is no such run.
         """
-        self.store.flush()
-        self.store.run(run_id)
-        return checkpoints_frame(self.store.checkpoints(run_id))
+        self._store.flush()
+        self._store.run(run_id)
+        return checkpoints_frame(self._store.checkpoints(run_id))
 
     def diff(self, a: str, b: str) -> RunDiff:
-        """Where two runs of this log part, forks of each other or not; raises `UsageError` for an unknown id."""
+        """Return where two runs of this log differ first, forks of each other or not; raises `UsageError` for an unknown id."""
         return diff_runs(self.get(a), self.get(b))
 
 
 def _nothing_to_decide(run: Run, answers: Sequence[str]) -> str:
-    """Why a decision does not fit what `run` waits for, and what would."""
+    """Return the error text for a decision that does not fit what `run` waits for."""
     if not run.questions:
         return f"run {run.id} is {run.status} and waits for no approval"
     asked = [question for question in run.questions if question.why == "question"]

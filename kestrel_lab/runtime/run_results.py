@@ -1,4 +1,4 @@
-"""Answers that are too long to show: what a tool, and whoever looks at a run later, can have of them."""
+"""Results of tool calls: `run.results` gives the whole text of each, also of those that were too long to show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GONE = "is no longer kept whole: there was no room for it"
 
 
 class Answers(Mapping[str, str]):
-    """What the tool calls of a run were answered, whole, by call: `run.results["c1"]`."""
+    """The whole result of each tool call of a run, by call: `run.results["c1"]`."""
 
     def __init__(self, records: list[Record], store: ResultStore) -> None:
         self._store = store

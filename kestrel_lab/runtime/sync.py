@@ -1,14 +1,17 @@
-"""Coroutines from synchronous code."""
+"""Run coroutines from synchronous code, and make the `…_sync` twins of methods."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -44,3 +47,16 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
             loop.call_soon_threadsafe(task.cancel)
         wait([outcome])
         raise
+
+
+def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make the `…_sync` twin of a method: it runs to its end, also inside a running event loop (a notebook), which it blocks."""
+
+    @functools.wraps(method)
+    def twin(*args: P.args, **options: P.kwargs) -> T:
+        return run_blocking(method(*args, **options))
+
+    twin.__name__, twin.__qualname__ = f"{method.__name__}_sync", f"{method.__qualname__}_sync"
+    twin.__doc__ = f"`{method.__name__}` for scripts; takes the same options."
+    twin.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]  # `inspect` reads it
+    return twin

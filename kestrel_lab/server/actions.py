@@ -85,14 +85,14 @@ def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | No
 
 def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
     """Edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when nobody here knows the tool."""
-    run = session.get(row.id)
-    if run.working:
-        return run.completed(asked, args)
-    if asked.tool not in session.toolbox:
+    run = session.history.live.get(row.id)
+    if run is not None and run.live is not None and run.working:
+        return run.live.completed(asked, args)
+    if asked.tool not in session.registry.toolbox:
         msg = f"tool {asked.tool!r} is not known to this process, so that edited arguments cannot be checked"
         raise UsageError(msg)
     try:
-        return session.toolbox.get(asked.tool).validate(args)
+        return session.registry.toolbox.get(asked.tool).validate(args)
     except ValueError as error:  # of the tool's arguments
         raise UsageError(str(error)) from error
 
@@ -112,8 +112,8 @@ async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
         return Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs")
     if row.status.terminal:
         return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status} already")
-    run = session.get(row.id)
-    if run.working:
+    run = session.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
+    if run is not None and run.working:
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:

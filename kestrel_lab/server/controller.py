@@ -75,19 +75,21 @@ class Control:
     async def __aenter__(self) -> Self:
         await self.tail.__aenter__()
         self._listener = self._hear
-        self.session.listeners = (*self.session.listeners, self._listener)
+        self.session.change(listeners=(*self.session.options.listeners, self._listener))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Disconnect everybody; runs that wait for them are left waiting in the log, others that were started here are interrupted."""
-        self.session.listeners = tuple(one for one in self.session.listeners if one is not self._listener)
+        self.session.change(listeners=tuple(one for one in self.session.options.listeners if one is not self._listener))
         self.attendance.end()
         for link in list(self.links):
             await link.close()
-        waiting = [task for run, task in self._own.items() if self.session.get(run).questions]
+        working = self.session.history.live
+        waiting = [task for run, task in self._own.items() if run in working and working[run].questions]
         await asyncio.wait(waiting, timeout=5) if waiting else None
-        for run in list(self._own):
-            self.session.get(run).interrupt()
+        for run in self._own.keys() & working.keys():
+            if (live := working[run].live) is not None:
+                live.interrupt()
         await asyncio.gather(*self._own.values(), return_exceptions=True)
         await self.tail.__aexit__(kind, error, trace)
 

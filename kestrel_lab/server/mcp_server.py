@@ -61,7 +61,7 @@ def make_server(session: Session, *, approve: str, workspace: str, tools: Sequen
     from mcp_types import Tool as WireTool
 
     # A question to a person has no place here: nobody sits on the other side.
-    offered = Toolbox(tool for tool in session.resolve_tools(tools) if not tool.asks_person)
+    offered = Toolbox(tool for tool in session.registry.resolve_tools(tools) if not tool.asks_person)
     by_wire = {wire_name(tool.name): tool for tool in offered}
     listed = [WireTool(name=name, description=tool.description, input_schema=tool.schema) for name, tool in by_wire.items()]
     if goals:

@@ -97,7 +97,7 @@ def concerns(event: e.RunFinished) -> NoticeRow | None:
 
 
 def confidence(badge: Badge) -> NoticeRow | None:
-    """The row beside an answer that says how sure it is; `None` where nothing speaks for any word: `run.confidence` still has the number."""
+    """The row beside an answer that says how sure it is; `None` where nothing speaks for any word: `run.report.confidence` still has the number."""
     return None if badge.word == "unknown" else _row("", str(badge), [badge.why])
 
 

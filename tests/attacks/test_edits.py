@@ -279,7 +279,7 @@ def test_a_no_to_the_second_question_outlives_the_session(session: Session, work
         asyncio.run(session.run("go", model=model, approve="ask", workspace=workspace, tools=FILES))
     run_id = waiting.value.run_id
     for granted, text in ((True, "theirs one\n"), (False, "theirs one\n")):
-        session.decide(run_id, granted=granted, by="ann", how="command")
+        session.history.decide(run_id, granted=granted, by="ann", how="command")
         file.write_text(text)
         if granted:
             with pytest.raises(ApprovalRequired):

@@ -55,7 +55,7 @@ def test_a_grader_that_hangs_breaks_the_trial(session: Session) -> None:
     """The agent has answered; who judges it drips: the trial says nothing of the agent."""
     checks = (parse_check({"graded": {"rubric": "Is it kind?", "model": "judge"}}),)
     with HangingServer("drip") as server:
-        session._models["judge"] = at(server)
+        session.registry._models["judge"] = at(server)
         suite = Suite(name="g", scenarios=(Scenario(id="s", goal="g", checks=checks, limits={"model_seconds": 0.3}),))
         row = asyncio.run(run_suite(session, suite, configs={"m": ScriptedModel(["hello"])})).rows[0]
     assert row.result["outcome"] == "error"
@@ -66,7 +66,7 @@ def test_one_of_several_steps_hangs(session: Session) -> None:
     """Steps side by side: one has its answer, the endpoint of the other hangs until the time is up. It is the endpoint's error."""
     plan = Plan(steps=(Step(id="quick", goal="say hi", model="quick"), Step(id="stuck", goal="say ho")))
     with HangingServer("token") as server:
-        session._models["quick"] = ScriptedModel(["hi"])
+        session.registry._models["quick"] = ScriptedModel(["hi"])
         run = asyncio.run(session.run("both", model=at(server), plan=plan, limits=Limits(seconds=1.0)))
         end = run._state.finished
         assert end is not None

@@ -124,7 +124,7 @@ def test_tools_and_models_that_swallow_their_cancellation(how: str, session: Ses
 
     run, model = asyncio.run(scene())
     assert model.asked < 5
-    assert {"limit": run.outcome == "limit", "cancel": run.outcome == "cancelled", "task": run.interrupted}[how]
+    assert {"limit": run.outcome == "limit", "cancel": run.outcome == "cancelled", "task": run.report.interrupted}[how]
 
 
 def test_a_tool_that_cancels_itself(session: Session, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_tool_that_cancels_itself(session: Session, tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(session.run("go", model=ScriptedModel([[("gives_up", {})], "done"]), workspace=tmp_path))
     run = session.get(session.store.runs()[0].id)
-    assert run.interrupted
+    assert run.report.interrupted
     again = asyncio.run(session.resume(run.id, model=ScriptedModel([[], "done"])))
     assert (again.status, again.answer) == (RunStatus.COMPLETE, "done")
 
@@ -150,7 +150,7 @@ def test_ctrl_c_twice_at_once(tmp_path: Path) -> None:
         process.wait()
     other = Session(tmp_path / "home", env={}, tools=[launch, launch_and_block, look])
     run = other.get(other.store.runs()[0].id)
-    assert run.interrupted and run.damage is None
+    assert run.report.interrupted and run.damage is None
     done = asyncio.run(other.resume(run.id, model=ScriptedModel(["", "done"]), approver=yes))
     assert (done.status, (work / "effects").read_text()) == (RunStatus.COMPLETE, "launched\n")
     other.close()
@@ -177,7 +177,7 @@ def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_pat
     async def part(known: str | None, after: int) -> Run:
         run = session.restart(known, **options, limits=Limits(cycles=None)) if known else session.start("go", workspace=tmp_path, **options)
         count = itertools.count(1)
-        run.subscribe(lambda _: run.interrupt() if next(count) >= after else None)
+        run.subscribe(lambda _: run.live.interrupt() if next(count) >= after else None)
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run
 
@@ -185,7 +185,7 @@ def test_interrupted_at_every_event_it_still_acts_once(session: Session, tmp_pat
     for further in itertools.count(1):
         if run.status.terminal:
             break
-        assert run.interrupted or run.status is RunStatus.WAITING_APPROVAL
+        assert run.report.interrupted or run.status is RunStatus.WAITING_APPROVAL
         assert fold(run.records()) == session.store.state(run.id)
         run = asyncio.run(part(run.id, len(run.records()) + further))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "done")
@@ -198,10 +198,10 @@ def test_steps_in_parallel_are_each_asked_about(session: Session, tmp_path: Path
 
     async def scene() -> str:
         run = session.start("go", plan=plan, model=ScriptedModel([]), workspace=tmp_path)
-        run.subscribe(lambda _: run.interrupt() if len(EFFECTS) == 3 else None)
+        run.subscribe(lambda _: run.live.interrupt() if len(EFFECTS) == 3 else None)
         while len(EFFECTS) < 3:
             await asyncio.sleep(0)
-        run.interrupt()
+        run.live.interrupt()
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run.id
 
@@ -222,12 +222,12 @@ def test_a_macro_goes_on_behind_the_call_that_was_done(session: Session, tmp_pat
 
     async def scene() -> str:
         run = session.start("go", model=script, workspace=tmp_path)
-        run.subscribe(lambda event: run.interrupt() if event.type == "tool_called" and EFFECTS == ["a"] else None)
+        run.subscribe(lambda event: run.live.interrupt() if event.type == "tool_called" and EFFECTS == ["a"] else None)
         await asyncio.gather(run.wait(), return_exceptions=True)
         return run.id
 
     name = asyncio.run(scene())
-    assert session.get(name).interrupted
+    assert session.get(name).report.interrupted
     asked: list[ApprovalAsked] = []
 
     async def granted(question: ApprovalAsked) -> ApprovalGiven:
@@ -265,17 +265,17 @@ def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, 
         if isinstance(event, ApprovalAsked):
             asyncio.get_running_loop().call_later(0.01, run.interrupt)
 
-    session.listeners = (waits,)
+    session.change(listeners=(waits,))
     script = ScriptedModel([[("send", {"name": "x"})], "done"])
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(
             session.run("go", model=script, approve="ask", rules=[{"tool": "send", "verdict": "ask"}], workspace=tmp_path, approver=thinks)
         )
-    session.listeners = ()
+    session.change(listeners=())
     name = session.store.runs()[0].id
     assert session.get(name).status is RunStatus.WAITING_APPROVAL
     other = Session(tmp_path / "home", env={}, tools=[send, look, stubborn, gives_up])
-    other.decide(name, granted=True, by="ann", how="command")
+    other.history.decide(name, granted=True, by="ann", how="command")
     run = asyncio.run(session.resume(name, model=script))
     assert (run.status, EFFECTS) == (RunStatus.COMPLETE, ["x"])
     assert sum(isinstance(event, ApprovalAsked) for event in run.events()) == 1
@@ -293,13 +293,13 @@ def test_a_run_whose_process_was_killed_can_be_cancelled_and_is_shown_as_interru
         assert process.stdout.readline() == "there\n"
         other = Session(tmp_path / "home", env={}, tools=[launch])
         name = other.store.runs()[0].id
-        assert list(other.runs()["status"]) == ["EXECUTING"]
+        assert list(other.history.runs()["status"]) == ["EXECUTING"]
         process.kill()
         process.wait()
-    assert list(other.runs()["status"]) == ["INTERRUPTED"]
+    assert list(other.history.runs()["status"]) == ["INTERRUPTED"]
     assert f"kestrel run --resume {name}" in repr(other.get(name))
     run = other.get(name)
     run.cancel()
-    assert (run.status, list(other.runs()["status"])) == (RunStatus.CANCELLED, ["CANCELLED"])
+    assert (run.status, list(other.history.runs()["status"])) == (RunStatus.CANCELLED, ["CANCELLED"])
     assert not any(isinstance(event, ToolAnswered) for event in run.events())
     other.close()

@@ -31,7 +31,7 @@ def test_every_barrier_holds_here(tmp_path: Path) -> None:
 def test_a_barrier_that_does_not_hold_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutants: a redactor that knows nothing, an address check that lets all pass or none, a log on a network disk."""
     lab = Lab(tmp_path / "home", env={"A_API_KEY": "xyzzy-plugh-9"})
-    lab.redactor = Redactor()
+    lab.session.redactor = Redactor()
     assert (secrets_hidden(lab).holds, secrets_hidden(lab).found) == (False, "1 secret variable known; 1 come through")
     monkeypatch.setattr(trying, "refusal", lambda address: "")
     assert web_closed().found.startswith("would reach 127.0.0.1, ")

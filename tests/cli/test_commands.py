@@ -63,7 +63,7 @@ def newest(folder: Path) -> str:
     """The id of the newest run."""
     lab = Lab(home=folder / ".kestrel")
     try:
-        return lab.store.runs(limit=1)[0].id
+        return lab.session.store.runs(limit=1)[0].id
     finally:
         lab.close()
 
@@ -220,7 +220,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
     assert child.exitstatus == 130
     run = newest(folder)
     lab = Lab(home=folder / ".kestrel")
-    assert (lab.get(run).status, lab.get(run).interrupted) == ("WAITING_APPROVAL", False)
+    assert (lab.get(run).status, lab.get(run).report.interrupted) == ("WAITING_APPROVAL", False)
     lab.close()
     kestrel = [sys.executable, "-m", "kestrel_lab"]
     subprocess.run([*kestrel, "approve", run], cwd=folder, check=True, capture_output=True)
@@ -335,7 +335,7 @@ scenarios:
     assert "<html" in (folder / "out/r.html").read_text()
     lab = Lab(home=folder / ".kestrel")
     frame = lab.eval_sync("suite.yaml").frame
-    stored = stored_trials(lab.store, suite="small")
+    stored = stored_trials(lab.session.store, suite="small")
     lab.close()
     columns = (folder / "out/r.csv").read_text().splitlines()
     assert columns[0].split(",") == list(frame.columns)

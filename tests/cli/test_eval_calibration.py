@@ -44,7 +44,7 @@ def found(folder: Path) -> Reliability:
     lab = Lab(home=folder / ".kestrel", env={})
     try:
         asyncio.run(lab.eval(folder / "suite.yaml"))
-        return reliability(lab, folder / "suite.yaml")
+        return reliability(lab.session, folder / "suite.yaml")
     finally:
         lab.close()
 
@@ -66,17 +66,17 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     (line,) = keep_calibrations(lab, found)
     assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
-    badge = run.confidence
+    badge = run.report.confidence
     assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "medium")
     told = "confidence: medium (.90; of answers this sure, 50 % were right: 20 trials of suite work)"
-    assert (str(badge), told in repr(run), told in run._repr_html_()) == (told, True, True)
+    assert (str(badge), told in repr(run.report), told in run._repr_html_()) == (told, True, True)
 
     assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.3, basis="verdict", why="")) == {}
     assert calibrated(folder / ".kestrel", "another", Stated(value=0.9, basis="verdict", why="")) == {}
     assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="support", why="")) == {}
     (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
-    assert (str(run.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
-    assert "is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.concerns[0]["what"]  # type: ignore[operator]
+    assert (str(run.report.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
+    assert "is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.report.concerns[0]["what"]  # type: ignore[operator]
     (folder / ".kestrel" / FILE).unlink()
     lab.close()

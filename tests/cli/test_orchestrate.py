@@ -47,7 +47,7 @@ def newest(folder: Path) -> str:
     """The id of the newest run."""
     lab = Lab(home=folder / ".kestrel")
     try:
-        return lab.store.runs(limit=1)[0].id
+        return lab.session.store.runs(limit=1)[0].id
     finally:
         lab.close()
 

@@ -237,7 +237,7 @@ def test_what_cannot_be_compared_is_told(repo, lab, tmp_path):
     commit(repo, "broken", tools__py="import no_such_module\n")
     assert "No module named 'no_such_module'" in refusal("good", "broken")
     (repo / "suite.yaml").write_text(SUITE.replace('configs: [{name: script, model: "scripted:script.yaml"}]\n', ""))
-    lab.model = ScriptedModel(["x"])
+    lab.change(model=ScriptedModel(["x"]))
     assert "cannot use a model object" in refusal("good", "bad")
     assert list((repo / ".kestrel" / "worktrees").iterdir()) == []
 

@@ -35,7 +35,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalResult, StoredS
     (place / "loose.yaml").write_text("rules: [{when: roof, turns: ['It is red, see tower.txt.']}, {when: ., turns: [It is red.]}]")
     lab = Lab(home=place / ".kestrel", env={})
     try:
-        return asyncio.run(lab.eval(place / "suite.yaml")), lab.stored(place / "suite.yaml")
+        return asyncio.run(lab.eval(place / "suite.yaml")), lab.evals.stored(place / "suite.yaml")
     finally:
         lab.close()
 

@@ -51,7 +51,7 @@ def lab(tmp_path, monkeypatch):
 
 def drafted(lab, run, tmp_path, **options):
     """The scenario of the draft, loaded by a suite that takes the file in."""
-    lab.scenario_from(run, **options).write(tmp_path / "found.yaml")
+    lab.evals.scenario_from(run, **options).write(tmp_path / "found.yaml")
     (tmp_path / "suite.yaml").write_text("scenarios_from: [found.yaml]\n")
     return load_suite(tmp_path / "suite.yaml").scenarios[0]
 
@@ -78,7 +78,7 @@ def test_a_draft_says_what_the_run_did(lab, work, tmp_path):
 def test_it_passes_where_the_run_did_and_fails_where_it_did_not(lab, work, tmp_path):
     """The draft runs as a suite: the model that made it passes its checks, one that does nothing fails them."""
     run = lab.run_sync(GOAL, model=ScriptedModel(TURNS), workspace=work)
-    lab.scenario_from(run.id).write(tmp_path / "found.yaml")
+    lab.evals.scenario_from(run.id).write(tmp_path / "found.yaml")
     result = lab.eval_sync(tmp_path / "found.yaml", configs={"same": ScriptedModel(TURNS), "idle": ScriptedModel(["I cannot."])})
     assert [(row.config, row.result["outcome"]) for row in result.rows] == [("same", "pass"), ("idle", "fail")]
     assert [score["passed"] for score in result.rows[1].result["scores"]] == [False, False, False]
@@ -94,7 +94,7 @@ def test_a_large_workspace_is_named(lab, tmp_path):
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
     inside = lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=repository / "sub" / "data")
     assert drafted(lab, inside, repository / "sub", beside=repository / "sub").place == FolderCopy(folder="sub/data")
-    other = lab.scenario_from(lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=outside), beside=repository)
+    other = lab.evals.scenario_from(lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=outside), beside=repository)
     assert "workspace: {folder" in other.text
     assert drafted(lab, lab.get(other.text.split()[4]), tmp_path, beside=repository).place == InlineFiles()
 
@@ -104,9 +104,9 @@ def test_binary_files_and_gone_folders(lab, work, tmp_path):
     (work / "a.bin").write_bytes(b"\xff\xfe\x00")
     os.utime(work / "a.bin", (0, 0))
     run = lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=work)
-    assert "workspace: {folder: work}" in lab.scenario_from(run).text
+    assert "workspace: {folder: work}" in lab.evals.scenario_from(run).text
     work.rename(tmp_path / "moved")
-    assert "the run's workspace is gone" in lab.scenario_from(run).text
+    assert "the run's workspace is gone" in lab.evals.scenario_from(run).text
     assert drafted(lab, run, tmp_path).place == InlineFiles()
 
 
@@ -127,7 +127,7 @@ def test_edited_files_are_not_written_over(lab, work, tmp_path):
     target = tmp_path / "mine.yaml"
     target.write_text("mine")
     with pytest.raises(UsageError, match=r"mine\.yaml is there already"):
-        lab.scenario_from(run).write(target)
+        lab.evals.scenario_from(run).write(target)
     assert target.read_text() == "mine"
 
 
@@ -136,6 +136,6 @@ def test_only_runs_that_ended(lab, work):
     with pytest.raises(ApprovalRequired) as waits:
         asyncio.run(lab.run("go", model=ScriptedModel(TURNS), workspace=work, approve="ask"))
     with pytest.raises(UsageError, match="a scenario is made from a run that has ended"):
-        lab.scenario_from(waits.value.run_id)
+        lab.evals.scenario_from(waits.value.run_id)
     with pytest.raises(UsageError):
-        lab.scenario_from("r-none")
+        lab.evals.scenario_from("r-none")

@@ -36,7 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalResult, pd.Data
     lab = Lab(home=place / ".kestrel", env={})
     try:
         result = asyncio.run(lab.eval(place / "suite.yaml"))
-        return result, result.recall(), lab.stored(place / "suite.yaml", by="family"), result.report(place / "r.html").read_text()
+        return result, result.recall(), lab.evals.stored(place / "suite.yaml", by="family"), result.report(place / "r.html").read_text()
     finally:
         lab.close()
 

@@ -184,7 +184,7 @@ def test_a_run_tells_of_it(session: Session, workspace: Path) -> None:
         return await run.wait()
 
     with OpenAIServer([Reply(text="half of", finish="length", usage=(100, 9)), Reply(text="whole", usage=(100, 20))]) as server:
-        session.api_base = server.api_base
+        session.change(api_base=server.api_base)
         run = asyncio.run(scene(server))
         asked = server.requests()
     assert run.reason == ""

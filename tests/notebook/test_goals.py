@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kestrel_lab.notebook.magics import LONGEST, filled
+from kestrel_lab.notebook.command_line import LONGEST, filled
 
 VARIABLES = {
     "name": "Ada",

@@ -87,12 +87,12 @@ def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell
         first = next(message.text for message in request.messages if message.role == "user")
         return next(text for begin, text in says.items() if first.startswith(begin))
 
-    shell.user_ns["lab"].model = ScriptedModel(answer)
+    shell.user_ns["lab"].session.change(model=ScriptedModel(answer))
     line = run(shell, '%kestrel orchestrate "What is here?" --rounds 1')
     cell = run(shell, "%%kestrel orchestrate --steps 2\nWhat is here?")
     for found in (line, cell):
         assert (found.goal, found.status, found.answer) == ("What is here?", "COMPLETE", "nothing")
-        assert list(found.stages()["stage"]) == ["bootstrap", "gather", "plan", "execute", "verify", "commit"]
+        assert list(found.report.stages()["stage"]) == ["bootstrap", "gather", "plan", "execute", "verify", "commit"]
 
 
 def test_braces_in_a_line_are_text(shell: InteractiveShell) -> None:
@@ -114,7 +114,7 @@ def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) ->
 
 def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None:
     """Programs that execute notebooks see the failure; the run is left under its name."""
-    shell.user_ns["lab"].model = ScriptedModel([ModelError("no quota")])
+    shell.user_ns["lab"].session.change(model=ScriptedModel([ModelError("no quota")]))
     with pytest.raises(RunFailed, match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r"):
         run(shell, '%kestrel run "x" --as r')
 
@@ -184,7 +184,7 @@ def test_a_variable_names_its_run(shell: InteractiveShell) -> None:
     shell.user_ns["fork"] = fork
     assert run(shell, "%kestrel diff @r @fork").b.id == fork.id
     assert str(run(shell, "%kestrel scenario from-run @r --out found.yaml")) == "found.yaml"
-    assert run(shell, '%kestrel run "again: @r" --approve auto').goal == f"again: {first!r}"
+    assert run(shell, '%kestrel run "again: @r" --approve auto').goal == f"again: {first.report!r}"
 
 
 def test_every_verb_of_the_command_line_is_one_of_the_notebook(shell: InteractiveShell) -> None:
@@ -204,9 +204,9 @@ def test_every_verb_of_the_command_line_is_one_of_the_notebook(shell: Interactiv
 def test_a_setting_is_changed_for_the_session(shell: InteractiveShell) -> None:
     """`%kestrel config cache refresh` changes the notebook's lab and no file, and shows what is in force."""
     shown = run(shell, "%kestrel config cache refresh")
-    assert (shell.user_ns["lab"].cache.mode, "this session" in repr(shown), list(Path().glob("*.toml"))) == ("refresh", True, [])
+    assert (shell.user_ns["lab"].session.cache.mode, "this session" in repr(shown), list(Path().glob("*.toml"))) == ("refresh", True, [])
     run(shell, '%kestrel run "write" --approve auto --cache off --as mine')
-    assert (shell.user_ns["mine"].status, shell.user_ns["lab"].cache.mode) == ("COMPLETE", "refresh")
+    assert (shell.user_ns["mine"].status, shell.user_ns["lab"].session.cache.mode) == ("COMPLETE", "refresh")
     with pytest.raises(UsageError, match="did you mean 'cache'"):
         run(shell, "%kestrel config cahce off")
 
@@ -248,7 +248,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     ids = sorted(shell.user_ns[name].id for name in ("first", "second"))
     Path("suites").mkdir()
     Path("suites/a.yaml").touch()
-    lab.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
+    lab.session.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
 
     def found(line: str) -> list[str]:
         return completions(line, lambda: lab)

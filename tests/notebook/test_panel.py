@@ -127,11 +127,11 @@ def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
 def test_a_run_shown_again_says_it_everywhere(tmp_path: Path) -> None:
     """Text, HTML and page of a stored run say of the citation that its file has changed; of a workspace that is away, nothing."""
     run, file = cited(tmp_path)
-    assert "since" not in repr(run) + run._repr_html_()
+    assert "since" not in repr(run.report) + run._repr_html_()
     file.write_text("The roof is blue.\n")
     again = Run(run._store, run.id)
-    for text in (repr(again), again._repr_html_(), again.report(tmp_path / "run.html").read_text()):
+    for text in (repr(again.report), again._repr_html_(), again.report(tmp_path / "run.html").read_text()):
         assert "changed since" in text
     file.unlink()
     file.parent.rmdir()
-    assert "since" not in repr(again)
+    assert "since" not in repr(again.report)

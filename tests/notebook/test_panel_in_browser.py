@@ -306,7 +306,7 @@ def test_the_stop_button_interrupts_cleanly(jupyterlab: JupyterLab, screens: Pat
     """Stop ends the cell within half a second, in a tool that waits, one that blocks (a thread, too) and a command; the kernel lives on."""
     cells = [
         setup(f'[("{tool}", {SLEEPS.get(tool, """{"seconds": 5}""" if tool == "thread" else """{"seconds": 30}""")})], "never"', SLOW),
-        "print('STATUS', *((r.status, r.interrupted) if 'r' in dir() else ['none yet']))",
+        "print('STATUS', *((r.status, r.report.interrupted) if 'r' in dir() else ['none yet']))",
         '%kestrel run "wait for a long time" --approve auto --as r',
     ]
     with jupyterlab.opened(f"stop-{tool}", cells) as page:
@@ -437,8 +437,8 @@ GROWS = """
 import asyncio, json, jsonschema
 from pathlib import Path
 from kestrel_lab import Plan, Step
-from kestrel_lab.notebook.frontend import Work, perform
-from kestrel_lab.notebook.prompt import ask_here
+from kestrel_lab.cli.frontend import ShowOptions
+from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend
 @tool(danger_level="safe", effect="pure")
 async def look(what: str) -> str:
     "Look at something, as soon as there is a file of that name."
@@ -458,11 +458,11 @@ PLAN = Plan(steps=(
     Step(id="report", goal="report", depends_on=("plan",), needs_approval=True, stage="report"),
     Step(id="sorry", goal="apologise", depends_on=("kitchen",), when="not steps.kitchen.ok", stage="report")))
 lab = Lab(model=ScriptedModel(says), tools=[look])
+async def followed():
+    async with NotebookFrontend(Notebook(globals()), "panel", awaited=True).screen(ShowOptions()) as screen:
+        return await screen.show(lab.start("tidy the house up", plan=PLAN, approver=screen.approver))
 """
-FOLLOWED = (
-    'r = await perform(Work(launch=lambda approver: lab.start("tidy the house up", plan=PLAN, approver=approver), '
-    "started=lambda run: None, shown=lambda panel: None, surface='panel', user='ana'), ask_here)"
-)
+FOLLOWED = "r = await followed()"
 
 
 def node(page: Page, name: str) -> Locator:

@@ -63,9 +63,9 @@ def test_an_agent_searches_and_the_log_tells_how(session: Session, folder: Path)
     steps = [event for event in run.events() if isinstance(event, RetrievalStep)]
     assert {event.call for event in steps} == {asked[0][0]}
     assert all(event.step for event in steps)
-    found = run.retrieval
+    found = run.report.retrieval
     assert [len(found.questions), found.questions[0].paths[0]] == [1, "cart.py"]
-    assert repr(session.get(run.id).retrieval) == repr(found)
+    assert repr(session.get(run.id).report.retrieval) == repr(found)
     assert {path: found.explain(path).state for path in ("cart.py", ".env", "none.py")} == {
         "cart.py": "found",
         ".env": "unread",
@@ -84,7 +84,7 @@ def test_an_explanation_from_the_log_does_not_guess(session: Session, folder: Pa
         (folder / f"m{number}.py").write_text(f"def total{number}():\n    return 'total'\n")
     (folder / "far.py").write_text("nothing = 0\n")
     model = ScriptedModel([[("search_code", {"query": "total", "top_k": 2})], "x"])
-    found = session.run_sync("work", model=model, tools=["search_code"], workspace=folder).retrieval
+    found = session.run_sync("work", model=model, tools=["search_code"], workspace=folder).report.retrieval
     chosen = found.questions[0].paths
     ranked = {path: found.explain(path) for path in [f"m{number}.py" for number in range(8)] if path not in chosen}
     assert {one.state for one in ranked.values()} == {"behind"}
@@ -99,7 +99,7 @@ def test_operations_use_the_index_that_somebody_made(session: Session, folder: P
     """`gather` goes by words until there is an index, then by the index and with a trace; `find_files` makes one and gives a map."""
     gather = Plan(steps=(Step(id="g", operation="gather", args={"goal": "total of a cart"}, produces=("found",)),))
     before = session.run_sync("look", model=ScriptedModel([]), plan=gather, workspace=folder)
-    assert before.retrieval.questions == []
+    assert before.report.retrieval.questions == []
     find = Plan(steps=(Step(id="f", operation="find_files", args={"goal": "total of a cart", "top_k": 2}, produces=("found",)),))
     run = session.run_sync("find", model=ScriptedModel([]), plan=find, workspace=folder)
     (made,) = [event.output for event in run.events() if isinstance(event, StepFinished)]
@@ -107,7 +107,7 @@ def test_operations_use_the_index_that_somebody_made(session: Session, folder: P
     assert (made["coverage"], made["stopped"], made["gaps"]) == (1.0, "confidence", [])
     assert "cart.py" in json.dumps(made["files"])
     after = session.run_sync("look", model=ScriptedModel([]), plan=gather, workspace=folder)
-    assert [asked.paths[0] for asked in after.retrieval.questions] == ["cart.py"]
+    assert [asked.paths[0] for asked in after.report.retrieval.questions] == ["cart.py"]
 
 
 def test_a_model_proposes_queries_for_the_loop(session: Session, folder: Path) -> None:

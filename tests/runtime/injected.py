@@ -144,7 +144,8 @@ class World:
         reach = Reach(also=frozenset({("127.0.0.1", self.web.port)}), env={"GITHUB_TOKEN": "t", "GITHUB_API_URL": self.web.url("/api")})
         found = {each.name: each for each in (*web_tools(reach), *search_tools(reach, engine))}
         found |= {
-            each.name: each for each in (*session.resolve_tools(["default", "tasks"]), *session.resolve_tools(["mail:*"]), self.remember)
+            each.name: each
+            for each in (*session.registry.resolve_tools(["default", "tasks"]), *session.registry.resolve_tools(["mail:*"]), self.remember)
         }
         return Toolbox(found.values())
 

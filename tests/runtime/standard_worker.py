@@ -25,7 +25,7 @@ def begin(folder: Path, order: dict[str, Any]) -> None:
 
     def watch(run: Run, event: Event) -> None:
         if isinstance(event, StageStarted) and event.stage == order["stage"]:
-            lab.store.flush()
+            lab.session.store.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
     lab = Lab(folder / "home", model="openai/test", approve="auto", listeners=[watch])

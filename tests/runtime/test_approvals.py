@@ -206,10 +206,10 @@ def test_with_nobody_here_the_run_waits_in_the_log(session: Session, workspace: 
     waiting = session.get(error.run_id)
     assert (waiting.status, waiting.working, [asked.tool for asked in waiting.questions]) == (RunStatus.WAITING_APPROVAL, False, ["launch"])
     assert answers(waiting) == ["seen"]  # the call before it ran; the one after it keeps its place
-    assert session.decide(error.run_id, granted=True, by="ann", how="command") == ["launch"]
+    assert session.history.decide(error.run_id, granted=True, by="ann", how="command") == ["launch"]
     assert session.get(error.run_id).questions == ()
     with pytest.raises(UsageError, match="waits for no approval"):
-        session.decide(error.run_id, granted=False, by="bob", how="command")
+        session.history.decide(error.run_id, granted=False, by="bob", how="command")
 
     done = asyncio.run(session.resume(error.run_id, model=model, tools=[launch, look]))
     assert (done.status, done.answer, answers(done)) == (RunStatus.COMPLETE, "up", ["seen", "launched moon 1", "seen"])
@@ -318,7 +318,7 @@ def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, wo
         begun.subscribe(seen)
         await until(seen, ApprovalAsked)
         await asyncio.sleep(0.05)
-        session.decide(begun.id, granted=True, by="ann", how="click")
+        session.history.decide(begun.id, granted=True, by="ann", how="click")
         decided.set()
         with pytest.raises(ApprovalRequired):
             await begun.wait()

@@ -234,8 +234,8 @@ def test_the_second_tree_is_a_hit(session: Session, workspace: Path) -> None:
     first, second = go(session, workspace, turn), go(session, workspace, turn, turn, [("bash", {"command": "true"})], approve="deny")
     assert told(first) == [("./\n  a.txt", False)]
     assert told(second)[:2] == [("./\n  a.txt", True)] * 2
-    assert "3 tool calls · 2 of 2 from the cache" in repr(second)
-    assert "from the cache" not in repr(first)
+    assert "3 tool calls · 2 of 2 from the cache" in repr(second.report)
+    assert "from the cache" not in repr(first.report)
     assert "2 of 2 from the cache" in second._repr_html_()
     (workspace / "b.txt").write_text("b")
     third = go(session, workspace, turn, turn)

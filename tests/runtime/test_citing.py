@@ -87,7 +87,7 @@ def cites(request: ModelRequest) -> Turn:
 def test_what_is_cited_as_told_resolves_and_opens(session: Session, workspace: Path) -> None:
     """Both citations are spans of the run's evidence, and the answer's row in every view offers them with their text."""
     run = asyncio.run(session.run("What is LEAST?", model=ScriptedModel(cites), workspace=workspace))
-    backed = list(run.evidence)
+    backed = list(run.report.evidence)
     assert [one.span.id for claim in backed for one in claim.cited if one.span] == ["limits.py:2", "answer.1.2"]
     (shown,) = [offered for row in view_of(run.records()).rows.values() if (offered := getattr(row, "cites", None))]
     assert [(name, since) for name, _, since in shown] == [("limits.py:2", ""), ("answer.1.2", "")]

@@ -60,7 +60,7 @@ def test_an_interrupted_run_goes_on_in_its_folder(tmp_path: Path, workspace: Pat
     with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off")) as first:
         with pytest.raises(ApprovalRequired) as waits:
             first.run_sync("go", model=model, workspace=workspace)
-        first.decide(waits.value.run_id, granted=True, by="ann", how="command")
+        first.history.decide(waits.value.run_id, granted=True, by="ann", how="command")
         with pytest.raises(ApprovalRequired):
             asyncio.run(first.resume(waits.value.run_id, model=model))
     with closing(Session(tmp_path / "home", env={}, sandbox="S0", containment="off")) as second:
@@ -71,7 +71,7 @@ def test_an_interrupted_run_goes_on_in_its_folder(tmp_path: Path, workspace: Pat
 def test_output_reaches_listeners_and_views_but_not_the_log(lab: Session, workspace: Path) -> None:
     """Pieces are told between the call and its answer, stand in the row of the call while it runs, and are in no record."""
     seen = RecordingListener()
-    lab.listeners = (lambda _, event: seen(event),)
+    lab.change(listeners=(lambda _, event: seen(event),))
     run = lab.run_sync("go", model=ScriptedModel([sh("printf '\\033[31mred\\033[0m\\n'; sleep 0.3; echo two"), "ok"]), workspace=workspace)
     kinds = [event.type for event in seen.events]
     pieces = [event for event in seen.events if isinstance(event, ToolDelta)]
@@ -108,11 +108,11 @@ def test_a_secret_is_in_no_log_view_or_answer(lab: Session, workspace: Path) -> 
         return turns[len(asked) - 1]
 
     seen = RecordingListener()
-    lab.listeners = (lambda _, event: seen(event),)
+    lab.change(listeners=(lambda _, event: seen(event),))
     run = lab.run_sync("go", model=ScriptedModel(play), tools=["bash", leak], workspace=workspace)
     lab.store.flush()
     raw = b"".join(path.read_bytes() for path in lab.home.rglob("*") if path.is_file())
-    shown = repr(run) + run._repr_html_() + str(run.events()) + str(seen.events) + str([request.messages for request in asked])
+    shown = repr(run.report) + run._repr_html_() + str(run.events()) + str(seen.events) + str([request.messages for request in asked])
     assert (SECRET.encode() in raw, SECRET in shown, shown.count("[REDACTED]") > 8) == (False, False, True)
 
 

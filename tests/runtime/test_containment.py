@@ -292,7 +292,7 @@ def test_off_is_told_in_the_run(made: World) -> None:
     """A run without containment says so in its log; the attack succeeds."""
     run = read_and_send(made, approve="auto", containment="off")
     assert [event.limit for event in run.events() if isinstance(event, BudgetWarned)] == ["containment"]
-    assert "containment is off" in repr(run)
+    assert "containment is off" in repr(run.report)
     assert [one.body for one in made.web.asked if one.method == "POST"] == [b"SECRET-00001"]
     with pytest.raises(UsageError, match="unknown containment 'of'; did you mean 'off'"):
         read_and_send(made, containment="of")
@@ -359,8 +359,8 @@ def test_a_fork_knows_what_was_read_before_it_is_on_disk(made: World) -> None:
 
     async def at_once() -> tuple[str, ...]:
         fork = session.start_fork(run.id, at=asked - 2, model=ScriptedModel(obey), tools=made.tools(session), approve="auto")
-        assert fork._live is not None
-        found = fork._live.ctx.flow.now().context(Call(id="answer.3.1", kind="tool", target="http_post", step="answer")).untrusted
+        assert fork.live is not None
+        found = fork.live.ctx.flow.now().context(Call(id="answer.3.1", kind="tool", target="http_post", step="answer")).untrusted
         await fork.wait()
         return found
 

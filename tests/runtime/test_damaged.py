@@ -11,8 +11,9 @@ from kestrel_lab.cli.commands.doctor import examine
 from kestrel_lab.core.errors import ApprovalRequired, Damaged
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime import session as session_module
+from kestrel_lab.runtime import launcher as launcher_module
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 
@@ -66,7 +67,7 @@ def test_a_damaged_run_is_shown_up_to_there(tmp_path: Path, workspace: Path) -> 
     run_id = waiting(home, workspace)
     session = Session(home, env={})
     sound = session.get(run_id)
-    head = sound.head
+    head = sound.report.head
     assert (sound.damage, head in sound.report(tmp_path / "a.html").read_text("utf-8")) == (None, True)
     session.close()
     seq = edit(home, run_id)
@@ -74,8 +75,8 @@ def test_a_damaged_run_is_shown_up_to_there(tmp_path: Path, workspace: Path) -> 
     shown = lab.get(run_id)
     assert [record.seq for record in shown.records()] == list(range(1, seq))
     told = f"run {run_id} is damaged from event {seq} on"
-    assert all(told in text for text in (repr(shown), shown._repr_html_(), shown.report(tmp_path / "b.html").read_text("utf-8")))
-    assert "told otherwise" not in repr(shown)
+    assert all(told in text for text in (repr(shown.report), shown._repr_html_(), shown.report(tmp_path / "b.html").read_text("utf-8")))
+    assert "told otherwise" not in repr(shown.report)
     found = {one.what: one for one in examine(lab).findings}["  events"]
     assert (found.ok, f"{run_id} from event {seq} on" in found.found) == (False, True)
     lab.close()
@@ -102,10 +103,10 @@ def test_trusting_a_snapshot_is_caught(tmp_path: Path, workspace: Path, monkeypa
     run_id = waiting(home, workspace)
     edit(home, run_id)
 
-    def trusting(store: session_module.SessionStore, run: str) -> None:
+    def trusting(store: SessionStore, run: str) -> None:
         assert store.checkpoints(run)
 
-    monkeypatch.setattr(session_module, "check_whole", trusting)
+    monkeypatch.setattr(launcher_module, "check_whole", trusting)
     session = Session(home, env={}, tools=tools(effects.append))
 
     def go_on() -> Run:

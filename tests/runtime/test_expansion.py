@@ -80,7 +80,7 @@ def test_a_run_without_a_time_zone_tool_installs_a_real_server_and_uses_it(tmp_p
         assert asked.args["sha256"] == "5c099a001c6ca78260bda419f2e9b2aabee1adc4fe6ca56d8959871ad8da58a1"
         assert "in all: 100 of 100 points" in asked.preview
         assert not (tmp_path / "home" / "mcp" / "mcp-server-time-2026.10.19").exists()
-        session.decide(run_id, granted=True, by="me", how="command")
+        session.history.decide(run_id, granted=True, by="me", how="command")
         run = resumed(session, run_id, script)
         assert (run.answer, [one.server for one in events(run, McpInstalled)]) == ("03:00", ["time"])
         assert json.loads(answers(run)[-1])["target"]["datetime"].endswith("T03:00:00+00:00")
@@ -106,15 +106,15 @@ def test_a_resumed_run_has_its_server_again_unless_it_was_changed(make: Make, wo
     script: list[Turn] = [FIND, INSTALL, ECHO, ECHO, "done"]
     first = make(approve="ask")
     run_id = begun(first, script, workspace)
-    first.decide(run_id, granted=True, by="me", how="command")
+    first.history.decide(run_id, granted=True, by="me", how="command")
     with pytest.raises(ApprovalRequired):
         resumed(first, run_id, script)
-    first.decide(run_id, granted=True, by="me", how="command")
+    first.history.decide(run_id, granted=True, by="me", how="command")
     first.close()
     second = make()
     with pytest.raises(ApprovalRequired):  # the second call
         resumed(second, run_id, script)
-    second.decide(run_id, granted=True, by="me", how="command")
+    second.history.decide(run_id, granted=True, by="me", how="command")
     second.close()
     program = tmp_path / "home" / "mcp" / "mcp-echo-1.0.0" / "bin" / "mcp-echo"
     program.write_text(program.read_text() + "# and more\n")
@@ -143,7 +143,7 @@ def test_what_a_setting_allows_is_not_asked_about_and_what_nobody_allows_is_not_
         ("mcp-echo==1.0.0", "echo", "mcp-echo==1.0.*", "echo:echo")
     ]
     assert (events(run, ApprovalAsked), events(run, ApprovalGiven), answers(run)[-1]) == ([], [], "hello")
-    assert "read_file" in session.toolbox and "echo:read_file" not in session.toolbox
+    assert "read_file" in session.registry.toolbox and "echo:read_file" not in session.registry.toolbox
     later = session.run_sync("again", model=ScriptedModel([FIND, ECHO, "done"]), **options)  # approved tools need no second installation
     told = answers(later)[0].splitlines()
     assert (told[0], "- echo:echo: A tool." in told, answers(later)[-1]) == ("Tools that you can call now:", True, "hello")
@@ -244,7 +244,7 @@ def test_of_very_many_tools_a_model_is_told_of_those_it_needs(tmp_path: Path, wo
         with pytest.raises(ApprovalRequired) as stopped:
             session.run_sync("send the parcel to the customer by courier", model=ScriptedModel(play), workspace=workspace)
         run_id = stopped.value.run_id
-        session.decide(run_id, granted=True, by="me", how="command")
+        session.history.decide(run_id, granted=True, by="me", how="command")
         session.close()
         session = Session(
             tmp_path / "home", tools=[*many(), *(tool(name=f"courier_{n}")(_courier) for n in range(9))], env={"PATH": os.defpath}

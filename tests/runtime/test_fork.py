@@ -75,7 +75,7 @@ def test_any_event_can_be_forked_at(tmp_path: Path, workspace: Path) -> None:
         unknown = sorted(asked.call for asked in person.asked if asked.why == "unknown_outcome")
         assert unknown == sorted(call for call, event in called.items() if call not in answered and event.effect == "opaque")
         assert child.usage.model_calls == 5
-        assert session.diff(parent.id, child.id).shared >= sum(_counts(r.event) for r in records[:at])
+        assert session.history.diff(parent.id, child.id).shared >= sum(_counts(r.event) for r in records[:at])
     assert rows(session, parent.id) == before
     session.close()
 
@@ -98,7 +98,7 @@ def test_a_given_answer_ends_the_fork(session: Session, workspace: Path) -> None
         assert (given.model, given.text, given.given, given.tokens_in + given.tokens_out) == ("(given)", "by hand", True, 0)
         assert (child.status, child.answer) == (RunStatus.COMPLETE, "by hand")
         assert (child.usage.model_calls, child.usage.unpriced, child.usage.tokens) == (turn, 0, 25 * turn)
-        assert f"forked from {parent.id} at {at} with an answer given by hand" in repr(child)
+        assert f"forked from {parent.id} at {at} with an answer given by hand" in repr(child.report)
         assert "given by hand" in child._repr_html_()
         assert child._state == fold(child.records())
     assert effects == happened
@@ -192,9 +192,9 @@ def test_a_waiting_run_and_its_fork_are_decided_apart(session: Session, workspac
     assert (child.id != parent.id, child.status) == (True, RunStatus.WAITING_APPROVAL)
     assert numbers(child, ApprovalAsked)[-1] > last
 
-    session.decide(child.id, granted=False, by="ann", how="command")
+    session.history.decide(child.id, granted=False, by="ann", how="command")
     assert [len(session.get(run.id).questions) for run in (parent, child)] == [1, 0]
-    session.decide(parent.id, granted=True, by="ann", how="command")
+    session.history.decide(parent.id, granted=True, by="ann", how="command")
     ended = [asyncio.run(session.resume(run.id, model=LAUNCH, tools=[launch])) for run in (parent, child)]
     assert [run.status for run in ended] == [RunStatus.COMPLETE] * 2
     results = [next(event for event in run.events() if isinstance(event, ToolAnswered)) for run in ended]
@@ -204,16 +204,16 @@ def test_a_waiting_run_and_its_fork_are_decided_apart(session: Session, workspac
 def test_a_fork_keeps_what_it_was_given(session: Session, workspace: Path) -> None:
     """Model, tools and policy of a fork are recorded: resuming it uses them; limits and goal are the parent's."""
     parent = asyncio.run(session.run("go", model=ScriptedModel(["no"]), tools=["glob"], workspace=workspace, limits=Limits(cycles=7)))
-    session.model = ScriptedModel([[("launch", {})], "up"], name="other")
+    session.change(model=ScriptedModel([[("launch", {})], "up"], name="other"))
     with pytest.raises(ApprovalRequired) as caught:
-        asyncio.run(session.fork(parent.id, model=session.model, tools=[launch], approve="ask"))
-    session.toolbox = session.toolbox + [launch]
+        asyncio.run(session.fork(parent.id, model=session.options.model, tools=[launch], approve="ask"))
+    session.registry.toolbox = session.registry.toolbox + [launch]
     child = session.get(caught.value.run_id)
     assert (child.goal, child.model) == ("go", "other (scripted)")
     began = child._state.started
     assert began is not None
     assert ([item["name"] for item in began.tools], began.policy, began.limits["cycles"]) == (["launch"], "ask", 7)
-    session.decide(child.id, granted=True, by="ann", how="command")
+    session.history.decide(child.id, granted=True, by="ann", how="command")
     assert asyncio.run(session.resume(child.id)).answer == "up"
 
 
@@ -235,7 +235,7 @@ def test_a_run_with_any_scripted_part_says_so(session: Session, workspace: Path)
     mixed = asyncio.run(session.fork(scripted.id, model=Echo()))
     reverse = asyncio.run(session.fork(real.id, model=ScriptedModel(["no"])))
     assert (real.model, mixed.model, reverse.model) == ("echo", "echo (scripted)", "scripted (scripted)")
-    assert [run.view().head.model_kind for run in (real, mixed, reverse)] == ["real", "scripted", "scripted"]
+    assert [run.report.view().head.model_kind for run in (real, mixed, reverse)] == ["real", "scripted", "scripted"]
 
 
 def test_limits_do_not_count_a_question_asked_again(session: Session, workspace: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_diff_shows_where_runs_part(session: Session, workspace: Path) -> None
     parent = asyncio.run(session.run("look", model=ScriptedModel(first), workspace=workspace))
     at = numbers(parent, ModelCalled)[1]
     child = asyncio.run(session.fork(parent.id, at=at, model=ScriptedModel(second)))
-    diff = session.diff(parent.id, child.id)
+    diff = session.history.diff(parent.id, child.id)
 
     assert diff.first_a is not None
     assert diff.first_b is not None
@@ -333,7 +333,7 @@ def test_runs_that_did_the_same_do_not_part(session: Session, workspace: Path) -
     one, two = run(), run()
     forks = [asyncio.run(session.fork(one.id, at=at, model=script, tools=[launch])) for at in (1, 4, numbers(one, ModelCalled)[1])]
     for other in (two, *forks):
-        diff = session.diff(one.id, other.id)
+        diff = session.history.diff(one.id, other.id)
         assert (diff.same, diff.first_a, diff.first_b) == (True, None, None)
         assert diff.frame["same"].all()
         assert repr(diff).startswith(f"the runs did the same: {diff.shared} events")
@@ -348,6 +348,6 @@ def test_a_longer_run_goes_on_alone(session: Session, workspace: Path) -> None:
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.fork(run_id, model=LAUNCH, tools=[launch]))
     session.get(run_id).decide(ApprovalGiven(call="answer.1.1", question="answer.1.1", granted=True, by="ann", how="click"))
-    diff = session.diff(run_id, caught.value.run_id)
+    diff = session.history.diff(run_id, caught.value.run_id)
     assert diff.first_a is not None
     assert (diff.first_a.event.type, diff.first_b, diff.same) == ("approval_given", None, False)

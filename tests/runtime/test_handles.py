@@ -36,12 +36,14 @@ def test_a_run_shows_itself(session: Session, workspace: Path, tmp_path: Path) -
     """A run has a text, an HTML and a file form, all escaped, and says that its model was scripted; it has no Markdown form."""
     run = asyncio.run(session.run("<b>go</b>", model=ScriptedModel(["<script>"]), workspace=workspace))
     assert run.model == "scripted (scripted)"
-    assert "COMPLETE" in repr(run)
+    assert "COMPLETE" in repr(run.report)
     page = run.report(tmp_path / "new" / "run.html").read_text()
     for html in (run._repr_html_(), page):
         assert "<script>" not in html
         assert "&lt;script&gt;" in html
     assert get_ipython_form(run) is None
+    with session.store._lock:  # whoever reads the log would wait for ever
+        assert repr(run) == f"Run('{run.id}', COMPLETE, goal='<b>go</b>')"
     assert Run(session.store, "none", RunState()).model == ""
     with pytest.raises(UsageError, match="did you mean"):
         session.get(run.id + "x")
@@ -80,7 +82,7 @@ def test_a_scripted_model_by_file_is_found_again(session: Session, workspace: Pa
     done = asyncio.run(session.resume(caught.value.run_id, tools=[act], approve="auto"))
     assert (done.answer, done.model) == ("finished", f"scripted:{script} (scripted)")
 
-    session.model = ScriptedModel([[("act", {})], "done"])
+    session.change(model=ScriptedModel([[("act", {})], "done"]))
     with pytest.raises(ApprovalRequired) as caught:
         asyncio.run(session.run("go", **options))
     assert asyncio.run(session.resume(caught.value.run_id, tools=Toolbox([act]), approve="auto")).answer == "done"
@@ -93,17 +95,17 @@ def test_tools_are_given_in_any_form(session: Session) -> None:
         """Plain."""
         return x
 
-    assert session.resolve_tools([act, plain, "read_file"]).names == ("act", "plain", "read_file")
+    assert session.registry.resolve_tools([act, plain, "read_file"]).names == ("act", "plain", "read_file")
     box = Toolbox([act])
-    assert session.resolve_tools(box) is box
+    assert session.registry.resolve_tools(box) is box
     with pytest.raises(UsageError, match="there is no tool 'wbe'; did you mean 'web'"):
         Session(session.home, tools=["wbe"], env={})
     with pytest.raises(UsageError, match="there is no MCP server 'time'"):
         Session(session.home, tools=["time:*"], env={})
     given = Session(session.home, tools=["default", "find_references", "retrieval", act], env={})
-    always = given.resolve_tools(None).names
+    always = given.registry.resolve_tools(None).names
     given.close()
-    assert always == (*session.resolve_tools(None).names, "find_references", "search_code", "find_definition", "act")
+    assert always == (*session.registry.resolve_tools(None).names, "find_references", "search_code", "find_definition", "act")
 
 
 def test_pure_answers_are_reused_across_runs(session: Session, workspace: Path) -> None:
@@ -152,7 +154,7 @@ def test_an_interrupt_in_a_tool_stops_the_run(calls: int, session: Session, work
 
     assert threading.current_thread() is threading.main_thread()
     run = asyncio.run(scene())
-    assert (run.status, run.interrupted, len(pressed)) == (RunStatus.EXECUTING, True, 1)
+    assert (run.status, run.report.interrupted, len(pressed)) == (RunStatus.EXECUTING, True, 1)
     again = asyncio.run(session.resume(run.id, model=ScriptedModel([[], "done"]), tools=[interrupted]))
     assert (again.id, again.status, again.answer) == (run.id, RunStatus.COMPLETE, "done")
     assert [event.text for event in again.events() if isinstance(event, ToolAnswered)] == ["at last"] * calls
@@ -170,8 +172,8 @@ def test_an_event_the_log_refuses_stops_the_next_effect(session: Session, worksp
 
     async def scene() -> None:
         run = session.start("go", model=ScriptedModel([[("effect", {})], "done"]), tools=[effect], workspace=workspace)
-        assert run._live is not None
-        run._live.ctx.emit(ApprovalGiven(call="never", question="never", granted=True, by="x", how="click"))
+        assert run.live is not None
+        run.live.ctx.emit(ApprovalGiven(call="never", question="never", granted=True, by="x", how="click"))
         await run.wait()
 
     with pytest.raises(StoreError, match="never asked"):

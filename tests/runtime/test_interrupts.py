@@ -49,11 +49,11 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
     """
     session, run = interrupted(tmp_path, moment)
     waits = moment == "approval"
-    assert (run.status, run.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
+    assert (run.status, run.report.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
     assert session.store.run(run.id).owner == ""
-    assert list(session.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
-    assert waits or "INTERRUPTED · scripted (scripted)" in repr(run)
-    assert waits or f"kestrel run --resume {run.id}" in repr(run)
+    assert list(session.history.runs()["status"]) == ["WAITING_APPROVAL" if waits else "INTERRUPTED"]
+    assert waits or "INTERRUPTED · scripted (scripted)" in repr(run.report)
+    assert waits or f"kestrel run --resume {run.id}" in repr(run.report)
     assert [event.type for event in run.events()[-2:]] == [CheckpointSaved.type, RunInterrupted.type]
     monkeypatch.chdir(tmp_path / "work")
     begun = [event for event in fold(run.records()).begun.values()]
@@ -66,7 +66,7 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
             asyncio.run(session.resume(run.id, model=model))
     person = ScriptedApprover([False])
     again = asyncio.run(session.resume(run.id, model=model, approver=person))
-    assert (again.id, again.status, again.interrupted) == (run.id, RunStatus.COMPLETE, False)
+    assert (again.id, again.status, again.report.interrupted) == (run.id, RunStatus.COMPLETE, False)
     assert [asked.why for asked in person.asked] == (["unknown_outcome"] if begun else ["danger"] if waits else [])
     assert (tmp_path / "work" / EFFECTS).exists() == bool(begun)
     assert not begun or (tmp_path / "work" / EFFECTS).read_text() == "launched\n"
@@ -77,7 +77,7 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
 def test_the_mutant_that_takes_every_cancellation_for_a_decision_is_seen(tmp_path: Path) -> None:
     """Where an interrupt ends the run, the same Ctrl-C leaves it CANCELLED, and resuming gives it back as it is."""
     session, run = interrupted(tmp_path, "model", "mutant")
-    assert (run.status, run.interrupted) == (RunStatus.CANCELLED, False)
+    assert (run.status, run.report.interrupted) == (RunStatus.CANCELLED, False)
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(LOOKS))).status is RunStatus.CANCELLED
     session.close()
 
@@ -96,23 +96,23 @@ def test_a_decision_ends_a_run_and_says_how_to_fork_it(session: Session, tmp_pat
     async def stopped() -> str:
         model = ScriptedModel([[("look", {})], "done"])
         task = asyncio.create_task(session.run("go", model=model, workspace=tmp_path))
-        session.listeners = (lambda _, event: task.cancel() if isinstance(event, ToolCalled) else None,)  # type: ignore[assignment]
+        session.change(listeners=(lambda _, event: task.cancel() if isinstance(event, ToolCalled) else None,))  # type: ignore[assignment]
         with pytest.raises(asyncio.CancelledError):
             await task
-        session.listeners = ()
+        session.change(listeners=())
         return session.store.runs()[0].id
 
     name = asyncio.run(stopped())
     other = Session(tmp_path / "home", env={}, tools=[launch, look])
     run = other.get(name)
-    assert run.interrupted
+    assert run.report.interrupted
     run.cancel()
     run.cancel()
-    assert (run.status, run.interrupted, run.outcome) == (RunStatus.CANCELLED, False, "cancelled")
+    assert (run.status, run.report.interrupted, run.outcome) == (RunStatus.CANCELLED, False, "cancelled")
     end = next(record.seq for record in run.records() if isinstance(record.event, RunFinished)) - 1
-    assert f"kestrel fork {name} --at {end}" in repr(session.get(name))
+    assert f"kestrel fork {name} --at {end}" in repr(session.get(name).report)
     with pytest.raises(UsageError, match="CANCELLED and waits for no approval"):
-        other.decide(name, granted=True, by="p", how="click")
+        other.history.decide(name, granted=True, by="p", how="click")
     fork = asyncio.run(session.fork(name, at=end, model=ScriptedModel([[], "done"])))
     assert (fork.status, fork.answer) == (RunStatus.COMPLETE, "done")
     assert [event.text for event in fork.events() if isinstance(event, ToolAnswered)] == ["nothing"]
@@ -130,7 +130,7 @@ def test_a_log_in_which_an_interrupt_wrote_cancelled_names_the_fork(session: Ses
         return run
 
     run = asyncio.run(scene())
-    assert "a new run goes on from there: kestrel fork" in repr(session.get(run.id))
+    assert "a new run goes on from there: kestrel fork" in repr(session.get(run.id).report)
 
 
 def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: Session, tmp_path: Path) -> None:
@@ -144,18 +144,18 @@ def test_limits_of_a_resumed_run_are_kept_when_it_is_interrupted_again(session: 
             nonlocal seen
             seen += isinstance(event, ToolAnswered)
             if seen == turns:
-                run.interrupt()
+                run.live.interrupt()
 
-        session.listeners = (count,)
+        session.change(listeners=(count,))
         begin = session.resume if (known := session.store.runs()) else session.run
         with pytest.raises(asyncio.CancelledError):
             await begin(known[0].id if known else "go", model=model, **options)
-        session.listeners = ()
+        session.change(listeners=())
         return session.store.runs()[0].id
 
     name = asyncio.run(part(2, limits=Limits(cycles=4), workspace=tmp_path))
     asyncio.run(part(4, limits=Limits(cycles=9)))
     run = asyncio.run(session.resume(name, model=ScriptedModel(lambda _: [("look", {})])))
-    assert (run.reason, run.limits.cycles) == ("the limit of 9 model turns is reached", 9)
+    assert (run.reason, run.report.limits.cycles) == ("the limit of 9 model turns is reached", 9)
     assert sum(isinstance(event, RunResumed) for event in run.events()) == 2
     assert not any(isinstance(event, ApprovalAsked) for event in run.events())

@@ -377,7 +377,7 @@ def test_a_run_interrupted_before_its_first_step(session: Session, workspace: Pa
 
     asyncio.run(scene())
     run = session.get(session.store.runs()[0].id)
-    assert (run.status, run.interrupted, session.store.run(run.id).owner) == (RunStatus.PLANNING, True, "")
+    assert (run.status, run.report.interrupted, session.store.run(run.id).owner) == (RunStatus.PLANNING, True, "")
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(["hi"]))).answer == "hi"
 
 
@@ -434,7 +434,7 @@ def test_cancelled_while_a_person_is_asked(session: Session, workspace: Path) ->
     run = asyncio.run(scene())
     assert (run.status, run.questions) == (RunStatus.CANCELLED, ())
     with pytest.raises(UsageError, match="is CANCELLED and waits for no approval"):
-        session.decide(run.id, granted=True, by="ann", how="command")
+        session.history.decide(run.id, granted=True, by="ann", how="command")
     with pytest.raises(UsageError, match="nothing waits"):
         run.decide(ApprovalGiven(call="answer.1.1", granted=True, by="ann", how="click"))
 
@@ -515,11 +515,11 @@ def test_a_wrong_start_says_what_to_change(options: dict[str, Any], message: str
 
 def test_runs_are_listed(session: Session, workspace: Path) -> None:
     """The table of runs has a row per run, the newest first, and says when no real model answered."""
-    assert session.runs().empty
+    assert session.history.runs().empty
     first = play(session, workspace, ["one"])
     second = play(session, workspace, ["two"], scenario="s1", config="c")
-    frame = session.runs(trials=True)
+    frame = session.history.runs(trials=True)
     assert list(frame.index) == [second.id, first.id]
-    assert list(session.runs().index) == [first.id]
+    assert list(session.history.runs().index) == [first.id]
     assert dict(frame.loc[first.id].drop("started")) == {"status": "COMPLETE", "goal": "go", "model": "scripted (scripted)"}
     assert first.to_frame()["type"].tolist() == kinds(first)

@@ -94,7 +94,7 @@ def test_a_long_answer_is_read_in_pieces(session: Session, workspace: Path) -> N
     first = answers(run)[0]
     assert (first.truncated, first.chars, first.whole) == (True, len(TEXT), name_in(shown))
     assert run.results[first.call] == TEXT
-    assert f'whole text: {len(TEXT):,} characters, run.results["{first.call}"]' in repr(run)
+    assert f'whole text: {len(TEXT):,} characters, run.results["{first.call}"]' in repr(run.report)
     assert f"{len(TEXT):,}" in repr(run.results)
     assert [row.split()[-1] for row in repr(run.results).splitlines()[1:]] == ["whole", "log", "log", "log", "log"]
     assert run.results.path(first.call) is not None

@@ -54,18 +54,18 @@ def test_it_is_said_in_every_view(session: Session, workspace: Path) -> None:
     run = carry_out(session, workspace, ScriptedModel(changes))
     finished = next(event for event in run.events() if isinstance(event, RunFinished))
     assert [(one["kind"], one["text"]) for one in finished.actions] == NEXT
-    assert [(one.kind, one.text) for one in run.next_actions] == NEXT
+    assert [(one.kind, one.text) for one in run.report.next_actions] == NEXT
     assert finished.support is not None
-    badge = run.confidence
+    badge = run.report.confidence
     assert (badge.value, badge.calibrated) == (finished.support, None)
     lines = ("python -m pytest tests/test_limits.py  # runs tests/test_limits.py", str(badge))
-    for view in (repr(run), run._repr_html_()):
+    for view in (repr(run.report), run._repr_html_()):
         assert [line in view for line in lines] == [True, badge.word != "unknown"]  # what says nothing is not shown
     assert "<a " not in run._repr_html_()
     assert str(badge) in badge._repr_html_()
 
     (workspace / "tests" / "test_limits.py").unlink()
-    assert [one.text for one in run.next_actions] == ["python -m compileall .", "limits.py"]
+    assert [one.text for one in run.report.next_actions] == ["python -m compileall .", "limits.py"]
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_where_there_is_nothing_nothing_is_said(session: Session, workspace: Pat
     assert next(event for event in run.events() if isinstance(event, RunFinished)) == RunFinished(
         outcome="complete", answer=answer, looked=verify != "off"
     )
-    assert (run.confidence.value, run.confidence.word, str(run.confidence)) == (None, "unknown", "confidence: unknown")
-    assert ("confidence" in repr(run), "next, if you like" in repr(run)) == (False, False)
+    assert (run.report.confidence.value, run.report.confidence.word, str(run.report.confidence)) == (None, "unknown", "confidence: unknown")
+    assert ("confidence" in repr(run.report), "next, if you like" in repr(run.report)) == (False, False)
 
 
 def test_hostile_answers_bring_no_markup(session: Session, workspace: Path) -> None:
     """What an answer proposes is text in every view, and hidden characters are no command."""
     hostile = "`git <img src=x onerror=alert(1)>` and `git status\u202e x`"
     run = carry_out(session, workspace, ScriptedModel([hostile]))
-    assert [one.text for one in run.next_actions] == ["git <img src=x onerror=alert(1)>"]
-    for page in (run._repr_html_(), run.next_actions._repr_html_()):
+    assert [one.text for one in run.report.next_actions] == ["git <img src=x onerror=alert(1)>"]
+    for page in (run._repr_html_(), run.report.next_actions._repr_html_()):
         assert ("<img" in page, "&lt;img" in page) == (False, True)
 
 
@@ -129,5 +129,5 @@ def test_a_check_that_breaks_passes_nothing(
     monkeypatch.setattr(VerifierEngine, "__call__", broken)
     run = session.run_sync("go", model=ScriptedModel(lambda _: "It is in `gone.py`."), workspace=workspace, verify=level)
     assert run.status is status
-    told = run.reason if status is RunStatus.FAILED else str(run.concerns)
+    told = run.reason if status is RunStatus.FAILED else str(run.report.concerns)
     assert "the look at what the answer names failed: ZeroDivisionError: a defect" in told

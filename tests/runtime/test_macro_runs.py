@@ -194,7 +194,7 @@ def test_a_call_of_a_macro_waits_for_a_person_who_is_not_here(tmp_path: Path) ->
     with pytest.raises(ApprovalRequired, match="wants to call risky") as caught:
         asyncio.run(session.run("go", model=script, workspace=tmp_path))
     assert effects == ["bump b"]
-    assert session.decide(caught.value.run_id, granted=True, by="ann", how="command") == ["risky"]
+    assert session.history.decide(caught.value.run_id, granted=True, by="ann", how="command") == ["risky"]
     run = asyncio.run(session.resume(caught.value.run_id, model=script))
     assert (run.status, effects) == (RunStatus.COMPLETE, ["bump b", "risky b looks fine", "put after dared"])
     session.close()
@@ -263,7 +263,7 @@ def test_a_macro_is_offered_first_and_only_where_it_can_run(tmp_path: Path) -> N
         assert [item["name"] for item in started.tools] == seen[-1]
         return seen[-1]
 
-    everything = list(session.resolve_tools(None).names)
+    everything = list(session.registry.resolve_tools(None).names)
     assert ask() == ["macro_run", *everything]
     assert "- deploy(who): Looks, changes, dares and puts. Calls look, bump, risky, put.\n  - who (string)" in told[-1]
     assert ask(workspace=elsewhere) == everything

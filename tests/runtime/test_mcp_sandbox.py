@@ -167,7 +167,7 @@ def test_a_run_says_which_tools_it_has_to_do_without(tmp_path: Path, workspace: 
     assert sorted(warned) == ["server broken", "server mine"]
     assert warned["server mine"] == ("not approved", "none of its tools are offered; kestrel mcp approve mine")
     assert "no-such-program: No such file or directory" in warned["server broken"][1]
-    assert (run.status, "mcp server mine is not approved: none of its tools are offered" in repr(run)) == (RunStatus.COMPLETE, True)
+    assert (run.status, "mcp server mine is not approved: none of its tools are offered" in repr(run.report)) == (RunStatus.COMPLETE, True)
     named = session.run_sync("go", model=ScriptedModel(["done"]), tools=["read_file"], workspace=workspace)
     assert not any(isinstance(event, HealthChanged) for event in named.events())
     session.close()

@@ -68,7 +68,7 @@ def test_mutant_that_waits_for_the_server_in_start_blocks_the_loop(make: Make, w
         opener = asyncio.ensure_future(opens_the_gate(gate))
         await asyncio.sleep(0)
         with pytest.raises(DependencyError, match="not ready within 1 s"):
-            session.resolve_tools(["h:*"])
+            session.registry.resolve_tools(["h:*"])
         assert not gate.exists()
         await opener
 
@@ -93,7 +93,7 @@ def test_a_broken_server_beside_a_good_one_is_told_and_done_without(make: Make, 
     told = {event.dependency: event.reason for event in run.events() if isinstance(event, HealthChanged) and event.source == ""}
     assert sorted(told) == ["server bad", *(["server gone"] if "gone:*" in named else [])]
     assert "no licence found" in told["server bad"]
-    assert "server bad" in repr(run) and "none of its tools are offered" in repr(run)
+    assert "server bad" in repr(run.report) and "none of its tools are offered" in repr(run.report)
     assert not any(str(item["name"]).startswith("bad:") for item in run._state.started.tools)
 
 
@@ -134,7 +134,7 @@ def test_a_plan_that_needs_a_broken_server_says_so(make: Make, workspace: Path) 
     with pytest.raises(UsageError, match=r"step 'only'.*bad:echo"):
         asyncio.run(go("bad"))
     (failed,) = [row for row in session.store.runs() if row.status is RunStatus.FAILED]
-    assert "server bad" in repr(session.get(failed.id))
+    assert "server bad" in repr(session.get(failed.id).report)
 
 
 def test_a_run_that_is_cancelled_while_a_server_starts_ends_cancelled(make: Make, workspace: Path, gate: Path) -> None:  # noqa: F811
@@ -182,13 +182,13 @@ def test_a_setting_of_the_sandbox_reaches_servers(tmp_path: Path, outside: Path,
     monkeypatch.chdir(tmp_path)
     lab = Lab(home=outside / "home", approve="auto", sandbox="S0", env={"XDG_CONFIG_HOME": str(tmp_path / "c")}, mcp={"h": hostile()})
     try:
-        lab.mcp.learn("h")
-        first = lab.mcp._servers["h"].connection
-        assert first is not None and first.level is not None and (first.level.name, lab.mcp.row("h").sandbox) == ("S0", "S0")
+        lab.session.mcp.learn("h")
+        first = lab.session.mcp._servers["h"].connection
+        assert first is not None and first.level is not None and (first.level.name, lab.session.mcp.row("h").sandbox) == ("S0", "S0")
         lab.configure("sandbox", "S1")
         model = ScriptedModel([call("h:echo", text="hi"), say("done")])
         run = lab.run_sync("go", model=model, tools=["h:*"], workspace=tmp_path)
-        now = lab.mcp._servers["h"].connection
+        now = lab.session.mcp._servers["h"].connection
         assert [event.text for event in run.events() if isinstance(event, ToolAnswered)] == ["hi"]
         assert now is not first and now is not None and now.level is not None and now.level.name == "S1"
         assert not first.alive
@@ -201,10 +201,10 @@ def test_a_server_with_a_sandbox_of_its_own_keeps_it(tmp_path: Path, outside: Pa
     monkeypatch.chdir(tmp_path)
     lab = Lab(home=outside / "home", sandbox="S0", env={"XDG_CONFIG_HOME": str(tmp_path / "c")}, mcp={"h": hostile(sandbox="S1")})
     try:
-        lab.mcp.learn("h")
-        first = lab.mcp._servers["h"].connection
+        lab.session.mcp.learn("h")
+        first = lab.session.mcp._servers["h"].connection
         lab.configure("sandbox", "auto")
-        assert not lab.mcp._servers["h"].outdated
+        assert not lab.session.mcp._servers["h"].outdated
         assert first is not None and first.alive
     finally:
         lab.close()

@@ -136,7 +136,7 @@ def test_cancellation_is_heard(how: str, session: Session, tmp_path: Path) -> No
 
     run = asyncio.run(scene())
     decided = how in ("cancel", "thread", "listener")
-    assert (run.status is RunStatus.CANCELLED, run.interrupted) == (decided, not decided)
+    assert (run.status is RunStatus.CANCELLED, run.report.interrupted) == (decided, not decided)
     assert looks(run) < MANY - 1
 
 
@@ -173,7 +173,7 @@ def test_a_run_of_another_process_is_cancelled(session: Session, tmp_path: Path)
 def test_the_log_does_not_lag_behind(session: Session, tmp_path: Path) -> None:
     """A run waits for the log where more is queued than is written in a moment: stopping it never has to wait for much."""
     most: list[int] = []
-    session.listeners = (lambda _run, _event: most.append(session.store.backlog),)
+    session.change(listeners=(lambda _run, _event: most.append(session.store.backlog),))
     run = session.run_sync("go", model=spinning(), workspace=tmp_path, limits=Limits(seconds=1, **UNBOUND))  # type: ignore[arg-type]
     assert run.outcome == "limit"
     assert max(most) < 1_200
@@ -218,4 +218,4 @@ def test_ctrl_c_stops_run_sync_inside_a_running_loop(session: Session, tmp_path:
             loop.run_until_complete(cell())
     finally:
         loop.close()
-    assert session.get(session.store.runs()[0].id).interrupted
+    assert session.get(session.store.runs()[0].id).report.interrupted

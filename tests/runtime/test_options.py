@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UnknownOption, UsageError
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.runtime import session as session_module
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
-from kestrel_lab.runtime.options import checked
+from kestrel_lab.runtime.options import SessionOptions, SessionUpdate, checked, takes
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 
@@ -33,15 +38,78 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     opened.close()
 
 
+def test_options_are_declared_once() -> None:
+    """Each field of the options objects has its type where call sites are checked, and every way in takes them: a new option is declared and used."""
+    for changes, options in ((RunChanges, RunOptions), (SessionUpdate, SessionOptions)):
+        assert {name: kind.__forward_arg__ for name, kind in changes.__annotations__.items()} == options.__annotations__
+    run, resume, session = (set(kind.__annotations__) for kind in (RunChanges, ResumeChanges, SessionUpdate))
+    for way in (
+        Session.start,
+        Session.run,
+        Session.run_sync,
+        Lab.start,
+        Lab.run,
+        Lab.run_sync,
+        Lab.websearch,
+        Lab.websearch_sync,
+        WorkspaceMacros.run,
+    ):
+        assert run <= inspect.signature(way).parameters.keys()
+    for way in (Session.restart, Session.resume, Session.start_fork, Session.fork, Lab.resume, Lab.fork):
+        assert resume <= inspect.signature(way).parameters.keys()
+    for way in (Session.__init__, Lab.__init__):
+        assert session <= inspect.signature(way).parameters.keys()
+
+
+def test_a_new_option_reaches_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that is added to the options object is taken by every call and arrives in the context of the run: no other line has to change."""
+
+    class Changes(RunChanges, total=False):
+        color: str
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Options(RunOptions):
+        color: str = "blue"
+
+    met: list[str] = []
+    monkeypatch.setattr(session_module, "RunOptions", Options)
+    monkeypatch.setattr(Session, "start", takes(Changes, Options)(inspect.unwrap(Session.start)))
+    monkeypatch.setattr(RunContext, "begin", lambda ctx, begin=RunContext.begin: (met.append(ctx.options.color), begin(ctx))[1])
+
+    async def scene() -> None:
+        await Session.start(lab.session, "go", approve="auto").wait()
+        await Session.start(lab.session, "go", approve="auto", color="red").wait()
+
+    asyncio.run(scene())
+    assert met == ["blue", "red"]
+
+
+def test_an_options_object_is_taken_whole_and_in_parts(lab: Lab) -> None:
+    """`options` holds for several runs, keyword arguments replace single fields; a run that goes on refuses what it keeps from its beginning."""
+    usual = RunOptions(approve="deny", limits=Limits(cycles=5), instructions="Be short.")
+    denied = lab.run_sync("go", usual)
+    granted = lab.run_sync("go", usual, approve="auto", model=ScriptedModel([[("write", {})], "done"]))
+    assert ("denied" in denied.results["answer.1.1"], granted.results["answer.1.1"]) == (True, "written")
+    assert denied.report.limits == granted.report.limits == Limits(cycles=5)
+    with pytest.raises(UsageError, match="keeps its instructions: leave that out"):
+        asyncio.run(lab.fork(granted.id, usual))
+    fork = asyncio.run(
+        lab.fork(granted.id, RunOptions(approve="deny"), at=4, model=ScriptedModel(lambda _: [("write", {})]), limits=Limits(cycles=2))
+    )
+    assert fork.report.limits.cycles == 2
+    with pytest.raises(UsageError, match="cache"):
+        RunOptions(cache="sometimes")
+
+
 CALLS: dict[str, Callable[[Lab], Any]] = {
-    "Lab": lambda lab: Lab(home=lab.home / "x", aprove="deny"),  # type: ignore[call-arg]
-    "Session": lambda lab: Session(lab.home / "x", limit=Limits()),  # type: ignore[call-arg]
+    "Lab": lambda lab: Lab(home=lab.session.home / "x", aprove="deny"),  # type: ignore[call-arg]
+    "Session": lambda lab: Session(lab.session.home / "x", limit=Limits()),  # type: ignore[call-arg]
     "start": lambda lab: lab.start("go", approv="deny"),  # type: ignore[call-arg]
     "run": lambda lab: lab.run("go", approv="deny"),  # type: ignore[call-arg]
     "run_sync": lambda lab: lab.run_sync("go", approv="deny"),  # type: ignore[call-arg]
-    "restart": lambda lab: lab.restart("r", takeover=True),  # type: ignore[call-arg]
+    "restart": lambda lab: lab.session.restart("r", takeover=True),  # type: ignore[call-arg]
     "resume": lambda lab: lab.resume("r", approv="deny"),  # type: ignore[call-arg]
-    "start_fork": lambda lab: lab.start_fork("r", approv="deny"),  # type: ignore[call-arg]
+    "start_fork": lambda lab: lab.session.start_fork("r", approv="deny"),  # type: ignore[call-arg]
     "fork": lambda lab: lab.fork("r", approv="deny"),  # type: ignore[call-arg]
     "websearch": lambda lab: lab.websearch("q", model="none", approv="deny"),  # type: ignore[call-arg]
     "websearch_sync": lambda lab: lab.websearch_sync("q", model="none", approv="deny"),
@@ -50,11 +118,11 @@ CALLS: dict[str, Callable[[Lab], Any]] = {
     "eval_sync": lambda lab: lab.eval_sync("s.yaml", epoch=3),
     "compare": lambda lab: lab.compare(suite="s.yaml", epoch=3),  # type: ignore[call-arg]
     "compare_sync": lambda lab: lab.compare_sync(suite="s.yaml", epoch=3),
-    "eval_commits": lambda lab: lab.eval_commits("s.yaml", "A..B", epoch=3),
-    "history_sync": lambda lab: lab.history_sync("s.yaml", metrics="tokens"),
-    "bisect": lambda lab: lab.bisect("s.yaml", "A", max_trial=3),
-    "rescore_sync": lambda lab: lab.rescore_sync("s.yaml", comit="A"),
-    "stored": lambda lab: lab.stored("s.yaml", comit="A"),  # type: ignore[call-arg]
+    "eval_commits": lambda lab: lab.evals.eval_commits("s.yaml", "A..B", epoch=3),
+    "history_sync": lambda lab: lab.evals.history_sync("s.yaml", metrics="tokens"),
+    "bisect": lambda lab: lab.evals.bisect("s.yaml", "A", max_trial=3),
+    "rescore_sync": lambda lab: lab.evals.rescore_sync("s.yaml", comit="A"),
+    "stored": lambda lab: lab.evals.stored("s.yaml", comit="A"),  # type: ignore[call-arg]
 }
 
 
@@ -70,7 +138,7 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest(name: str, la
     with pytest.raises(UnknownOption, match=r"has no option '\w+'; did you mean '\w+'\?") as caught:
         asyncio.run(scene())
     assert isinstance(caught.value, TypeError) and isinstance(caught.value, UsageError)
-    assert lab.store.runs() == []
+    assert lab.session.store.runs() == []
 
 
 def test_the_mutant_that_swallows_options_is_seen(lab: Lab) -> None:
@@ -89,7 +157,7 @@ def test_settings_that_do_not_exist_are_refused(lab: Lab) -> None:
     """`configure`, which `%kestrel config` calls, names the nearest setting; a right one is in force at once."""
     with pytest.raises(UsageError, match="unknown setting 'aprove': did you mean 'approve'"):
         lab.configure("aprove", "deny")
-    assert lab.configure("approve", "deny")["approve"] == lab.approve == "deny"
+    assert lab.configure("approve", "deny")["approve"] == lab.session.options.approve == "deny"
 
 
 def test_a_fork_obeys_the_limits_and_the_policy_it_is_given(lab: Lab, tmp_path: Path) -> None:
@@ -97,9 +165,9 @@ def test_a_fork_obeys_the_limits_and_the_policy_it_is_given(lab: Lab, tmp_path: 
     parent = lab.run_sync("go", approve="auto")
     again = ScriptedModel(lambda _: [("write", {})])
     fork = asyncio.run(lab.fork(parent.id, at=4, model=again, limits=Limits(cycles=2)))
-    assert (fork.reason, fork.limits.cycles, parent.limits.cycles) == ("the limit of 2 model turns is reached", 2, 20)
+    assert (fork.reason, fork.report.limits.cycles, parent.report.limits.cycles) == ("the limit of 2 model turns is reached", 2, 20)
     child = asyncio.run(lab.fork(fork.id, model=again))
-    assert child.limits.cycles == 2
+    assert child.report.limits.cycles == 2
     denied = asyncio.run(lab.fork(parent.id, at=4, approve="deny"))
     assert "error" in denied.results["answer.1.1"] and "denied" in denied.results["answer.1.1"]
 
@@ -109,7 +177,7 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kestrel.toml").write_text('containment = "on"\nverify = "warn"\ncycles = 7\n')
     options = inspect.signature(Lab.__init__).parameters.keys()
-    assert inspect.signature(Session.__init__).parameters.keys() <= options
+    assert {one.name for one in fields(SessionOptions)} <= options
     lab = Lab(
         containment="strict",
         verify="off",
@@ -124,13 +192,24 @@ def test_a_lab_takes_every_option_of_a_session(tmp_path: Path, monkeypatch: pyte
         expansion=ExpansionSettings(expand=True),
         env={},
     )
-    assert (lab.containment, lab.verify, lab.form, lab.ports.abstain, lab.checkpoint_every) == ("strict", "off", "brief", 0.5, 3)
-    assert (lab.provider, lab.api_base, lab.expansion.expand, lab.sandbox.network) == ("ollama", "http://localhost:1", True, True)
-    assert lab.limits == Limits(cycles=3, seconds=None, calls_per_turn=2)
+    assert (
+        lab.session.options.containment,
+        lab.session.options.verify,
+        lab.session.options.form,
+        lab.session.ports.abstain,
+        lab.session.options.checkpoint_every,
+    ) == ("strict", "off", "brief", 0.5, 3)
+    assert (
+        lab.session.options.provider,
+        lab.session.options.api_base,
+        lab.session.options.expansion.expand,
+        lab.session.sandbox.network,
+    ) == ("ollama", "http://localhost:1", True, True)
+    assert lab.session.limits == Limits(cycles=3, seconds=None, calls_per_turn=2)
     assert (lab.settings["cycles"], lab.settings["seconds"], lab.settings.items["containment"].source) == (3, None, "Lab(…)")
     lab.close()
     other = Lab(env={})
-    assert (other.limits.cycles, other.containment) == (7, "on")
+    assert (other.session.limits.cycles, other.session.options.containment) == (7, "on")
     other.close()
     with pytest.raises(UsageError, match="containment"):
         Lab(containment="sometimes", env={})

@@ -40,7 +40,7 @@ class Hangs:
     name, kind = "hangs", "scripted"
 
     async def __call__(self, request, on_delta):
-        await run._live.ctx.on_disk()
+        await run.live.ctx.on_disk()
         print(run.id, flush=True)
         await asyncio.Event().wait()
 
@@ -66,11 +66,11 @@ def killed(session: Session) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def told(session: Session, run_id: str) -> dict[str, str]:
     """How the run is said to stand, in every place that says it."""
     run = session.get(run_id)
-    frame = session.runs().loc[run_id]
+    frame = session.history.runs().loc[run_id]
     (listed,) = RunList(session.store).newest(5)
     return {
         "frame": frame.status,
-        "text": repr(run),
+        "text": repr(run.report),
         "html": html.unescape(run._repr_html_()),
         "str": str(run),
         "list": listed.standing,

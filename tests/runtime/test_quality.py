@@ -227,12 +227,12 @@ def test_a_report_cannot_make_work(tmp_path: Path, workspace: Path, said: list[A
     run = carry_out(tmp_path, workspace, ScriptedModel(says), plan=plan, approve="auto")
     assert (run.status, run.answer, (workspace / "roof.txt").read_text()) == (RunStatus.COMPLETE, "The roof is red.", "The roof is red.\n")
     assert ([step.id for step in run.plan.steps], run.usage.tool_calls - sum(turn is WRITES for turn in said)) == (["write", "look"], 0)
-    assert [(one["severity"], one["check"]) for one in run.quality.issues] == [("minor", "model")]
-    assert "blue" not in str(run.quality.fixes)
+    assert [(one["severity"], one["check"]) for one in run.report.quality.issues] == [("minor", "model")]
+    assert "blue" not in str(run.report.quality.fixes)
 
 
 def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: Path) -> None:
-    """`verify="quality"` adds one step behind the plan; its table is in `run.quality`, the text, the page and the row that a panel shows."""
+    """`verify="quality"` adds one step behind the plan; its table is in `run.report.quality`, the text, the page and the row that a panel shows."""
     entry = {"severity": "major", "place": "is red", "what": "<b>which</b> red?", "fix": "say which"}
     said = json.dumps({"issues": [entry], "missing_evidence": ["Nobody saw it."]})
     run = carry_out(tmp_path, workspace, answers("The roof is red.", said), verify="quality")
@@ -241,19 +241,19 @@ def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: P
         "The roof is red.",
         ["", "quality"],
     )
-    assert run.quality.frame[["severity", "place", "fix", "step"]].to_numpy().tolist() == [
+    assert run.report.quality.frame[["severity", "place", "fix", "step"]].to_numpy().tolist() == [
         ["major", "is red", "say which", "answer"],
         ["no evidence", "Nobody saw it.", "show where it is from, or say that it is not known", ""],
     ]
-    row = next(row for row in run.view().rows.values() if isinstance(row, NoticeRow) and row.table)
+    row = next(row for row in run.report.view().rows.values() if isinstance(row, NoticeRow) and row.table)
     assert (row.level, row.text, row.table[0][:4]) == (
         "bad", "quality: did not pass, 1 major, 1 claim without evidence", ["severity", "place", "what", "fix"],
     )  # fmt: skip
     page = run.report(tmp_path / "run.html").read_text()
-    for text in (repr(run), page, repr(run.quality), run.quality._repr_html_()):
+    for text in (repr(run.report), page, repr(run.report.quality), run.report.quality._repr_html_()):
         assert "say which" in text and "Nobody saw it." in text
-    assert "<b>which" not in page + run.quality._repr_html_()
-    assert "--verify quality" in repr(carry_out(tmp_path, workspace, answers("The roof is red.")).quality)
+    assert "<b>which" not in page + run.report.quality._repr_html_()
+    assert "--verify quality" in repr(carry_out(tmp_path, workspace, answers("The roof is red.")).report.quality)
 
 
 def test_a_report_at_the_end_is_no_answer() -> None:

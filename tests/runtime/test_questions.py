@@ -47,7 +47,7 @@ def test_what_a_person_says_is_the_answer(session: Session, workspace: Path) -> 
     (given,) = [event for event in done.events() if isinstance(event, ApprovalGiven)]
     assert (given.answer, given.by, given.granted, given.call) == ("green, rather", "script", True, asked.call)
     assert not [event for event in done.events() if isinstance(event, ToolCalled)]
-    state, meter = fold(done.records()), done.view().meter
+    state, meter = fold(done.records()), done.report.view().meter
     assert done._state == state
     assert (meter.turns, meter.working_s) == (sum(talk.cycles for talk in state.conversations.values()), pytest.approx(state.working_s))
 
@@ -86,10 +86,10 @@ def test_an_answer_from_outside_is_used_when_the_run_is_resumed(session: Session
     """Under `ask` the run waits; a plain yes is no answer; the first answer stands, a second one is refused; then it goes on."""
     run_id = waits(session, workspace)
     with pytest.raises(UsageError, match=r"waits for an answer \('Which colour\?'\): kestrel approve \S+ --answer TEXT"):
-        session.decide(run_id, granted=True, by="ann", how="command")
+        session.history.decide(run_id, granted=True, by="ann", how="command")
     with pytest.raises(UsageError, match="waits for an answer, not 2"):
-        session.decide(run_id, granted=True, by="ann", how="command", answers=["red", "blue"])
-    assert session.decide(run_id, granted=True, by="ann", how="command", answers=["blue"]) == ["ask_user"]
+        session.history.decide(run_id, granted=True, by="ann", how="command", answers=["red", "blue"])
+    assert session.history.decide(run_id, granted=True, by="ann", how="command", answers=["blue"]) == ["ask_user"]
     (asked,) = [event for event in session.get(run_id).events() if isinstance(event, ApprovalAsked)]
     with pytest.raises(AlreadyDecided):
         session.store.decide(run_id, ApprovalGiven(call=asked.call, granted=True, by="bob", how="click", answer="red"))
@@ -102,22 +102,22 @@ def test_several_questions_are_answered_in_their_order(session: Session, workspa
     two = model(ASKED, {"question": "How many?"})
     run_id = waits(session, workspace, model=two)
     with pytest.raises(UsageError, match="2 answers, in this order, not 1"):
-        session.decide(run_id, granted=True, by="ann", how="command", answers=["blue"])
-    session.decide(run_id, granted=True, by="ann", how="command", answers=["blue", "three"])
+        session.history.decide(run_id, granted=True, by="ann", how="command", answers=["blue"])
+    session.history.decide(run_id, granted=True, by="ann", how="command", answers=["blue", "three"])
     assert answers(asyncio.run(session.resume(run_id, model=two))) == ["blue", "three"]
     denied = waits(session, workspace, model=two)
-    assert session.decide(denied, granted=False, by="ann", how="command") == ["ask_user", "ask_user"]
+    assert session.history.decide(denied, granted=False, by="ann", how="command") == ["ask_user", "ask_user"]
 
 
 def test_an_answer_does_not_allow_a_call(session: Session, workspace: Path) -> None:
     """With a question and a risky call waiting, an answer decides on the question only, a yes on the call only."""
     both = ScriptedModel([[("ask_user", ASKED), ("write_file", {"path": "a", "content": "x"})], "done"])
     run_id = waits(session, workspace, model=both)
-    assert session.decide(run_id, granted=True, by="ann", how="command", answers=["red"]) == ["ask_user"]
+    assert session.history.decide(run_id, granted=True, by="ann", how="command", answers=["red"]) == ["ask_user"]
     assert [asked.tool for asked in session.get(run_id).questions] == ["write_file"]
     with pytest.raises(UsageError, match="asks no question, it waits for leave to call write_file"):
-        session.decide(run_id, granted=True, by="ann", how="command", answers=["red"])
-    assert session.decide(run_id, granted=True, by="ann", how="command") == ["write_file"]
+        session.history.decide(run_id, granted=True, by="ann", how="command", answers=["red"])
+    assert session.history.decide(run_id, granted=True, by="ann", how="command") == ["write_file"]
 
 
 def test_a_question_left_open_does_not_hold_up_a_run_that_nobody_looks_after(session: Session, workspace: Path) -> None:
@@ -157,7 +157,7 @@ def left_by_a_dead_session(session: Session, workspace: Path) -> str:
 def test_a_question_survives_the_death_of_its_session(session: Session, workspace: Path) -> None:
     """Killed while a person thinks, the run is answered from outside, and another session goes on with that answer, unasked."""
     run_id = left_by_a_dead_session(session, workspace)
-    session.decide(run_id, granted=True, by="ann", how="command", answers=["blue"])
+    session.history.decide(run_id, granted=True, by="ann", how="command", answers=["blue"])
     silent = ScriptedApprover([])
     done = asyncio.run(session.resume(run_id, model=model({"question": "Which colour?"}), approver=silent))
     assert (done.status, answers(done), silent.asked) == (RunStatus.COMPLETE, ["blue"], [])

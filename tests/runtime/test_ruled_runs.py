@@ -232,7 +232,7 @@ def test_rules_come_from_settings_and_are_shown(tmp_path: Path, monkeypatch: pyt
     Path("kestrel.toml").write_text('approve = "auto"\n[[rules]]\ntool = "command"\nverdict = "deny"\ncommand = "rm"\n')
     Path("pyproject.toml").write_text('[[tool.kestrel.rules]]\ntool = "look"\nverdict = "ask"\n')
     lab = Lab(env={}, rules=[{"tool": "command", "verdict": "allow", "command": "rm x"}])
-    assert [(str(one), one.source) for one in lab.rules] == [
+    assert [(str(one), one.source) for one in lab.session.rules] == [
         ("ask look", "rule 1 of pyproject.toml"),
         ("deny command `rm`", "rule 1 of kestrel.toml"),
         ("allow command `rm x`", "rule 1 of Lab(rules=…)"),

@@ -59,7 +59,7 @@ def test_the_level_is_recorded_and_shown(session: Session, workspace: Path) -> N
     (called,), (asked,) = of(run, ToolCalled), approver.asked
     assert (called.sandbox, called.danger, asked.sandbox) == (level, "HIGH", level)
     assert question(asked).startswith(f"bash (HIGH, sandbox {level}) asks for approval")
-    assert f"sandbox {level}" in run_text(run.view())
+    assert f"sandbox {level}" in run_text(run.report.view())
 
 
 def test_without_a_sandbox_it_is_critical_and_asked(session: Session, bare: Path) -> None:
@@ -93,7 +93,7 @@ def test_leave_in_a_sandbox_is_no_leave_without_one(session: Session, bare: Path
         with pytest.raises(ApprovalRequired) as caught:
             asyncio.run(session.run("go", model=model("echo hi"), workspace=bare))
     run_id = caught.value.run_id
-    session.decide(run_id, granted=True, by="me", how="command")
+    session.history.decide(run_id, granted=True, by="me", how="command")
     silent = ScriptedApprover([False])
     run = asyncio.run(session.resume(run_id, model=model("echo hi"), approver=silent))
     assert [asked.danger for asked in silent.asked] == ["CRITICAL"]
@@ -133,7 +133,7 @@ def test_the_doctor_tells_level_and_canary(workspace: Path, monkeypatch: pytest.
     monkeypatch.chdir(workspace)
     lab = Lab(workspace / "home", env={})
     rows = {finding.what.strip(): finding for finding in examine(lab).findings}
-    level = choose(lab.sandbox, workspace).level
+    level = choose(lab.session.sandbox, workspace).level
     assert [name for name in rows if name.startswith("barrier")] == [
         "barrier: secrets",
         "barrier: web tools",

@@ -307,7 +307,7 @@ def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session
     calls: list[str] = []
     run = carried_out(session, workspace, FLAKY, [flaky("idempotent", 2, calls)])
     assert (run.status, run.answer, calls) == (RunStatus.COMPLETE, "did x", ["x", "x", "x"])
-    frame = session.stages(run.id)
+    frame = session.history.stages(run.id)
     assert list(frame.columns) == [
         "run_id", "task_id", "stage", "status", "attempt", "inputs_hash", "outputs_ref", "error_class", "error_message", "timestamp",
     ]  # fmt: skip
@@ -321,7 +321,7 @@ def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session
     stored = session.store._read("SELECT * FROM stage_checkpoints WHERE run_id = ?", (run.id,))
     assert [row[:9] for row in stored] == [tuple(row)[:9] for row in frame.itertuples(index=False)]
     assert [event.attempt for event in run.events() if isinstance(event, StageStarted)] == [1, 2, 3]
-    text = repr(run)
+    text = repr(run.report)
     assert "stage one: retrying\n" in text
     assert "stage one: done, attempt 3\n" in text
     assert "failed (transient) and is tried again in 0.01 s, attempt 2: flaky: ConnectionResetError: reset\n" in text
@@ -336,7 +336,7 @@ def test_a_call_with_an_effect_is_made_once(effect: str, session: Session, works
     assert (
         run.reason == "flaky: ConnectionResetError: reset (transient). It may pass by itself: run it again in a moment, or resume the run."
     )
-    assert run.stages()["status"].tolist() == ["failed"]
+    assert run.report.stages()["status"].tolist() == ["failed"]
 
 
 def test_steps_of_no_stage_are_left_alone(session: Session, workspace: Path) -> None:
@@ -344,7 +344,7 @@ def test_steps_of_no_stage_are_left_alone(session: Session, workspace: Path) -> 
     calls: list[str] = []
     plan = Plan(steps=(Step(id="a", tool="flaky", args={"text": "x"}),))
     run = carried_out(session, workspace, plan, [flaky("pure", 1, calls)])
-    assert (run.status, calls, run.reason, len(run.stages())) == (RunStatus.FAILED, ["x"], "flaky: ConnectionResetError: reset", 0)
+    assert (run.status, calls, run.reason, len(run.report.stages())) == (RunStatus.FAILED, ["x"], "flaky: ConnectionResetError: reset", 0)
 
 
 def test_an_agent_goes_on_where_its_conversation_is(session: Session, workspace: Path) -> None:
@@ -355,7 +355,7 @@ def test_an_agent_goes_on_where_its_conversation_is(session: Session, workspace:
     plan = Plan(steps=(Step(id="a", goal="do it", stage="one"),))
     run = carried_out(session, workspace, plan, [flaky("opaque", 0, calls)], model=model)
     assert (run.status, run.answer, calls, turns) == (RunStatus.COMPLETE, "all done", ["x"], [])
-    assert run.stages()["status"].tolist() == ["retrying", "retrying", "done"]
+    assert run.report.stages()["status"].tolist() == ["retrying", "retrying", "done"]
 
 
 def test_every_prefix_of_a_retried_run_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_every_prefix_of_a_retried_run_is_completed(session: Session, workspace:
             other.store.append("r", record.event, at=record.at)
         run = asyncio.run(other.resume("r", model=says))
         assert (cut, run.status, run.answer, again) == (cut, RunStatus.COMPLETE, "said", ["x", "x", "x"])
-        rows = run.stages()[["task_id", "status", "attempt"]].values.tolist()
+        rows = run.report.stages()[["task_id", "status", "attempt"]].values.tolist()
         assert (cut, rows) == (cut, [["a", "retrying", 1], ["a", "retrying", 2], ["a", "done", 3], ["b", "done", 1]])
         other.close()
 
@@ -409,7 +409,7 @@ def test_a_limit_ends_a_stage_at_once(session: Session, workspace: Path) -> None
     plan = Plan(steps=(Step(id="a", goal="do it", stage="one"), Step(id="b", goal="do more", stage="two", depends_on=("a",))))
     run = carried_out(session, workspace, plan, [], model=ScriptedModel(["done"]), limits=Limits(cycles=1))
     assert (run.status, run.outcome, run.reason) == (RunStatus.FAILED, "limit", "the limit of 1 model turns is reached")
-    assert run.stages()[["stage", "status", "error_class"]].values.tolist() == [["one", "done", ""], ["two", "failed", "budget"]]
+    assert run.report.stages()[["stage", "status", "error_class"]].values.tolist() == [["one", "done", ""], ["two", "failed", "budget"]]
 
 
 def test_a_full_disk_is_noticed_before_a_step_begins(session: Session, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +419,7 @@ def test_a_full_disk_is_noticed_before_a_step_begins(session: Session, workspace
     run = carried_out(session, workspace, FLAKY, [flaky("pure", 0, calls)])
     assert (run.status, calls) == (RunStatus.FAILED, [])
     assert run.reason.startswith("the disk of the log has 3,999,999 bytes left, at least 4,000,000 are needed: make room on the disk of ")
-    assert run.stages()["error_class"].tolist() == ["dependency"] * 3
+    assert run.report.stages()["error_class"].tolist() == ["dependency"] * 3
 
 
 def test_a_call_that_failed_is_asked_about_before_it_is_made_again(session: Session, workspace: Path) -> None:

@@ -28,7 +28,7 @@ from kestrel_lab.core.notes import Note
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Gathered, Source
 from kestrel_lab.core.run_types import Limits, RunStatus
-from kestrel_lab.runtime import session as session_module
+from kestrel_lab.runtime import launcher as launcher_module
 from kestrel_lab.runtime.resume import Continuation
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
@@ -64,7 +64,7 @@ def test_a_session_goes_through_its_stages(lab: Session, house: Path) -> None:
     assert (run.status, run.answer, run.reason) == (RunStatus.COMPLETE, ANSWER, "")
     assert [event.stage for event in run.events() if isinstance(event, StageStarted)] == STAGES
     assert mind.asked == ["plan", "read", "read", "write", "judge", "notes"]
-    rows = run.stages()[["stage", "task_id", "status", "attempt", "outputs_ref"]].values.tolist()
+    rows = run.report.stages()[["stage", "task_id", "status", "attempt", "outputs_ref"]].values.tolist()
     assert rows == [
         ["bootstrap", "bootstrap", "done", 1, "bootstrap"],
         ["gather", "gather", "done", 1, "gather"],
@@ -136,7 +136,7 @@ def test_an_empty_workspace_is_not_searched_for_long(lab: Session, workspace: Pa
         furnish(workspace) if kind == "plan" else None
 
     run = orchestrated(lab, workspace, Mind(before=before))
-    rows = run.stages().set_index("task_id")["status"].to_dict()
+    rows = run.report.stages().set_index("task_id")["status"].to_dict()
     assert (run.status, rows["gather"], rows["commit"]) == (RunStatus.COMPLETE, "skipped", "done")
 
 
@@ -164,7 +164,7 @@ def test_an_answer_that_fails_is_repaired(lab: Session, house: Path) -> None:
     run = orchestrated(lab, house, mind)
     assert (run.status, run.answer) == (RunStatus.COMPLETE, ANSWER)
     assert mind.asked == ["plan", "read", "read", "write", "judge", "repair", "judge", "notes"]
-    rows = run.stages()[["stage", "task_id", "status"]].values.tolist()
+    rows = run.report.stages()[["stage", "task_id", "status"]].values.tolist()
     assert rows[5:] == [
         ["verify", "verify", "done"],
         ["repair", "verify/repair#1", "done"],
@@ -182,7 +182,7 @@ def test_an_answer_that_cannot_be_repaired_fails_the_run(lab: Session, house: Pa
     assert Counter(mind.asked) == {"plan": 1, "read": 2, "write": 1, "judge": 2, "repair": 1}
     assert run.answer == ANSWER
     assert not any(isinstance(event, MemoryStored) for event in run.events())
-    last = run.stages().iloc[-1]
+    last = run.report.stages().iloc[-1]
     assert (last["task_id"], last["status"], last["error_class"]) == ("verify#2", "failed", "logic")
 
 
@@ -234,7 +234,7 @@ def test_any_prefix_of_a_session_is_completed(lab: Session, house: Path, tmp_pat
         assert (cut, run.status, run.answer) == (cut, RunStatus.COMPLETE, ANSWER)
         assert (cut, mind.asked) == (cut, whole.asked[answered:])
         assert [event.note["kind"] for event in run.events() if isinstance(event, MemoryStored)] == ["fact", "fingerprint"]
-        rows = run.stages()[["stage", "task_id", "status", "attempt"]].values.tolist()
+        rows = run.report.stages()[["stage", "task_id", "status", "attempt"]].values.tolist()
         assert len(rows) == len({tuple(row) for row in rows}) == 9
         began: Any = run._state.outputs["bootstrap"]
         assert began["time"]["date"] == "2026-03-02"
@@ -270,14 +270,14 @@ def test_a_failed_session_goes_on_behind_its_last_completed_stage(
 ) -> None:
     """Resumed, a FAILED session goes on in a new run that shares what is done: only what is not done is asked, and the run says where it comes from."""
     failed = orchestrated(lab, house, Mind(before=failing(kind)))
-    assert (failed.status, failed.stages()["status"].tolist()[-1]) == (RunStatus.FAILED, "failed")
+    assert (failed.status, failed.report.stages()["status"].tolist()[-1]) == (RunStatus.FAILED, "failed")
     mind = Mind()
     run = asyncio.run(lab.resume(failed.id, model=mind.model))
     assert (run.status, run.answer, mind.asked) == (RunStatus.COMPLETE, ANSWER, again)
     assert run.id != failed.id
     (forked,) = [event for event in run.events() if isinstance(event, RunForked)]
     assert (forked.parent, forked.stage) == (failed.id, behind)
-    assert f"goes on with {failed.id}, which had ended, behind its last completed stage '{behind}' (event {forked.at})" in repr(run)
+    assert f"goes on with {failed.id}, which had ended, behind its last completed stage '{behind}' (event {forked.at})" in repr(run.report)
     assert lab.get(failed.id).status is RunStatus.FAILED
 
 
@@ -285,7 +285,7 @@ def test_going_on_too_early_would_be_seen(lab: Session, house: Path, monkeypatch
     """A mutant that goes on behind the first stage asks again what was answered: the questions that the test above counts."""
     failed = orchestrated(lab, house, Mind(before=failing("judge")))
     early = next(record.seq for record in failed.records() if isinstance(record.event, StepFinished))
-    monkeypatch.setattr(session_module, "continuation", lambda _: Continuation(at=early, stage="bootstrap"))
+    monkeypatch.setattr(launcher_module, "continuation", lambda _: Continuation(at=early, stage="bootstrap"))
     mind = Mind()
     asyncio.run(lab.resume(failed.id, model=mind.model))
     assert mind.asked == ["plan", "read", "read", "write", "judge", "notes"]
@@ -327,13 +327,13 @@ def test_a_cancelled_session_goes_on(lab: Session, house: Path) -> None:
 def test_a_session_out_of_budget_goes_on_with_more(lab: Session, house: Path) -> None:
     """A limit ends the session with its reason; resumed with a higher one it goes on where it was, and keeps the new limit."""
     failed = orchestrated(lab, house, Mind(), limits=Limits(cycles=3))
-    assert (failed.status, failed.outcome, failed.stages()["error_class"].tolist()[-1]) == (RunStatus.FAILED, "limit", "budget")
+    assert (failed.status, failed.outcome, failed.report.stages()["error_class"].tolist()[-1]) == (RunStatus.FAILED, "limit", "budget")
     same = asyncio.run(lab.resume(failed.id, model=Mind().model))
     assert (same.status, same.reason) == (RunStatus.FAILED, "the limit of 3 model turns is reached")
     mind = Mind()
     run = asyncio.run(lab.resume(failed.id, model=mind.model, limits=Limits(cycles=10)))
     assert (run.status, run.answer, mind.asked) == (RunStatus.COMPLETE, ANSWER, ["write", "judge", "notes"])
-    assert (run.limits.cycles, lab.get(run.id).limits.cycles) == (10, 10)
+    assert (run.report.limits.cycles, lab.get(run.id).report.limits.cycles) == (10, 10)
 
 
 def test_a_plan_that_needs_what_is_gone_is_refused_with_its_stage(lab: Session, house: Path) -> None:

@@ -91,7 +91,7 @@ def test_an_endpoint_that_comes_back_costs_nothing_but_time(kind: str, endpoint:
     run = orchestrated(session, endpoint, workspace)
     assert (run.status, run.answer) == (RunStatus.COMPLETE, ANSWER)
     assert endpoint.asked == ["plan", "read", "read", "write", "judge", "notes"]
-    rows = run.stages()
+    rows = run.report.stages()
     retried = rows[rows["status"] == "retrying"]
     assert (len(retried), set(retried["error_class"])) == (2, {"transient"})
     session.close()
@@ -116,7 +116,7 @@ def test_an_endpoint_that_stays_away_ends_the_session(endpoint: Endpoint, tmp_pa
     assert endpoint.api_base in run.reason
     assert "(dependency after 3 attempts)" in run.reason
     assert "then resume the run" in run.reason
-    rows = run.stages()
+    rows = run.report.stages()
     assert rows[rows["stage"] == "verify"][["status", "attempt"]].values.tolist() == [["retrying", 1], ["retrying", 2], ["failed", 3]]
     assert rows["error_class"].tolist()[-1] == "dependency"
     with Endpoint() as back:

@@ -107,7 +107,7 @@ def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Session, workspa
     """The way that looked best ends at a cliff; the other one is found, and an agent is given it."""
     run = carry_out(session, workspace, "tree_of_thoughts", [], score={"tool": "worth", "path": "where"}, enough=1)
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "over the bridge")
-    frame = run.thoughts()
+    frame = run.report.thoughts()
     assert frame.to_dict("list") == {
         "candidate": ["search/c1", "search/c2", "search/c3", "search/c4"],
         "parent": ["", "", "search/c1", "search/c2"],

@@ -75,13 +75,13 @@ def test_a_snapshot_every_few_turns(tmp_path: Path) -> None:
     turns = [record.seq for record in run.records() if isinstance(record.event, ModelAnswered)]
     assert places == [seq + 1 for seq in turns[3::4]]  # right behind the fourth, the eighth … answer
     assert all(seq < place for place, (seq, _) in zip(places, told, strict=True))  # of what was on disk by then
-    frame = session.checkpoints(run.id)
+    frame = session.history.checkpoints(run.id)
     assert list(zip(frame.index, frame["reason"], strict=True)) == told[:-4:-1]
     assert (frame.index.name, list(frame.columns)) == ("seq", ["reason", "bytes", "created", "run", "usable"])
     assert set(frame["usable"]) == {"yes"}
     assert session.get(run.id)._state == run._state == fold(run.records())
     with pytest.raises(UsageError, match="no run"):
-        session.checkpoints("nowhere")
+        session.history.checkpoints("nowhere")
     session.close()
     _, without = go(tmp_path / "b", [*looking(34), "done"], every=None)
     assert saved(without) == []
@@ -166,4 +166,4 @@ def test_the_setting_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     runs = (asyncio.run(lab.run("go", model=ScriptedModel(at_leisure([*looking(4), "done"])))) for _ in range(5))
     assert any(len(saved(run)) == 2 for run in runs)
     lab.close()
-    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).checkpoint_every is None
+    assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).session.options.checkpoint_every is None

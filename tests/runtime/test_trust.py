@@ -214,10 +214,19 @@ def test_a_lab_obeys_what_code_says(project: Path, env: dict[str, str], tmp_path
     """Without trust a lab asks, and one line says why; what code gives is the user's own."""
     monkeypatch.chdir(project)
     with closing(Lab(home=tmp_path / "home", env=env)) as lab:
-        assert (lab.approve, lab.sandbox.level, lab.sandbox.network, lab.limits.cost_usd) == ("ask", None, False, 1.0)
+        assert (lab.session.options.approve, lab.session.sandbox.level, lab.session.sandbox.network, lab.session.limits.cost_usd) == (
+            "ask",
+            None,
+            False,
+            1.0,
+        )
     assert capsys.readouterr().err.count("kestrel trust") == 1
     with closing(Lab(home=tmp_path / "home", approve="auto", sandbox="S0", env=env)) as lab:
-        assert (lab.approve, lab.sandbox.name, [one.key for one in lab.settings.ignored][:1]) == ("auto", "S0", ["network"])
+        assert (lab.session.options.approve, lab.session.sandbox.name, [one.key for one in lab.settings.ignored][:1]) == (
+            "auto",
+            "S0",
+            ["network"],
+        )
 
 
 def test_a_store_that_cannot_be_read_is_told(project: Path, env: dict[str, str], tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspa
     with pytest.raises(ApprovalRequired) as waiting:
         agent(session, workspace, [READ], [WRITE], approve="ask", tools=FILES)
     run_id = waiting.value.run_id
-    session.decide(run_id, granted=True, by="ann", how="command")
+    session.history.decide(run_id, granted=True, by="ann", how="command")
     file.write_text("theirs\n")
     with pytest.raises(ApprovalRequired):
         asyncio.run(session.resume(run_id, model=model))
@@ -258,7 +258,7 @@ def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspa
     with pytest.raises(ApprovalRequired):  # the same question, not another one
         asyncio.run(session.resume(run_id, model=model))
     assert session.get(run_id).questions == (open_now,)
-    session.decide(run_id, granted=True, by="ann", how="command")
+    session.history.decide(run_id, granted=True, by="ann", how="command")
     done = asyncio.run(session.resume(run_id, model=model))
     asked = [event for event in done.events() if isinstance(event, ApprovalAsked)]
     assert [("-theirs" in event.preview) for event in asked] == [False, True]

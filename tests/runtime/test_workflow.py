@@ -312,7 +312,7 @@ def test_agent_files_fit_the_schema_and_load(path: Path, session: Session) -> No
     assert list(jsonschema.Draft202012Validator(json.loads(schema_text("agent"))).iter_errors(read_yaml(path).value)) == []
     agent = load_agent(path)
     assert (agent.name, bool(agent.description)) == (path.stem, True)
-    session.toolbox.only(agent.tools or ())
+    session.registry.toolbox.only(agent.tools or ())
 
 
 @st.composite
@@ -358,7 +358,7 @@ def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path:
         nodes = value.get("nodes") or value.get("branches") or value["steps"]
         assert {node["id"] for node in nodes} <= {step.id for step in foreseen(plan.steps)}
         assert Plan.from_json(plan.as_json()) == plan
-        check_steps(foreseen(plan.steps), session.toolbox, OPERATIONS, session.resolve_model)
+        check_steps(foreseen(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
 
     law()
 

@@ -104,7 +104,7 @@ def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> 
         ("minor", "some colour", "draft#1"),
     ]
     assert before["fixes"] == {"draft#1": ["name a file that exists", "name it"]}
-    assert (run.quality.passed, run.quality.issues, len(run.quality.frame)) == (True, [], 0)
+    assert (run.report.quality.passed, run.report.quality.issues, len(run.report.quality.frame)) == (True, [], 0)
 
 
 @pytest.mark.parametrize("path", [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped().values()], ids=lambda path: path.stem)
@@ -114,7 +114,7 @@ def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
     assert (entry.name, bool(entry.description)) == (path.stem, True)
     inputs = {name: "x" for name, given in entry.inputs.items() if "default" not in given.model_fields_set}
     plan = load_plan(path, "a goal", inputs)
-    check_steps(foreseen(plan.steps), session.toolbox, OPERATIONS, session.resolve_model)
+    check_steps(foreseen(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
 
 
 def test_there_are_six() -> None:

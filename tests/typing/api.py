@@ -134,7 +134,7 @@ async def main(lab: Lab) -> None:
     await lab.run("go", plan=7)  # type: ignore[arg-type]
 
     fork: Run = await lab.fork(run.id, at=5, model="openai/gpt-5", tools=["grep"], answer="42", approver=person)
-    begun = lab.start_fork(fork.id, result="text", approve="auto")
+    begun = lab.session.start_fork(fork.id, result="text", approve="auto")
     parted: pd.DataFrame = lab.diff(run.id, fork.id).frame
     print(parted)
     result: EvalResult = await lab.eval("suite.yaml", configs=["small"], epochs=2, reporter=count)

@@ -178,15 +178,15 @@ def test_a_run_has_its_evidence(session: Session, workspace: Path) -> None:
             workspace=workspace,
         )
     )
-    frame = run.evidence.frame
+    frame = run.report.evidence.frame
     assert frame[["claim", "support", "span", "standing"]].to_numpy().tolist()[0] == [1, "supported", "roof.txt:2", "current"]
     assert frame["support"].tolist()[-1] == "weak"
     (workspace / "roof.txt").write_text(ROOF.replace("7", "8"))
-    assert run.evidence.frame["standing"].tolist()[0] == "stale"
-    page = run.evidence._repr_html_()
+    assert run.report.evidence.frame["standing"].tolist()[0] == "stale"
+    page = run.report.evidence._repr_html_()
     assert ("<b>gold</b>" in page, "&lt;b&gt;gold" in page, "<details" in page) == (False, True, True)
     assert "The roof is 7 m high." in run._repr_html_().partition("<code>roof.txt:2</code>")[2]
-    assert run.claims[0].text == "The roof is 7 m high [roof.txt:2]."
+    assert run.report.claims[0].text == "The roof is 7 m high [roof.txt:2]."
 
 
 def test_a_look_at_the_answer_blocks_nothing(session: Session, workspace: Path) -> None:
@@ -194,11 +194,11 @@ def test_a_look_at_the_answer_blocks_nothing(session: Session, workspace: Path) 
     model = reads("It is in `tower.txt`.")
     run = asyncio.run(session.run("where?", model=model, workspace=workspace))
     assert (run.status, run.answer) == (RunStatus.COMPLETE, "It is in `tower.txt`.")
-    assert [(one["severity"], one["what"]) for one in run.concerns] == [("critical", "tower.txt does not exist")]
-    assert "tower.txt does not exist" in repr(run)
+    assert [(one["severity"], one["what"]) for one in run.report.concerns] == [("critical", "tower.txt does not exist")]
+    assert "tower.txt does not exist" in repr(run.report)
     assert "tower.txt does not exist" in run._repr_html_()
     off = asyncio.run(session.run("where?", model=reads("It is in `tower.txt`."), workspace=workspace, verify="off"))
-    assert (off.answer, off.concerns) == (run.answer, [])
+    assert (off.answer, off.report.concerns) == (run.answer, [])
 
 
 def test_verify_repairs_and_never_passes_what_is_made_up(session: Session, workspace: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.cli.commands.evals import Configs, Suite, write_csv
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 
 along_commits = typer.Typer()
@@ -36,11 +36,11 @@ def history(
 
     A history without change shows a step in 5 % of cases at most. `kestrel eval run SUITE --commits A..B` makes results.
     """
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
     async def work(_reporter: Any) -> Any:
-        found = await lab.history(
+        found = await lab.evals.history(
             suite, commits=commits, every=every, last=last, configs=config, metric=metric, any_version=any_version
         )  # fmt: skip
         if report is not None:
@@ -49,7 +49,7 @@ def history(
         _draw(found, plot)
         return found
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 @along_commits.command("bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate")
@@ -71,17 +71,17 @@ def bisect(
     Trials are repeated at one commit after the other, as often as each question needs; asked again, it goes on
     where it was.
     """
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
-        found = await lab.bisect(
+        found = await lab.evals.bisect(
             suite, good, bad, metric=metric, margin=margin, max_trials=max_trials, alpha=alpha, configs=config, reporter=reporter
         )
         _draw(found, plot)
         return found
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 def _draw(found: Any, plot: Path | None) -> None:

@@ -54,13 +54,13 @@ class Barrier:
 
 def barriers(lab: Lab) -> list[Barrier]:
     """Each barrier but the sandbox, which has a canary of its own; talks to nothing, and starts nothing."""
-    return [secrets_hidden(lab), web_closed(), paths_held(), log_place(lab.store.path)]
+    return [secrets_hidden(lab), web_closed(), paths_held(), log_place(lab.session.store.path)]
 
 
 def secrets_hidden(lab: Lab) -> Barrier:
     """Values of secret variables do not come out of the redactor; without any, one of our own does not."""
-    known = secret_values(lab.env)
-    redactor = lab.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
+    known = secret_values(lab.session.env)
+    redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
     leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
     count = f"{len(known)} secret variable{'' if len(known) == 1 else 's'} known"
     return Barrier(
@@ -172,17 +172,17 @@ def _python() -> Finding:
 
 
 def _log(lab: Lab) -> Finding:
-    runs = len(lab.store.runs(limit=100_000))
-    return Finding(ok=True, what="log", found=f"{lab.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
+    runs = len(lab.session.store.runs(limit=100_000))
+    return Finding(ok=True, what="log", found=f"{lab.session.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
 
 
 def _events(lab: Lab) -> Finding:
     """Whether runs are what was written, the newest first: as many as can be looked at in a few seconds."""
-    until, runs, damaged, looked = time.monotonic() + _LOOK_S, lab.store.runs(limit=100_000), [], 0
+    until, runs, damaged, looked = time.monotonic() + _LOOK_S, lab.session.store.runs(limit=100_000), [], 0
     while looked < len(runs) and time.monotonic() < until:
         run = runs[looked].id
         looked += 1
-        if (found := lab.store.damage(run)) is not None:
+        if (found := lab.session.store.damage(run)) is not None:
             damaged.append(f"{run} from event {found.seq} on ({found.what})")
     if not damaged:
         return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs looked at: as they were written")
@@ -193,7 +193,7 @@ def _events(lab: Lab) -> Finding:
 
 def _model(lab: Lab) -> Finding:
     try:
-        model = lab.resolve_model(None)
+        model = lab.session.registry.resolve_model(None)
     except UsageError as error:
         return Finding(ok=False, what="model", found="none", advice=str(error))
     return Finding(ok=True, what="model", found=f"{model.name} ({model.kind})")
@@ -202,20 +202,20 @@ def _model(lab: Lab) -> Finding:
 def _dependencies(lab: Lab) -> list[Finding]:
     """What runs of this lab depend on, probed where that costs nothing."""
     try:
-        model = lab.resolve_model(None)
+        model = lab.session.registry.resolve_model(None)
     except UsageError:
         needed: tuple[Model, ...] = ()
     else:
         needed = model.models if isinstance(model, EscalatingModel | RoutedModel) else (model,)
-    watched = [watch_model(one, lab.supervisor).name for one in needed if one.kind == "real"]
+    watched = [watch_model(one, lab.session.supervisor).name for one in needed if one.kind == "real"]
     # Of several models that stand in for each other none is needed, and neither is what only earlier runs used.
-    return [_dependency(lab, row, optional=watched != [row.dependency]) for row in run_blocking(lab.supervisor.look())]
+    return [_dependency(lab, row, optional=watched != [row.dependency]) for row in run_blocking(lab.session.supervisor.look())]
 
 
 def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
     well = row.state in {HealthState.STARTING, HealthState.READY}
     found = "starting: not called yet, and asking would cost" if row.state is HealthState.STARTING else str(row.state)
-    advice = "" if well else str(lab.supervisor.error(row.dependency))
+    advice = "" if well else str(lab.session.supervisor.error(row.dependency))
     return Finding(ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice=advice, optional=optional)
 
 
@@ -229,8 +229,8 @@ def _servers(lab: Lab) -> list[Finding]:
             advice=row.reason,
             optional=True,
         )
-        for row in lab.mcp.table()
-        if lab.supervisor.get(watched_as(row.name)) is None  # else it is among the dependencies
+        for row in lab.session.mcp.table()
+        if lab.session.supervisor.get(watched_as(row.name)) is None  # else it is among the dependencies
     ]
 
 
@@ -243,7 +243,7 @@ def _providers(lab: Lab) -> list[Finding]:
             advice="" if choice.available else choice.note,
             optional=True,
         )
-        for choice in available_models(lab.env)
+        for choice in available_models(lab.session.env)
     ]
 
 
@@ -264,9 +264,9 @@ def _ripgrep() -> Finding:
 
 def _sandbox(lab: Lab) -> list[Finding]:
     """The level that commands run at here, and what the canary of each level says."""
-    what = f"sandbox ({lab.sandbox.name}{', with network' if lab.sandbox.network else ''})"
+    what = f"sandbox ({lab.session.sandbox.name}{', with network' if lab.session.sandbox.network else ''})"
     try:
-        choice = choose(lab.sandbox, Path.cwd())
+        choice = choose(lab.session.sandbox, Path.cwd())
     except UsageError as error:
         return [Finding(ok=False, what=what, found="none", advice=str(error)), *_canaries(lab)]
     asked = "" if choice.wanted else "each command is asked about as CRITICAL; install what is missing below, or set sandbox = S0"
@@ -275,7 +275,7 @@ def _sandbox(lab: Lab) -> list[Finding]:
 
 
 def _canaries(lab: Lab) -> list[Finding]:
-    tried = {level: verdict(level, lab.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
+    tried = {level: verdict(level, lab.session.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
     passed = f"canary passed ({', '.join(PROBES)})"
     return [
         Finding(ok=not problem, what=f"  {level.name}", found="no" if problem else passed, advice=problem, optional=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
@@ -161,8 +161,8 @@ def run_suite(
         msg = "--config picks configurations of the suite and --model takes their place: give one of the two"
         raise UsageError(msg)
     chosen: Any = {name: name for name in model} if model else config
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
     if commits and (reports.junit is not None or reports.markdown is not None):
         msg = "--junit and --markdown are about one commit; with --commits write --report or --csv"
         raise UsageError(msg)
@@ -176,7 +176,7 @@ def run_suite(
     async def work(reporter: Any) -> Any:
         result: Any
         if commits:
-            result = await lab.eval_commits(
+            result = await lab.evals.eval_commits(
                 suite, commits, every=every, last=last, configs=chosen, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
             )
             if reports.report is not None:
@@ -187,7 +187,7 @@ def run_suite(
         write_csv(result.frame, csv)
         return result
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
@@ -216,8 +216,8 @@ def compare_commits(
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
     """
     file, base, head = _compared(words or [], suite)
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
         comparison = await lab.compare(
@@ -234,7 +234,7 @@ def compare_commits(
         reports.write(comparison)
         return comparison
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 @evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
@@ -263,7 +263,7 @@ def decide_gates(
     """
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
-    face: Face = ctx.find_root().obj
+    frontend = frontend_of(ctx)
     if against and (parts != Parts() or execution != Execution()):
         msg = (
             "with --against whole suites are compared, as they say themselves, and what is stored is taken: leave out --scenario, --family, "
@@ -273,7 +273,7 @@ def decide_gates(
     if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
         msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
         raise UsageError(msg)
-    lab = face.lab()
+    lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
         measured: EvalResult | Comparison
@@ -284,7 +284,7 @@ def decide_gates(
         reports.write(measured)
         return measured.gates()
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
@@ -320,15 +320,15 @@ def rescore_trials(
     Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and models keep
     their old scores, which is said. New scores are stored beside the old ones.
     """
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
     async def work(_reporter: Any) -> Any:
-        found = await lab.rescore(suite, commit=commit, configs=config, **asdict(parts))
+        found = await lab.evals.rescore(suite, commit=commit, configs=config, **asdict(parts))
         reports.write(found.result)
         return found
 
-    return face.wait(work)
+    return frontend.wait(work)
 
 
 @evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
@@ -346,8 +346,8 @@ def summarise_trials(
     parts: Parts,
 ) -> Any:
     """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
-    face: Face = ctx.find_root().obj
-    found = face.lab().stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
+    frontend = frontend_of(ctx)
+    found = frontend.lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
     write_csv(found.frame, csv)
     if plot is not None:
         save_figure(found.plot(*(metric or [])[:1]), plot)
@@ -414,12 +414,12 @@ def measure_injections(
     """
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
-    face: Face = ctx.find_root().obj
-    lab = face.lab()
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
-        found = await measure_injection(lab, suite, attack, model=model, limit=limit, reporter=reporter)
+        found = await measure_injection(lab.session, suite, attack, model=model, limit=limit, reporter=reporter)
         write_csv(found.frame, csv)
         return found
 
-    return face.wait(work)
+    return frontend.wait(work)

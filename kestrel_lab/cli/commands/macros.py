@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.tools.macros.macro import Macro
@@ -73,5 +73,5 @@ def remove(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
 
 
 def _macros(ctx: typer.Context, workspace: str) -> WorkspaceMacros:
-    face: Face = ctx.find_root().obj
-    return face.lab().macros.at(workspace)
+    frontend = frontend_of(ctx)
+    return frontend.lab().macros.at(workspace)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.lab import Lab
@@ -121,7 +121,7 @@ def find(
 ) -> FoundServers:
     """Look for MCP servers in the catalogue, and in the registry that mcp_registry names; installs nothing."""
     text = " ".join(need)
-    judged, problem = run_blocking(_lab(ctx).sources.search(text, 8))
+    judged, problem = run_blocking(_lab(ctx).session.registry.sources.search(text, 8))
     return FoundServers(need=text, judged=tuple(judged), problem=problem)
 
 
@@ -135,13 +135,13 @@ def install_server(
 ) -> Offer:
     """Show exactly what installing an MCP server would do; with --yes do it, in a folder of its own."""
     lab = _lab(ctx)
-    entry = lab.sources.entry(name)
+    entry = lab.session.registry.sources.entry(name)
     if entry.package is None:
         msg = f"{entry.name} cannot be installed: {entry.problem}"
         raise UsageError(msg)
     try:
-        locked = run_blocking(lab.sources.locked(entry.package))
-        offer = Offer(judged=lab.sources.judged(entry, ""), locked=locked, root=lab.sources.root)
+        locked = run_blocking(lab.session.registry.sources.locked(entry.package))
+        offer = Offer(judged=lab.session.registry.sources.judged(entry, ""), locked=locked, root=lab.session.registry.sources.root)
         return run_blocking(_installed(lab, offer)) if yes else offer
     except InstallError as error:
         raise UsageError(str(error)) from error
@@ -149,7 +149,7 @@ def install_server(
 
 def list_installed(ctx: typer.Context) -> InstalledTable:
     """List installed MCP servers, and whether their files are as they were left."""
-    return InstalledTable(tuple(_row(one) for one in _lab(ctx).sources.installed()))
+    return InstalledTable(tuple(_row(one) for one in _lab(ctx).session.registry.sources.installed()))
 
 
 def remove(
@@ -157,27 +157,27 @@ def remove(
 ) -> str:
     """Remove an installed MCP server, and approve it no longer."""
     lab = _lab(ctx)
-    known = {one.server: one for one in lab.sources.installed()}
+    known = {one.server: one for one in lab.session.registry.sources.installed()}
     if name not in known:
         msg = f"no MCP server {name!r} is installed: {nearest(name, known)}"
         raise UsageError(msg)
-    lab.mcp.approvals.withdraw(known[name].config(Path.cwd()))
-    run_blocking(lab.mcp.forget(name))
+    lab.session.mcp.approvals.withdraw(known[name].config(Path.cwd()))
+    run_blocking(lab.session.mcp.forget(name))
     remove_folder(known[name].folder)
     return f"{known[name].package.pin} is removed"
 
 
 async def _installed(lab: Lab, offer: Offer) -> Offer:
-    sources: Sources = lab.sources
+    sources: Sources = lab.session.registry.sources
     package, entry = offer.locked.package, offer.judged.entry
     known = await asyncio.to_thread(made_here, folder_of(sources.root, package), sources.env)
     server = known.server if known is not None else short_name(package)
     if known is None:
-        refuse_taken(server, lab.mcp.names)
+        refuse_taken(server, lab.session.mcp.names)
     got = await install(offer.locked, sources.root, server=server, entry=entry.name, env=sources.env)
-    await lab.mcp.adopt(got.config(Path.cwd()))
-    await lab.mcp.approve(got.server)
-    return replace(offer, done=got, tools=tuple(tool.name for tool in lab.mcp.tools(got.server)))
+    await lab.session.mcp.adopt(got.config(Path.cwd()))
+    await lab.session.mcp.approve(got.server)
+    return replace(offer, done=got, tools=tuple(tool.name for tool in lab.session.mcp.tools(got.server)))
 
 
 def _row(one: Installed) -> tuple[str, ...]:
@@ -196,8 +196,8 @@ def _words(argv: tuple[str, ...]) -> str:
 
 
 def _lab(ctx: typer.Context) -> Lab:
-    face: Face = ctx.find_root().obj
-    return face.lab()
+    frontend = frontend_of(ctx)
+    return frontend.lab()
 
 
 # `kestrel mcp …`: servers of tools; and being one for other programs.
@@ -251,13 +251,13 @@ class CheckedText:
 @mcp.callback()
 def list_servers(ctx: typer.Context) -> ServerTable | None:
     """List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs."""
-    return _face(ctx).lab().mcp.table() if ctx.invoked_subcommand is None else None
+    return frontend_of(ctx).lab().session.mcp.table() if ctx.invoked_subcommand is None else None
 
 
 @mcp.command("list")
 def list_again(ctx: typer.Context) -> ServerTable:
     """List the servers and how each stands; starts none."""
-    return _face(ctx).lab().mcp.table()
+    return frontend_of(ctx).lab().session.mcp.table()
 
 
 @mcp.command()
@@ -265,7 +265,7 @@ def check(
     ctx: typer.Context, name: Name, *, start: Annotated[bool, typer.Option("--start", help="Start it although it is not approved.")] = False
 ) -> CheckedText:
     """Start a server and show its tools, and what has changed since they were approved."""
-    servers = _face(ctx).lab().mcp
+    servers = frontend_of(ctx).lab().session.mcp
     if not start and (row := servers.row(name)).state == "not approved":
         msg = (
             f"{name} is not approved, so it is not started. It would be: {row.what}. Start it for a look: kestrel mcp check {name} --start"
@@ -277,7 +277,7 @@ def check(
 @mcp.command()
 def approve(ctx: typer.Context, name: Name) -> CheckedText:
     """Start a server and allow it with the tools it has now; what that changes is shown."""
-    checked = run_blocking(_face(ctx).lab().mcp.approve(name))
+    checked = run_blocking(frontend_of(ctx).lab().session.mcp.approve(name))
     changes = "\n".join(checked.changes)
     return CheckedText(
         checked, (f"{changes}\n" if checked.approved and changes else "") + "approved: its tools may be offered to runs from now on"
@@ -287,7 +287,7 @@ def approve(ctx: typer.Context, name: Name) -> CheckedText:
 @mcp.command()
 def withdraw(ctx: typer.Context, name: Name) -> str:
     """Approve a server no longer: its tools are not offered any more."""
-    return f"{name} is no longer approved" if _face(ctx).lab().mcp.withdraw(name) else f"{name} was not approved"
+    return f"{name} is no longer approved" if frontend_of(ctx).lab().session.mcp.withdraw(name) else f"{name} was not approved"
 
 
 @mcp.command(epilog="Example for a client's configuration: command kestrel, args mcp serve --approve deny")
@@ -315,9 +315,4 @@ def serve(
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
-    run_blocking(serve_stdio(_face(ctx).lab(), approve=approve, workspace=workspace, tools=names, goals=goals))
-
-
-def _face(ctx: typer.Context) -> Face:
-    face: Face = ctx.find_root().obj
-    return face
+    run_blocking(serve_stdio(frontend_of(ctx).lab().session, approve=approve, workspace=workspace, tools=names, goals=goals))

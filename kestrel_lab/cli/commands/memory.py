@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
 from kestrel_lab.views.dataframes import shown_frame
@@ -169,5 +169,5 @@ def _seconds(text: str) -> float:
 
 
 def _memory(ctx: typer.Context, workspace: str) -> WorkspaceMemory:
-    face: Face = ctx.find_root().obj
-    return face.lab().memory.at(workspace)
+    frontend = frontend_of(ctx)
+    return frontend.lab().memory.at(workspace)

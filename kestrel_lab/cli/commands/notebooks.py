@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.evals.notebooks.parameters import parse_parameters
 from kestrel_lab.evals.notebooks.run import CELL_TIMEOUT_S, run_notebook
 
@@ -42,7 +42,7 @@ def run(
 
     Parameters are assigned in a cell behind the one tagged `parameters`, as papermill does.
     """
-    face: Face = ctx.find_root().obj
+    frontend = frontend_of(ctx)
     values = parse_parameters(parameter or ())
 
     async def work(reporter: Any) -> Any:
@@ -54,4 +54,4 @@ def run(
             markdown.write_text(result.markdown(), encoding="utf-8")
         return result
 
-    return face.wait(work)
+    return frontend.wait(work)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
@@ -55,7 +55,7 @@ RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="
 @rules.callback()
 def list_rules(ctx: typer.Context) -> Rulebook | None:
     """List the rules about calls; try which of them decides on one."""
-    return _lab(ctx).rules if ctx.invoked_subcommand is None else None
+    return _lab(ctx).session.rules if ctx.invoked_subcommand is None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ def try_rules(
     lab = _lab(ctx)
     call = _call(lab, tool, " ".join(arguments or ()))
     own = rulebook(rules)
-    policy = ruled(approve or lab.approve, lab.rules, own, Workspace(Path(workspace)))
-    return Tried(call, policy.ruling(call), (lab.rules + own).unclear(call))
+    policy = ruled(approve or lab.session.options.approve, lab.session.rules, own, Workspace(Path(workspace)))
+    return Tried(call, policy.ruling(call), (lab.session.rules + own).unclear(call))
 
 
 def _call(lab: Lab, name: str, text: str) -> Call:
     """The call that is meant; tools of servers are not asked what arguments they take."""
-    tool = None if ":" in name and name not in lab.toolbox else lab.toolbox.get(name)
+    tool = None if ":" in name and name not in lab.session.registry.toolbox else lab.session.registry.toolbox.get(name)
     args = _arguments(tool, text)
     try:
         args = args if tool is None else tool.validate(args)
@@ -128,5 +128,5 @@ def _arguments(tool: Tool | None, text: str) -> dict[str, Json]:
 
 
 def _lab(ctx: typer.Context) -> Lab:
-    face: Face = ctx.find_root().obj
-    return face.lab()
+    frontend = frontend_of(ctx)
+    return frontend.lab()

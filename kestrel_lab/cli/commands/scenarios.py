@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 
 scenarios = typer.Typer(
     help="Make scenarios for suites.",
@@ -31,6 +31,6 @@ def from_run(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file instead.")] = None,
 ) -> str | Path:
     """Draft a scenario from a run: goal, tools, limits, workspace, and checks of what happened, to be looked through."""
-    face: Face = ctx.find_root().obj
-    draft = face.lab().scenario_from(run_id, beside=None if out is None else out.parent)
+    frontend = frontend_of(ctx)
+    draft = frontend.lab().evals.scenario_from(run_id, beside=None if out is None else out.parent)
     return draft.text.rstrip("\n") if out is None else draft.write(out)

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.agents import SearchAgent
-from kestrel_lab.cli.frontend import Face, Following
+from kestrel_lab.cli.frontend import ApprovalTimeout, As, Background, ShowOptions, frontend_of
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.protocols import Approver
-from kestrel_lab.lab import Lab
 from kestrel_lab.retrieval.explain import Explained
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.workspace.folder_search import Found, FoundFiles
+from kestrel_lab.runtime.workspace.folder_search import Found, FoundFiles, Searching
 from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
 
 search = typer.Typer()
@@ -33,12 +31,12 @@ def search_files(
     loop: Annotated[bool, typer.Option("--loop", help="Search round by round and give key files, gaps and coverage.")] = False,
 ) -> Found | Explained | FoundFiles:
     """Find the files and places of a folder that have to do with a question, best first, with why."""
-    lab, text = _face(ctx).lab(), " ".join(query)
+    lab, text = frontend_of(ctx).lab(), " ".join(query)
     if explain:
-        return lab.searching(folder).explain(text, explain, top_k=top)
+        return Searching(lab.session.indexes, folder).explain(text, explain, top_k=top)
     if loop:
-        return lab.searching(folder).find_files(text, top_k=top)
-    return lab.searching(folder).search(text, top_k=top, trace=trace)
+        return Searching(lab.session.indexes, folder).find_files(text, top_k=top)
+    return Searching(lab.session.indexes, folder).search(text, top_k=top, trace=trace)
 
 
 @search.command(epilog="Example: kestrel index --folder ~/project")
@@ -50,15 +48,10 @@ def index(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Throw the index away and build it anew.")] = False,
 ) -> Any:
     """Build the index of a folder, or bring it up to date; runs then gather what a goal needs from it."""
-    lab = _face(ctx).lab()
+    lab = frontend_of(ctx).lab()
     if status:
-        return lab.searching(folder).status()
-    return _face(ctx).wait(lambda reporter: lab.searching(folder).build(reporter, rebuild=rebuild))
-
-
-def _face(ctx: typer.Context) -> Face:
-    face: Face = ctx.find_root().obj
-    return face
+        return Searching(lab.session.indexes, folder).status()
+    return frontend_of(ctx).wait(lambda reporter: Searching(lab.session.indexes, folder).build(reporter, rebuild=rebuild))
 
 
 # `kestrel websearch`: facts from the web with the words they rest on, and the evidence of searches made before.
@@ -80,25 +73,28 @@ def websearch(
     pages: Annotated[int, typer.Option(min=0, max=12, help="Most pages to read.")] = 4,
     grounded: Annotated[bool, typer.Option("--grounded", help="Let the model's own web search find the pages, if it has one.")] = False,
     show: Annotated[str, typer.Option(metavar="RUN", help="Show the evidence of a search made before instead.")] = "",
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")] = "",
-    background: Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")] = False,
-    approval_timeout: Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")] = None,
+    name: As = "",
+    background: Background = False,
+    approval_timeout: ApprovalTimeout = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --show the evidence as JSON; else, in a terminal, the run.")] = False,
 ) -> Any:
     """Search the web for what answers a question: facts, each with quotes that were found in their pages."""
-    face: Face = ctx.find_root().obj
+    frontend = frontend_of(ctx)
     text = " ".join(question or ()).strip()
     if bool(text) == bool(show):
         msg = "give a question, or --show RUN for the evidence of a search made before, not both"
         raise UsageError(msg)
     if show:
-        found = evidence_of(face.lab().get(show))
+        found = evidence_of(frontend.lab().get(show))
         return found.to_json() if as_json else found
     agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
 
-    def begin(lab: Lab, who: Approver | None) -> Run:
-        chosen = search_model(lab, model, grounded=grounded)
-        return lab.start(text, model=chosen, approve=approve, approver=who, plan=agent)
+    screen = frontend.screen(ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json))
 
-    how = Following(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json)
-    return face.follow(begin, how)
+    async def follow() -> Run:
+        async with screen:
+            lab = frontend.lab()
+            chosen = search_model(lab.session, model, grounded=grounded)
+            return await screen.show(lab.start(text, model=chosen, approve=approve, approver=screen.approver, plan=agent))
+
+    return follow()

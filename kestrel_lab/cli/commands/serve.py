@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from kestrel_lab.cli.attach import TerminalClient
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.cli.terminal import TerminalDisplay
 from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from kestrel_lab.cli.frontend import Begin
+    from types import TracebackType
+
+    from kestrel_lab.core.protocols import Approver
     from kestrel_lab.lab import Lab
     from kestrel_lab.runtime.run import Run
+    from kestrel_lab.runtime.session import Session
 
 serving = typer.Typer()
 
@@ -43,12 +47,12 @@ def serve(
 ) -> None:
     """Show runs on a page of this machine, and let it decide on them: lists and follows those of any process."""
     _only_in_a_terminal("serve")
-    face = _face(ctx)
+    frontend = frontend_of(ctx)
     if not Path(workspace).is_dir():
         msg = f"--workspace {workspace}: there is no such folder"
         raise UsageError(msg)
     work = _serve_lines if stdio else _serve_page
-    asyncio.run(work(face.lab(), face.user, port, allow_start, Path(workspace), approval_timeout))
+    asyncio.run(work(frontend.lab(), frontend.user, port, allow_start, Path(workspace), approval_timeout))
 
 
 @serving.command(epilog="Example: kestrel follow RUN, while a notebook or another terminal works on it")
@@ -57,9 +61,9 @@ def follow(
 ) -> None:
     """Watch a run of any process to its end, and answer here what it asks; Ctrl-C leaves it alone."""
     _only_in_a_terminal("follow")
-    face = _face(ctx)
-    face.lab().store.run(run_id)
-    asyncio.run(_follow(face.lab(), face.user, run_id))
+    frontend = frontend_of(ctx)
+    frontend.lab().session.store.run(run_id)
+    asyncio.run(_follow(frontend.lab(), frontend.user, run_id))
 
 
 async def _follow(lab: Lab, user: str, run_id: str) -> None:
@@ -67,7 +71,7 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
 
     console = Console() if sys.stdout.isatty() else Console(width=200, force_terminal=False)
     display = TerminalDisplay(console)
-    async with Control(lab, user=user) as control:
+    async with Control(lab.session, user=user) as control:
         link = control.connect(how="prompt", person=False)  # runs of other processes wait for their own people
         with display.shown():
             await TerminalClient(link, console, display, ask=sys.stdin.isatty(), user=user).follow(run_id)
@@ -78,11 +82,11 @@ async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspa
     from kestrel_lab.server.controller import Control  # loads pydantic
     from kestrel_lab.server.serve import serving as served  # loads starlette and uvicorn
 
-    control = Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
+    control = Control(lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
         console.print(
-            Text(f"runs of {lab.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
+            Text(f"runs of {lab.session.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
             soft_wrap=True,
         )
         # Not through the console, which would break the line.
@@ -98,32 +102,45 @@ async def _serve_lines(lab: Lab, user: str, _: int, allow_start: bool, workspace
 
     if sys.stdin.isatty():
         typer.echo("waiting for messages on standard input, one per line; Ctrl-D ends it", err=True)
-    async with Control(lab, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s) as control:
+    async with Control(lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s) as control:
         with standard_streams() as (reading, writing):
             await serve_lines(control.connect(), reading, writing)
 
 
-async def run_on_lines(lab: Lab, begin: Begin, user: str, patience_s: float | None) -> Run:
-    """Start a run whose events are JSON lines on standard output, and whose decisions come on standard input.
+class LinesScreen:
+    """The screen of `--control stdio`: events are JSON lines on standard output, decisions come on standard input."""
 
-    It is there from its first line to `end`. Raises `ApprovalRequired` when it asks and the input has ended.
-    """
-    from kestrel_lab.server.controller import Control  # loads pydantic
-    from kestrel_lab.server.stdio import LineTransport, standard_streams
+    approver: Approver | None = None
 
-    async with Control(lab, user=user, patience_s=patience_s) as control:
-        with standard_streams() as (reading, writing):
-            link = control.connect()
-            approver = control.approver()
-            run = begin(lab, approver)
-            approver.run = run.id
-            await link.send({"type": "subscribe", "run": run.id})
-            transport = LineTransport(link, reading, writing)
-            try:
-                await run.wait()
-                await link.ended(run.id)
-            finally:
-                await transport.finish()
+    def __init__(self, session: Session, user: str, patience_s: float | None) -> None:
+        self._session, self._user, self._patience_s = session, user, patience_s
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        from kestrel_lab.server.controller import Control  # loads pydantic
+        from kestrel_lab.server.stdio import standard_streams
+
+        self._control = await self._opened.enter_async_context(Control(self._session, user=self._user, patience_s=self._patience_s))
+        self._streams = self._opened.enter_context(standard_streams())
+        self._link = self._control.connect()
+        self.approver = self._attended = self._control.approver()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._opened.__aexit__(kind, error, trace)
+
+    async def show(self, run: Run) -> Run:
+        """Write the run from its first line to `end`; raises `ApprovalRequired` when it asks and the input has ended."""
+        from kestrel_lab.server.stdio import LineTransport
+
+        self._attended.run = run.id
+        await self._link.send({"type": "subscribe", "run": run.id})
+        transport = LineTransport(self._link, *self._streams)
+        try:
+            await run.wait()
+            await self._link.ended(run.id)
+        finally:
+            await transport.finish()
         return run
 
 
@@ -134,8 +151,3 @@ def _only_in_a_terminal(name: str) -> None:
         return
     msg = f"{name} is for a terminal: it works until it is stopped; a notebook shows its runs in their panels"
     raise UsageError(msg)
-
-
-def _face(ctx: typer.Context) -> Face:
-    face: Face = ctx.find_root().obj
-    return face

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import Face
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.tools.files.workspace import Workspace
@@ -23,8 +23,8 @@ def taint(
     trust: Annotated[bool, typer.Option("--trust", help="I have read them: take what they hold now for my own.")] = False,
 ) -> str:
     """List the files that runs wrote after they had read what others wrote; a run that reads one may be obeying it."""
-    face: Face = ctx.find_root().obj
-    files, here = face.lab().files, Path.cwd().resolve()
+    frontend = frontend_of(ctx)
+    files, here = frontend.lab().session.files, Path.cwd().resolve()
     files.refresh()
     if trust and not paths:
         msg = "name the files that you have read: kestrel taint PATH --trust"

@@ -116,6 +116,8 @@ def curve(line: Line) -> str:
 
 def cells(text: str) -> int:
     """Return the width of `text` in letters; a Chinese or Japanese character is two wide."""
+    if text.isascii():
+        return len(text)
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
@@ -217,7 +219,7 @@ def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -
     """Heights: in every layer in order and apart, otherwise as near to the neighbours as can be; the topmost is 0."""
     before, after = _neighbours(paths)
     rows = {item: float(at) for layer in layers for at, item in enumerate(layer)}
-    for sweep in range(_SWEEPS):
+    for sweep in range(_SWEEPS if len(rows) > 1 else 0):
         near = before if sweep % 2 == 0 else after
         for layer in layers if sweep % 2 == 0 else reversed(layers):
             wanted = [_mean([rows[other] for other in near.get(item, ())], rows[item]) for item in layer]

@@ -103,7 +103,11 @@ def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, *
     if chosen.root is None:
         msg = f"{suite} is not in a git repository, so there are no commits to compare"
         raise UsageError(msg)
-    if session.model is not None and not isinstance(session.model, str) and any(not config.model for config in chosen.configs):
+    if (
+        session.options.model is not None
+        and not isinstance(session.options.model, str)
+        and any(not config.model for config in chosen.configs)
+    ):
         msg = "commits are compared in processes of their own, which cannot use a model object: give the suite's configurations a model's name"
         raise UsageError(msg)
     return Place(path=path, suite=chosen, repository=chosen.root, parts=parts)

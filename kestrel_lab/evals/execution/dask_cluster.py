@@ -81,9 +81,10 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     if suite.path is None or not suite.path.is_file():
         raise UsageError("a cluster needs the suite as a file that its workers can read, too")  # noqa: EM101
     # Those with a group are the package's own, which workers have, too.
-    own = sorted({tool.name for tool in session.toolbox if not tool.group} - {tool.name for tool in native_tools()})
-    if own or session.middleware or not (session.model is None or isinstance(session.model, str)):
-        what = f"the tools {', '.join(own)}" if own else "middleware" if session.middleware else f"the model {session.model.name!r}"  # type: ignore[union-attr]  # not a name
+    own = sorted({tool.name for tool in session.registry.toolbox if not tool.group} - {tool.name for tool in native_tools()})
+    options = session.options
+    if own or options.middleware or not (options.model is None or isinstance(options.model, str)):
+        what = f"the tools {', '.join(own)}" if own else "middleware" if options.middleware else f"the model {options.model.name!r}"  # type: ignore[union-attr]  # not a name
         msg = f"{what} of this session cannot be sent to a cluster: name them in the suite file (tools_from, configs)"
         raise UsageError(msg)
     if kept:

@@ -76,9 +76,15 @@ class Prepared:
         """Open the models of one trial in `workspace`, with its tape where calls are recorded or replayed."""
         if self.recordings is None:
             model = self.model(config, epoch, self.models[config.name])
-            yield TrialModels(model=model, resolve=session.resolve_model, grader=self.graders.__getitem__, ports=session.ports)
+            yield TrialModels(model=model, resolve=session.registry.resolve_model, grader=self.graders.__getitem__, ports=session.ports)
             return
-        by_default = session.model if isinstance(session.model, str) else session.model.name if session.model is not None else ""
+        by_default = (
+            session.options.model
+            if isinstance(session.options.model, str)
+            else session.options.model.name
+            if session.options.model is not None
+            else ""
+        )
         with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
             yield TrialModels(
                 model=self.model(config, epoch, tape.around(self.models[config.name], config.model or by_default)),
@@ -209,7 +215,7 @@ def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Tool
     if scenario.environment is not None:
         return Toolbox()  # each trial has tools of its own
     if scenario.tools is None:
-        native = {tool.name: tool for tool in session.toolbox}
+        native = {tool.name: tool for tool in session.registry.toolbox}
         reading = {name: tool for name, tool in native.items() if tool.danger is Danger.SAFE and tool.effect == "pure" and not tool.group}
         return Toolbox((reading | own).values())
     return _tools_named(own, session, scenario.tools, f"scenario {scenario.id!r}")
@@ -229,7 +235,7 @@ def _refuse_mixed(suite: Suite) -> None:
 def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
     try:
         names = tuple(session.mcp.named(names))
-        return chosen_tools(Toolbox(({tool.name: tool for tool in session.toolbox} | own).values()), names)
+        return chosen_tools(Toolbox(({tool.name: tool for tool in session.registry.toolbox} | own).values()), names)
     except UsageError as error:
         msg = f"{who}: {error}"
         raise UsageError(msg) from error
@@ -264,5 +270,5 @@ def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = Fa
 def _named(session: Session, name: str, *, replay: bool) -> Model:
     """Return the model of that name; a replay needs no key and no extra, so only a model that was given is used there."""
     if not replay or name.startswith(_SCRIPTED):
-        return session.resolve_model(name or None)
-    return session.given_model(name or None) or AbsentModel(name=name)
+        return session.registry.resolve_model(name or None)
+    return session.registry.given_model(name or None) or AbsentModel(name=name)

@@ -46,14 +46,14 @@ def bench_order(session: Session, suite: Suite, file: Path, sha: str) -> dict[st
         "suite": str(file),
         "sha": sha,
         "configs": [config.name for config in suite.configs],
-        "model": session.model if isinstance(session.model, str) else None,
-        "provider": session.provider,
-        "api_base": session.api_base,
+        "model": session.options.model if isinstance(session.options.model, str) else None,
+        "provider": session.options.provider,
+        "api_base": session.options.api_base,
         "limits": {name: value for name, value in session.limits.as_json().items() if value != usual[name]},
         "sandbox": session.sandbox.name,
         "network": session.sandbox.network,
         "rules": [*rules_as_json(session.rules)],
-        "containment": session.containment,
+        "containment": session.options.containment,
     }
 
 

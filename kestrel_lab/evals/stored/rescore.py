@@ -70,7 +70,7 @@ class Rescored:
     def _notes(self) -> list[str]:
         kept = [f"{what} ({count} trials)" for what, count in self.kept.items()]
         if len(kept) > _NAMED:
-            kept[_NAMED:] = [f"… and {len(kept) - _NAMED} more checks whose old scores stand; .kept of `Lab.rescore` names all"]
+            kept[_NAMED:] = [f"… and {len(kept) - _NAMED} more checks whose old scores stand; .kept of `lab.evals.rescore` names all"]
         return [*kept, *(f"{what} ({count} trials)" for what, count in self.left_out.items())]
 
     @property

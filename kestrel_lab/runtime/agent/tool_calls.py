@@ -214,7 +214,7 @@ def _refused(problem: Problem) -> Handler:
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
-    return ctx.cache.layers(ctx.cache_mode, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
+    return ctx.cache.layers(ctx.options.cache, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
 
 
 def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[object]]) -> Handler:

@@ -156,7 +156,7 @@ class ApprovalDesk:
     def _nobody_decides(self) -> bool:
         """Whether no person is to be waited for."""
         policy = self.ctx.policy
-        return policy.otherwise == "deny" or (policy.unattended and self.ctx.approver is None)
+        return policy.otherwise == "deny" or (policy.unattended and self.ctx.options.approver is None)
 
     def _asked(self, call: Call, why: str) -> ApprovalAsked:
         return ApprovalAsked(
@@ -174,7 +174,7 @@ class ApprovalDesk:
     async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
         """Put a question to a person: under `ask` the run waits for one, under `auto` only if one is here, under `deny` never."""
         policy = self.ctx.policy
-        if not policy.unattended or (policy.otherwise == "ask" and self.ctx.approver is not None):
+        if not policy.unattended or (policy.otherwise == "ask" and self.ctx.options.approver is not None):
             return await self._ask(asked, call)
         if asked.question in self.ctx.state.questions:
             return await self._settle(asked, Ruling("deny", "policy", "nobody is here to answer", "policy"), granted=False)
@@ -242,7 +242,7 @@ class ApprovalDesk:
         await ctx.on_disk()
         if (known := ctx.state.decisions.get(asked.question)) is not None:  # a listener was quick
             return self._go_on(known)
-        if ctx.approver is None:
+        if ctx.options.approver is None:
             raise ApprovalRequired(ctx.run_id, asked.tool, asked.args, question=asked.why == "question")
         ctx.clock.hold()
         try:
@@ -277,10 +277,10 @@ class ApprovalDesk:
 
     async def _ask_person(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Ask until the answer can be used: edited arguments must fit the tool."""
-        assert self.ctx.approver is not None
+        assert self.ctx.options.approver is not None
         while True:
             try:
-                given = await self.ctx.approver(asked)
+                given = await self.ctx.options.approver(asked)
             except KeyboardInterrupt:  # out of a task it would tear down the event loop
                 raise asyncio.CancelledError from None
             try:

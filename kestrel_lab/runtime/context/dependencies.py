@@ -32,7 +32,7 @@ class NoMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ports:
-    """Each may be replaced, for example `lab.ports = replace(lab.ports, memory=…)`; runs begun later use it."""
+    """Each may be replaced, for example `session.ports = replace(session.ports, memory=…)`; runs begun later use it."""
 
     memory: Memory = field(default_factory=NoMemory)
     gatherer: Gatherer = field(default_factory=FileGatherer)

@@ -16,17 +16,17 @@ from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events.union import EVENT_TYPES, BudgetWarned, CheckpointSaved, Event, ModelAnswered, StateTransition, Told
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
-from kestrel_lab.core.protocols import Approver, Listener, Middleware, Model
+from kestrel_lab.core.protocols import Listener, Middleware, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.middleware.cache import CacheMode
 from kestrel_lab.models.prompted_tools.model import TextToolModel
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
 from kestrel_lab.runtime.context.dependencies import Ports
+from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.context.tool_selection import Growth, shown_names
 from kestrel_lab.runtime.security.containment import Containment
@@ -66,27 +66,21 @@ class RunContext:
     run_id: str
     store: SessionStore
     state: RunState
+    options: RunOptions
+    """What the run was given; `limits`, `resolve` and `ports` are set."""
     model: Model
     toolbox: Toolbox
     workspace: Workspace
-    limits: Limits
     policy: Policy
-    approver: Approver | None
-    resolve: Callable[[str], Model]
-    """The model of a name, for steps that have one of their own."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """How commands that tools start are held in."""
     redactor: Redactor = field(default_factory=Redactor)
     """Knows the secrets that neither the log nor the model nor a screen is to have."""
     cache: ToolCaching | None = None
     """Where answers of pure tools are kept; `None` for nowhere."""
-    cache_mode: CacheMode | None = None
-    """How it is used; `None` for as the session says at each call."""
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
     listeners: list[Listener] = field(default_factory=list)
-    ports: Ports = field(default_factory=Ports)
-    """What operations ask for that is neither a model nor a tool."""
     supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
     """Health of what runs of the session depend on."""
     growth: Growth | None = None
@@ -101,6 +95,11 @@ class RunContext:
     """Which files hold words of others; `None` where nobody keeps that."""
     dearest: Dearest = field(default_factory=dict)
     """What calls of models used at most."""
+    limits: Limits = field(init=False)
+    resolve: Callable[[str], Model] = field(init=False)
+    """Finds the model of a name, for steps that have one of their own."""
+    ports: Ports = field(init=False)
+    """What operations ask for that is neither a model nor a tool."""
     flow: TaintLog = field(init=False)
     """Whose words its models have read."""
     allowance: Allowance = field(init=False)
@@ -123,6 +122,14 @@ class RunContext:
     """Whether the state was made of the events in the order of the log; a decision from elsewhere may come between."""
 
     def __post_init__(self) -> None:
+        options = self.options
+        assert options.limits is not None  # the launcher has set these three
+        assert options.resolve is not None
+        assert options.ports is not None
+        self.limits, self.resolve, self.ports = options.limits, options.resolve, options.ports
+
+    def begin(self) -> None:
+        """Set up what depends on the events so far; called once, when the first events of the run are in `state`."""
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self.allowance = Allowance(limits, state, self.dearest)

@@ -57,9 +57,9 @@ class ToolCaching:
         """A folder or an address, as people may see it."""
         return self._shelf.where if isinstance(self._shelf, RedisShelf) else str(self._folder)
 
-    def layers(self, mode: CacheMode | None, toolbox: Toolbox, scope: ToolContext, emit: Emit) -> tuple[ToolCache, ...]:
+    def layers(self, given: str | None, toolbox: Toolbox, scope: ToolContext, emit: Emit) -> tuple[ToolCache, ...]:
         """What is put around the tool calls of a run: nothing when the cache is off."""
-        mode = mode or self._mode
+        mode = cache_mode(given) if given else self._mode
         if mode == "off":
             return ()
 

@@ -58,7 +58,7 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
     """
     if tools is None:
         named = {name for step in steps for name in (step.tool, *(step.tools or ()))}
-        return Toolbox(tool for tool in known if not tool.group or tool.name in named)
+        return Toolbox([tool for tool in known if not tool.group or tool.name in named])
     if isinstance(tools, Toolbox):
         return tools
     if isinstance(tools, str):

@@ -34,7 +34,7 @@ def pin(tool: Tool) -> str:
 
 def declared(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
     """The same tools, with what was said of those that say nothing themselves."""
-    return Toolbox(_settled(tool, store) if tool.unsaid - {"files"} else tool for tool in tools)
+    return Toolbox([_settled(tool, store) if tool.unsaid - {"files"} else tool for tool in tools])
 
 
 def _settled(tool: Tool, store: SessionStore) -> Tool:

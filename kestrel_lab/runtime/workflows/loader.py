@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kestrel_lab.agents import GOAL, with_goal
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.runtime.context.run_options import MakesPlan
 
 if TYPE_CHECKING:
     from kestrel_lab.core.yaml.reader import YamlFile
@@ -130,12 +131,6 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
     return value
 
 
-class MakesPlan(Protocol):
-    """An object that makes a plan for a goal."""
-
-    def plan(self, goal: str) -> Plan:
-        """Return the plan."""
-        ...
 
 
 def plan_for(given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan | None:

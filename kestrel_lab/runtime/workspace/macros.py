@@ -10,11 +10,12 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.sanitize import shown_folder
+from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.memory.macro_mining import MacroProposal, past_calls, propose
-from kestrel_lab.runtime.options import RunOptions
+from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.runtime.sync import blocking
 from kestrel_lab.tools.macros.macro import MACRO_RUN, Macro, MacroRegistry
 from kestrel_lab.views.html.elements import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
@@ -68,15 +69,14 @@ class WorkspaceMacros:
         """Forget every version of a macro; raises `UsageError` when there is none of that name."""
         self._registry.remove(name)
 
-    async def run(self, name: str, args: dict[str, Json] | None = None, **options: Unpack[RunOptions]) -> Run:
+    @takes(RunChanges, RunOptions)
+    async def run(self, name: str, args: dict[str, Json] | None = None, **changes: Unpack[RunChanges]) -> Run:
         """Run a macro as the only step of a run, and wait for its end; options as for `Session.run`."""
         step = Step(id="macro", tool=MACRO_RUN, args={"name": name, "args": args or {}})
-        settings: RunOptions = {"workspace": self.workspace, **options, "plan": Plan(steps=(step,))}
-        return await self._session.run(f"macro {name}", **settings)
+        options: RunChanges = {"workspace": self.workspace, **changes, "plan": Plan(steps=(step,))}
+        return await self._session.run(f"macro {name}", **options)
 
-    def run_sync(self, name: str, args: dict[str, Json] | None = None, **options: Unpack[RunOptions]) -> Run:
-        """`run` for scripts; takes the same options."""
-        return run_blocking(self.run(name, args, **options))
+    run_sync = blocking(run)
 
     def proposals(self) -> list[MacroProposal]:
         """Macros for what agents did here at least three times, those that save most calls first; existing ones are not among them."""

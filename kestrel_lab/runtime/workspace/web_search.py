@@ -9,24 +9,25 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.models.resolve import NoModel
 from kestrel_lab.models.web_grounding import WEB
 from kestrel_lab.runtime.operations.web_evidence import KIND, EvidenceBundle
-from kestrel_lab.runtime.registry import Equipment
 from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
 
 
-def search_model(lab: Equipment, model: str | Model | None, *, grounded: bool) -> Model:
+def search_model(session: Session, model: str | Model | None, *, grounded: bool) -> Model:
     """The model of a search; `NoModel` where none is named or set up and none can be found.
 
     Raises `UsageError` for a model that cannot be had, and where `grounded` is asked for one that does not search the web.
     """
-    nothing_set = model is None and lab.model is None and not lab.provider and not lab.api_base
+    options = session.options
+    nothing_set = model is None and options.model is None and not options.provider and not options.api_base
     try:
-        found = lab.resolve_model(model)
+        found = session.registry.resolve_model(model)
     except UsageError:
-        if grounded or not nothing_set or lab.env.get("MODEL_PROVIDER"):
+        if grounded or not nothing_set or session.env.get("MODEL_PROVIDER"):
             raise
         return NoModel()
     if grounded:
-        lab.resolve_model(found.name if found.name.endswith(WEB) else f"{found.name}{WEB}")
+        session.registry.resolve_model(found.name if found.name.endswith(WEB) else f"{found.name}{WEB}")
     return found
 
 

@@ -1,0 +1,154 @@
+"""Evaluations: suites, comparisons of commits and stored results, over the log of one session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.evals.options import EvalOptions, Selection, takes
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.sync import blocking
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.commits.bisect_result import BisectResult
+    from kestrel_lab.evals.commits.compare import Comparison
+    from kestrel_lab.evals.commits.history import History
+    from kestrel_lab.evals.execution.result import EvalResult
+    from kestrel_lab.evals.stored.rescore import Rescored
+    from kestrel_lab.evals.stored.summary import StoredSummary
+    from kestrel_lab.evals.suite import Suite
+    from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
+    from kestrel_lab.runtime.run import Run
+
+
+class Evaluations:
+    """Measures agents: each method loads what it needs when it is first called."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @takes(EvalOptions)
+    async def eval(self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any) -> EvalResult:
+        """Run a suite of scenarios, a file or a loaded one, over its model configurations.
+
+        The options are described by `kestrel_lab.evals.options.EvalOptions`: `configs` or models in their place, `epochs`,
+        `scenarios`, `families`, `tags`, `reuse`, `resume`, `retry_errors`, `cassette` … `cluster` is the address of a Dask
+        scheduler whose workers run the trials.
+
+        Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
+        Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
+        """
+        from kestrel_lab.evals.execution.dask_cluster import on_cluster
+        from kestrel_lab.evals.execution.runner import run_suite
+
+        make = None if cluster is None else on_cluster(cluster)
+        return await run_suite(self._session, suite, make=make, **options)
+
+    @takes(Selection)
+    async def compare(
+        self,
+        base: str = "auto",
+        head: str = "HEAD",
+        *,
+        suite: str | Path,
+        epochs: int | None = None,
+        reporter: Reporter | None = None,
+        margin: float = 0.05,
+        own_suite: bool = False,
+        **parts: Unpack[Selection],
+    ) -> Comparison:
+        """Run a suite at two commits, as far as results are not stored, and compare them.
+
+        `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
+        nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
+        `configs`, `scenarios`, `families` and `tags` select parts of the suite as for `eval`.
+        Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
+        touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
+        """
+        from kestrel_lab.evals.commits.compare import compare
+
+        return await compare(self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts)
+
+    async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
+        """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
+
+        Options: `every`, `last` to take some of the commits, `configs`, `epochs`, `metric` to look at, `reporter`,
+        `own_suite` as for `compare`. The commits take turns epoch by epoch. Gives one row per trial with its
+        commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a commit that cannot be run is
+        noted. Raises `UsageError` for names that are no commits and when none can be run.
+        """
+        from kestrel_lab.evals.commits.run_history import run_commits
+
+        return await run_commits(self._session, suite, commits, **options)
+
+    async def history(self, suite: str | Path, **options: Any) -> History:
+        """A metric of a suite over commits, from stored results alone, and the commits at which it steps.
+
+        Options: `commits`, `every`, `last` as for `eval_commits` (by default HEAD and before, those with results),
+        `configs`, `metric`, `any_version` to count trials of scenarios that have changed since. Raises
+        `UsageError` when nothing is stored for these commits.
+        """
+        from kestrel_lab.evals.commits.run_history import stored_history
+
+        return await stored_history(self._session, suite, **options)
+
+    async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
+        """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as that needs.
+
+        Options: `metric`, `margin` (how much worse is still not bad), `max_trials` made now, `alpha` (how often a
+        wrong commit may be named), `configs`, `reporter`. Asked again it goes on where it was. Raises `UsageError`
+        for commits that are not in one line and when the first or last cannot be run.
+        """
+        from kestrel_lab.evals.commits.bisect import find_first_bad
+
+        return await find_first_bad(self._session, suite, good, bad, **options)
+
+    @takes(Selection)
+    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
+        """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
+
+        The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. Checks that
+        need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
+        old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`, `families` and `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
+        """
+        from kestrel_lab.evals.stored.rescore import rescore
+
+        return await rescore(self._session, suite, commit=commit, **parts)
+
+    @takes(Selection)
+    def stored(
+        self,
+        suite: str | Path | Suite,
+        *,
+        commit: str | None = None,
+        by: str = "config",
+        metrics: Sequence[str] = (),
+        **parts: Unpack[Selection],
+    ) -> StoredSummary:
+        """Summarise the stored trials of a suite `by` config, family or scenario: every metric with its interval; nothing is run.
+
+        They are those of `commit`, or of the commit that was tried last, and of the selected parts of the suite. Any number of trials takes little memory.
+        """
+        from kestrel_lab.evals.stored.summary import summarise_stored
+
+        return summarise_stored(self._session, suite, commit=commit, by=by, metrics=metrics, **parts)
+
+    def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
+        """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.
+
+        Goal, tools, limits and workspace are the run's, the checks are proposed from what happened; what a person has
+        to look at is marked EDIT. `beside` is the folder the file is to be in, where that is not the current one.
+        Raises `UsageError` for a run that has not ended.
+        """
+        from kestrel_lab.evals.suites.scenario_from_run import scenario_from
+
+        return scenario_from(self._session.get(run) if isinstance(run, str) else run, beside=None if beside is None else Path(beside))
+
+    eval_sync = blocking(eval)  # noqa: A003  # the method above
+    compare_sync = blocking(compare)
+    eval_commits_sync = blocking(eval_commits)
+    history_sync = blocking(history)
+    bisect_sync = blocking(bisect)
+    rescore_sync = blocking(rescore)

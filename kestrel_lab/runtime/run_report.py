@@ -1,0 +1,224 @@
+"""Run reports: tables, drawings, evidence and pages of one run, computed from its log when they are asked for."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kestrel_lab.core.errors import Damaged
+from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.run_status import Standing, standing
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
+from kestrel_lab.runtime.operations.quality import Quality, quality_of
+from kestrel_lab.runtime.review.answer_review import proposed
+from kestrel_lab.runtime.review.evidence_table import EvidenceTable, evidence_table, report_html
+from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
+from kestrel_lab.verification.claims import Said, claims_of
+from kestrel_lab.verification.workspace_files import Files
+from kestrel_lab.views.confidence_badge import Badge, badge_of
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.elements import page
+from kestrel_lab.views.html.next_actions import Actions
+from kestrel_lab.views.html.run_page import run_html
+from kestrel_lab.views.run_text import run_text
+from kestrel_lab.views.run_view import RunView, view_of
+from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
+_LARGEST: Final = 1_500_000
+"""Bytes of the largest file in which citations are checked."""
+
+
+def reader(workspace: str) -> Callable[[str], str | None] | None:
+    """Return a function that reads a file of the folder by its path, each once; it returns `None` for a file that is not there or no text.
+
+    Returns `None` where the folder itself is not there.
+    """
+    root = Path(workspace)
+    if not workspace or not root.is_dir():
+        return None
+    root, known = root.resolve(), dict[str, str | None]()
+
+    def read(path: str) -> str | None:
+        if path not in known:
+            known[path] = _text(root, path)
+        return known[path]
+
+    return read
+
+
+def _text(root: Path, path: str) -> str | None:
+    try:
+        place = (root / path).resolve()
+        if not place.is_relative_to(root) or not place.is_file() or place.stat().st_size > _LARGEST:
+            return None
+        return place.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError, RuntimeError):  # a name that cannot be one, or links in a circle
+        return None
+
+
+class RunReport:
+    """Everything that can be derived from the log of one run. `run.report(path)` writes it as a page."""
+
+    def __init__(self, store: SessionStore, run_id: str, state: RunState, damage: Damaged | None, *, working: bool) -> None:
+        """`damage` says from which event on the log is not as it was written; `working`, whether this process works on the run."""
+        self._store, self._id, self._state, self._damage, self._working = store, run_id, state, damage, working
+
+    def __call__(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page of the run, which needs neither network nor scripts; returns its path."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        head = f"<p><small>hash of the last event: <code>{self.head}</code></small></p>" if self._damage is None else ""
+        claims = report_html(self._records(), answer=self._state.answer, goal=self._goal, workspace=self._workspace)
+        body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{claims}{head}"
+        target.write_text(page(f"Run {self._id}: {one_line(self._goal, 60)}", body), encoding="utf-8")
+        return target
+
+    @property
+    def standing(self) -> Standing:
+        """The run's status, or `INTERRUPTED` and what to do if the log has it at work and no process works on it."""
+        status = self._state.status
+        if status.terminal or self._working:
+            return Standing(status)
+        self._store.flush()
+        row = self._store.run(self._id)
+        return standing(self._id, row.status, row.owner)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run could go on and no process works on it: it was stopped, or its process is gone. See `resume`."""
+        return self.standing.word == INTERRUPTED
+
+    @property
+    def way_on(self) -> str:
+        """What to type to go on with a run that was interrupted or cancelled; empty for any other."""
+        if self._state.status is RunStatus.CANCELLED:
+            ended = next(record.seq for record in self._records() if isinstance(record.event, RunFinished))
+            return f"a new run goes on from there: kestrel fork {self._id} --at {ended - 1}"
+        return RESUME.format(run=self._id) if self.interrupted else ""
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the run."""
+        return Limits() if self._state.started is None else Limits(**cast("dict[str, Any]", self._state.started.limits))
+
+    @property
+    def head(self) -> str:
+        """The hash of the run's last event, which covers all of them: with it, any change or removal can be shown later."""
+        self._store.flush()
+        return self._store.head(self._id)
+
+    def view(self) -> RunView:
+        """The run as it is shown, with the citations of its answer checked against the workspace as it is now."""
+        records = self._records()
+        view = view_of(records)
+        view.mark(self.read_now())
+        stands = self.standing
+        if stands.word == INTERRUPTED:  # also where its process was killed and could not say so
+            view.interrupt(records[-1].at)
+        if hint := stands.note or self.way_on:
+            view.head.change(status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint)
+        return view
+
+    def read_now(self) -> Callable[[str], str | None] | None:
+        """Return a function that reads files of the run's workspace as they are when first asked for; `None` where it is gone."""
+        return reader(self._workspace)
+
+    def thoughts(self) -> pd.DataFrame:
+        """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""
+        return thoughts_of(self._events())
+
+    def plot_thoughts(self) -> Figure:
+        """Draw the search as a tree, the solution in green; a notebook shows it, `savefig` stores it."""
+        return plot_thoughts(self.thoughts())
+
+    def stages(self) -> pd.DataFrame:
+        """The checkpoints of the run's stages, one row each time a step of a stage ended or is tried again.
+
+        Columns: `run_id`, `task_id` (the step), `stage`, `status` (`done`, `skipped`, `retrying`, `failed`), `attempt`,
+        `inputs_hash`, `outputs_ref` (the step or call whose answer it is), `error_class` (`transient`, `dependency`,
+        `logic`, `budget`), `error_message`, `timestamp` (UTC). The view `stage_checkpoints` of the log has the same columns;
+        there the rows that a fork shares with its parent are the parent's only, here they are among the fork's.
+        """
+        import pandas as pd
+
+        rows = [stage_row(record) for record in self._records() if isinstance(record.event, StageFinished)]
+        frame = shown_frame(rows, columns=list(STAGE_COLUMNS), units={"timestamp": "UTC"})
+        frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="s", utc=True).dt.as_unit("ms")
+        return frame
+
+    @property
+    def retrieval(self) -> RunRetrieval:
+        """What was searched in the workspace, step by step; `explain(path)` says why a file was or was not found."""
+        return RunRetrieval(self._events(), Path(self._workspace or "."), self._store.path.parent)
+
+    @property
+    def evidence(self) -> EvidenceTable:
+        """The claims of the answer with the spans that support each; citations are read in the workspace as it is now."""
+        return evidence_table(self._records(), answer=self._state.answer, goal=self._goal, workspace=self._workspace)
+
+    @property
+    def claims(self) -> tuple[Said, ...]:
+        """The answer in pieces: sentences, items, rows of tables, blocks of code."""
+        return claims_of(self._state.answer)
+
+    @property
+    def concerns(self) -> list[dict[str, Json]]:
+        """The issues that the review found when the answer was given: `severity`, `place`, `what`, `fix`, `check` each."""
+        return [] if self._state.finished is None else self._state.finished.concerns
+
+    @property
+    def quality(self) -> Quality:
+        """The last report on the quality of the answer, as a table; without a step that reports, it says how to get one."""
+        return quality_of(self._state)
+
+    @property
+    def confidence(self) -> Badge:
+        """The confidence that the answer states, with the reason, and how often such a confidence was right in trials, if known."""
+        return badge_of(self._events())
+
+    @property
+    def next_actions(self) -> Actions:
+        """What can be done next in the workspace as it is now: tests of what was changed, commands of the answer, files it names."""
+        folder = Path(self._workspace)
+        return Actions(proposed(self._state, Files(folder), self._state.answer) if folder.is_absolute() and folder.is_dir() else ())
+
+    def __repr__(self) -> str:
+        return run_text(self.view()) + ("" if self._damage is None else f"\nDAMAGED: {self._damage}")
+
+    def _repr_html_(self) -> str:
+        return self._damage_html() + run_html(self.view())
+
+    @property
+    def _goal(self) -> str:
+        return "" if self._state.started is None else self._state.started.goal
+
+    @property
+    def _workspace(self) -> str:
+        return "" if self._state.started is None else self._state.started.workspace
+
+    def _records(self) -> list[Record]:
+        return records_of(self._store, self._id, self._damage)
+
+    def _events(self) -> list[Event]:
+        return [record.event for record in self._records()]
+
+    def _damage_html(self) -> str:
+        return "" if self._damage is None else f'<p role="alert"><b>DAMAGED:</b> {html.escape(str(self._damage))}</p>'
+
+
+def records_of(store: SessionStore, run_id: str, damage: Damaged | None) -> list[Record]:
+    """Return the events of a run with number and time; of a damaged run those before the damage."""
+    store.flush()
+    return store.records(run_id) if damage is None else store.records(run_id, until=damage.seq - 1)
