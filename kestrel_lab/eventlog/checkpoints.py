@@ -1,4 +1,4 @@
-"""A run's state as bytes and back: JSON of its fields, found by their types, compressed; reading it executes nothing.
+"""Checkpoints: a run's state as compressed JSON and back; reading one executes nothing.
 
 What a snapshot means depends on the code that wrote it. Its form is therefore part of its name: a field more or
 less, or one of another type, anywhere in the state makes another `FORM`, and snapshots of other forms are not read.
@@ -22,7 +22,7 @@ from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog.run_state import RunState
 
 MEANING = 2
-"""To be raised when `RunState.apply` makes another state of the same events than before."""
+"""Raise this number when `RunState.apply` makes another state of the same events than before."""
 _LEVEL = 3
 _MOST_BYTES = 1 << 30
 """Of a state as JSON: a larger one was not written here."""

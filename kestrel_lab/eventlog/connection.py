@@ -75,6 +75,8 @@ def connect(path: Path, sqlite: str | None = None) -> apsw.Connection:
         raise _unusable(path, error) from error
     try:
         connection.set_busy_timeout(30_000)
+        # Plans that do not depend on the values bound: else SQLite compiles a cached query anew each time that a bound run or number changes.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         for setting in _SETTINGS:  # one by one: a statement that gives a row keeps those behind it in the same text from being run
             connection.execute(f"PRAGMA {setting}").fetchall()
         _migrate(connection, path)

@@ -1,4 +1,4 @@
-"""What was said in a step of a run, and the macros that are open in it: parts of a run's state."""
+"""The conversation of a step and its open macros: parts of a run's state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel_lab.core.messages import Message, ToolRequest
 
 @dataclass(kw_only=True, slots=True)
 class Conversation:
-    """What was said in one step."""
+    """The messages, requests and answers of one step."""
 
     messages: list[Message] = field(default_factory=list)
     """Complete turns only: an assistant's calls and all their answers, in the order asked."""

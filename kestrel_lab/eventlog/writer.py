@@ -1,8 +1,8 @@
-"""One thread that writes for all: many appends share a commit, and none is acknowledged before it.
+"""The log's writer thread: appends queue up and share a commit, and none is acknowledged before its commit.
 
-A commit to disk costs a millisecond, an insert a hundredth of that. So appends queue up and the
-writer commits what it finds; an append that nobody waits for lingers a few milliseconds to find
-company. When one statement of a batch is refused the batch is rolled back and its parts are tried one
+A commit to disk costs a millisecond, an insert a hundredth of that. So the writer commits whatever is
+queued, and leaves an append that nobody waits for in the queue for a few milliseconds, so that others can join
+it. When one statement of a batch is refused the batch is rolled back and its parts are tried one
 by one, so a bad append harms nobody else; when the disk is full or the database cannot be reached, all of
 them are refused. An event that could not be kept for such a reason closes its run for the session that wrote it, as
 if it had ended there: else a later event, written when there is room again, would follow one that is missing.

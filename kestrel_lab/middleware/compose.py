@@ -1,4 +1,4 @@
-"""Putting layers around a handler."""
+"""Composition of middleware: wrap layers around a handler."""
 
 from kestrel_lab.core.protocols import Handler, Middleware
 

@@ -25,7 +25,7 @@ def _never(_: Call) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RecordAnswer:
-    """Outermost around a tool call: whatever happened to it becomes one `tool_answered`."""
+    """The outermost layer of a tool call: it records one `tool_answered`, whatever happened."""
 
     emit: Emit
     render: Callable[[Any], str]
@@ -86,7 +86,7 @@ class RecordAnswer:
         )
 
     def _told(self, name: str, chars: int, offset: int, of: int) -> str:
-        """What a model is told of a text that is kept."""
+        """Return the note for the model about a text that is kept whole."""
         if not self.reader:
             return ""
         kept = f"{chars:,} characters in all" if of == chars else f"{of:,} characters, of which the first {chars:,} are kept"

@@ -1,4 +1,4 @@
-"""The calls of one turn: safe ones run together, each risky one alone and in its place, also beside other steps of the run."""
+"""The order of the calls of one turn: safe calls run together, each risky call alone and in its place, also beside other steps."""
 
 import asyncio
 import time

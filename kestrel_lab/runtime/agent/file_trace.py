@@ -1,8 +1,8 @@
-"""Around each call of a tool: which files with words of others it read, and which it wrote.
+"""File taint of tool calls: record which tainted files a call read, and which files it tainted.
 
-What a call read is told by its tool: the files it names (`workspace` with a `path`), those whose paths stand in the answer (`lines`,
-`names`), or, of commands and whatever else may open files, those that the kernel saw opened. A call whose author has read
-others, or that has read such files itself, leaves such files: everything that changed while it went on.
+The tool decides how the files that a call read are found: by its arguments (`workspace` with a `path`), by the paths in its answer
+(`lines`, `names`), or, for commands and other tools that may open any file, by the files that the kernel reports as opened. A call
+whose author has read untrusted text, or that read a tainted file itself, taints every file that changed while it ran.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kestrel_lab.tools.files.workspace import SKIPPED
 from kestrel_lab.tools.tool import Tool, render
 
 _PLAIN = re.compile(r"[\w./-]{1,40}")
-"""A path that can hold no order worth the name."""
+"""Matches a path that is too plain to carry an instruction."""
 _MARGIN_NS = 50_000_000
 _SMALL = 300
 """Entries of a workspace that are read in a millisecond, on the event loop; for more a thread is worth its while."""
@@ -108,7 +108,7 @@ class FileTrace:
                 waits.set_result(found)
 
     def _author(self, call: Call, flow: Flow) -> str:
-        """Whose words may go into what the call writes."""
+        """Return the untrusted source that may flow into what the call writes; empty if there is none."""
         if not may_write(flow, call):
             return ""
         if foreign := self.ctx.flow.now().context(call).untrusted:
@@ -117,12 +117,12 @@ class FileTrace:
 
 
 def may_write(flow: Flow, call: Call) -> bool:
-    """Whether it may change files of the workspace."""
+    """Return whether the call may change files of the workspace."""
     return flow.reaches in {"workspace", "anything"} or ("files" in flow.unsaid and call.effect != "pure")
 
 
 def way_of(tool: Tool, flow: Flow, call: Call) -> _Way:
-    """How it is known which files a call read; empty where it reads none, or is taken for words of others anyway."""
+    """Return how the files that a call read are found; empty where it reads none, or its answer counts as untrusted anyway."""
     if "untrusted" in flow.reads:
         return ""
     if tool.shows:
@@ -133,26 +133,26 @@ def way_of(tool: Tool, flow: Flow, call: Call) -> _Way:
 
 
 def paths_of(args: dict[str, Json]) -> list[str]:
-    """The files that a call names."""
+    """Return the files that a call names in its arguments."""
     path, paths = args.get("path"), args.get("paths")
     return [path] if isinstance(path, str) else [str(one) for one in paths] if isinstance(paths, list) else []
 
 
 class _Trace:
-    """One call. `begin` and `end` look at files, and may do so in a thread."""
+    """The trace of one call. `begin` and `end` read files and may run in a thread."""
 
     def __init__(self, ctx: RunContext, files: FileTaint, call: Call, tool: Tool, flow: Flow, way: _Way, author: str) -> None:
         self.ctx, self.files, self.call, self.way, self.author = ctx, files, call, way, author
         self.writes = may_write(flow, call)
         self.key = call.key if tool.cache_ttl_seconds is not None else ""
-        """What its answer is known by that may be given again."""
+        """The key of an answer that may be stored and given again."""
         self.named = paths_of(call.args) if tool.sandbox is None and flow.reaches == "workspace" else []
-        """The only files it can write; none where it can write any."""
+        """The only files that it can write; empty where it can write any."""
         self.root = str(ctx.workspace.root)
         self.began = time.time()
         self.marks = files.marks(self.root)
         self.compares = bool(author) and not self.named
-        """Whether all that has to be known is which files it changed: who has read others is taken to have read them."""
+        """Whether only its changes matter: an author who has read untrusted text is taken to have read every tainted file."""
         self.before = Snapshot()
         self.watch = OpenWatch(())
         self.read = self.overlap = ""
@@ -267,7 +267,7 @@ class _Trace:
 
 
 def _stands(path: str, text: str) -> bool:
-    """Whether a path stands in an answer; one with signs that may be shown otherwise is taken to."""
+    """Return whether a path occurs in an answer; a path that may be displayed in another form always counts."""
     if not path.isprintable() or not path.isascii():
         return True
     return re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w-])", text) is not None

@@ -1,4 +1,4 @@
-"""Who decides on a call: the policy, an earlier decision, whoever is here, or another process."""
+"""Approval of calls: by the policy, by an earlier decision, by a person here, or by another process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from kestrel_lab.tools.files.versions import preview_key
 from kestrel_lab.tools.tool import ToolArgumentsError
 
 PREVIEW_CHARS = 20_000
-"""How much of what a call would change is recorded with the question about it."""
+"""How many characters of a preview are recorded with a question."""
 CHANGED = "what it would change is not what was shown before"
-"""Why a call is asked about again."""
+"""The reason given when a call is asked about a second time."""
 ALWAYS = "a yes for the rest of the run"
-"""Who let a call go on that is like one that a person allowed for the whole run."""
+"""The name of what allows a call that a person allowed for the whole run."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class ApprovalDesk:
     """What a tool does is asked once, also where many calls of a turn want to know."""
 
     async def decide(self, call: Call) -> ApprovalGiven | None:
-        """The decision on `call`, or `None` when none is needed.
+        """Return the decision on `call`, or `None` when none is needed.
 
         Raises `ApprovalRequired` when it must be asked and nobody is here.
         """
@@ -90,7 +90,7 @@ class ApprovalDesk:
         return await self._settle(asked, ruling, granted=not needed)
 
     async def confirm(self, call: Call) -> ApprovalGiven | None:
-        """The decision on a call that would change something else by now than what was shown; `None` where nothing was, or is the same."""
+        """Return the decision on a call whose preview has changed since it was approved; `None` if it has none or is unchanged."""
         state = self.ctx.state
         if (shown := state.shows.get(call.id)) is None:
             return None
@@ -107,14 +107,14 @@ class ApprovalDesk:
         return await self._ask(replace(asked, question=question, contained=self._contained(call)[0]), call)
 
     async def _withdraw(self, call: Call, question: str, *, again: bool) -> None:
-        """Answer what an earlier session asked about this call, at first or `again`, when it was another one: nobody needs to any more."""
+        """Deny the open questions of an earlier session about this call, first or `again`, when the call has changed since."""
         for asked in tuple(self.ctx.state.questions.values()):
             if asked.call != call.id or asked.question == question or (asked.why == CHANGED) is not again:
                 continue
             await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
 
     async def _judged(self, call: Call) -> tuple[dict[str, Json], Call]:
-        """What met in `call`, once whoever is here has said what its tools do, and the call with its danger."""
+        """Return what containment found in `call`, after undeclared tools were asked about, and the call with its danger."""
         contained, carried = self._contained(call)
         if contained and not self._nobody_decides():
             async with self._declaring:
@@ -127,7 +127,7 @@ class ApprovalDesk:
         return contained, call
 
     def _contained(self, call: Call) -> tuple[dict[str, Json], list[str]]:
-        """What met in `call` that only a person may allow, whatever the policy says, and the sources of private text that it carries to others.
+        """Return what containment found in `call`, which only a person may allow, and the private sources that its arguments carry to others.
 
         Both are empty where containment is off.
         """
@@ -141,7 +141,7 @@ class ApprovalDesk:
         return met(call, tool, ctx.flow, ctx.workspace, carried), carried
 
     async def _declare(self, call: Call) -> bool:
-        """Ask what a tool does, if that decides on `call`; returns whether anything was said that had not been."""
+        """Ask a person what an undeclared tool does, if that decides on `call`; returns whether anything new was said."""
         ctx = self.ctx
         for name, question in undeclared(call, ctx.tools.get(call.target), ctx.flow):
             known = ctx.state.decisions.get(named(name, question, call))
@@ -154,7 +154,7 @@ class ApprovalDesk:
         return False
 
     def _nobody_decides(self) -> bool:
-        """Whether no person is to be waited for."""
+        """Return whether the run waits for no person."""
         policy = self.ctx.policy
         return policy.otherwise == "deny" or (policy.unattended and self.ctx.options.approver is None)
 
@@ -181,7 +181,7 @@ class ApprovalDesk:
         return None
 
     async def _preview(self, call: Call) -> tuple[str, str]:
-        """What the call would change, read in a thread, and a key of it; both empty where its tool cannot say."""
+        """Return the preview of a call, made in a thread, and its key; both are empty where the tool has no preview."""
         tool = self.ctx.tools.find(call.target)
         if tool is None or tool.preview is None:
             return "", ""
@@ -189,7 +189,7 @@ class ApprovalDesk:
         return head_tail(text, PREVIEW_CHARS)[0], preview_key(text)
 
     def _origins(self, asked: ApprovalAsked) -> list[dict[str, Json]]:
-        """Where the arguments come from: from the tool itself, where it says so or the model did not name them."""
+        """Return where each argument comes from; those that the model did not name come from the tool itself."""
         requests = (request for talk in self.ctx.state.conversations.values() for request in talk.requests)
         said = next((request.args for request in requests if request.id == asked.call), asked.args)
         tool = self.ctx.tools.find(asked.tool)

@@ -1,4 +1,4 @@
-"""What steps leave for each other: the output of one, the artifact another is given, and how an agent is told of it."""
+"""Artifacts: the output of a step, the artifact that another step consumes, and its form in a prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel_lab.tools.tool import render
 
 
 def artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
-    """The artifact `name` as `step` is given it.
+    """Return the artifact `name` that `step` consumes.
 
     Where who should have brought it up to date was skipped or failed it is as it was before, and `None` if it
     was not there.
@@ -35,7 +35,7 @@ def artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
 
 
 def output(plan: Plan, step: Step, state: RunState) -> Json:
-    """What a finished step answered; an operation that gives nothing itself is answered for by the last steps that it grew."""
+    """Return the output of a finished step; for an operation without one, the outputs of the last steps that it added to the plan."""
     own = own_output(step, state)
     grown = plan.growth().get(step.id)
     if own is not None or not grown:
@@ -66,9 +66,9 @@ def as_text(value: Json) -> str:
 
 
 def told(inputs: Mapping[str, Json]) -> str:
-    """Artifacts as an agent is told them, between lines that their text cannot contain: each names a hash of it.
+    """Return artifacts as a prompt shows them, each between lines that its text cannot contain because they name a hash of it.
 
-    Those that are null, because nobody made them, are left out.
+    An artifact that is null, because no step made it, is left out.
     """
     inputs = {name: value for name, value in inputs.items() if value is not None}
     if not inputs:

@@ -1,7 +1,7 @@
-"""Which files hold words of others: a fold over the `files_tainted` events of all runs of a home.
+"""File taint: which files may hold untrusted text, as a fold over the `files_tainted` events of all runs of a home.
 
-A file is known by its content, so copies, other names, links and moves change nothing. A content that no run wrote after
-it had read others is not tainted: whoever edits a file by hand answers for it.
+A tainted file is recognised by its content, so copies, other names, links and moves stay tainted. Content that a person wrote by
+hand is not tainted, even in a file that was.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kestrel_lab.tools.files.fingerprints import fresh
 from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
 
 MOST_FILES = 5_000
-"""Changed files that are told apart; of more, everything in their folders counts."""
+"""How many changed files are recorded one by one; of more, their whole folders are tainted."""
 MOST_ENTRIES = 200_000
-"""Entries of a workspace that are looked at; of a larger one everything counts."""
+"""How many entries of a workspace are read; a larger workspace counts as tainted."""
 _EDGE = 1 << 20
 """Bytes at both ends of a file that are hashed."""
 _TELLING = 16
-"""Bytes from which on equal contents are no chance; a shorter file is known by its path too."""
+"""Bytes from which on equal contents are no coincidence; a shorter file is also recognised by its path."""
 _LONGEST_S = 900.0
 """How long after its beginning a call may have gone on writing whose process died."""
 _TICK_NS = 50_000_000
@@ -50,9 +50,9 @@ class Snapshot:
     stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By path; of what is no file, empty."""
     tainted: Mapping[str, str] = field(default_factory=dict)
-    """Whose words they hold, by path."""
+    """By path, the source of the untrusted text that a file holds."""
     whole: bool = True
-    """Whether the workspace was small enough to be looked at."""
+    """Whether every entry was read: a workspace with too many is not."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class _Open:
 
 @dataclass(slots=True, eq=False)
 class FileTaint:
-    """What the log of a home says about files; one for all runs of a session, from any thread."""
+    """The file taint of a home, shared by all runs of a session; safe to use from any thread."""
 
     opened: Callable[[], SessionStore]
     """The log of the session."""

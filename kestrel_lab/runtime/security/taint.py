@@ -1,7 +1,8 @@
-"""Whose words a model has read: a fold over the events of a run, so that resuming and forking cannot forget it.
+"""Taint tracking: which untrusted and private sources each step of a run has read, as a fold over its events.
 
-What decides is the context: a model that has read what others wrote may be obeying it, whatever its arguments look like.
-Each step has a context of its own; what flows from step to step goes through artifacts, files, task lists and notes.
+Being a fold it survives resuming and forking. The context decides, not the arguments: a model that has read untrusted text may be
+obeying it, whatever its call looks like. Each step has its own context; taint flows between steps through artifacts, files,
+task lists and notes.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from kestrel_lab.runtime.security.tool_declarations import read_answer, read_nam
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 
 OURS = frozenset({"denied", "invalid_arguments", "unknown_tool", "limit"})
-"""Kinds of errors whose words are the engine's: nothing was read."""
+"""Kinds of errors that the engine writes itself: their text comes from no tool."""
 _READ_ALL = frozenset({"verify", "commit"})
-"""Operations that look at what every step was answered."""
+"""Operations that read the answers of every step."""
 _WORD = re.compile(r"[^\W\d_]+")
 _NEWS = 16
-"""Letters that an answer must have of its own to tell a model to do something."""
+"""How many letters an answer must add to what was known to be able to carry an instruction."""
 _ADDRESS = re.compile(r"\S*[.:/]\S*")
 
 
@@ -60,7 +61,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Context:
-    """What whoever makes a call may have read: names of sources, in the order of their coming."""
+    """The sources that the author of a call may have read, in the order in which they were read."""
 
     untrusted: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
@@ -81,14 +82,14 @@ class Context:
 
 @dataclass(slots=True)
 class Taint:
-    """What reached which step, so far."""
+    """The taint of every step so far."""
 
     known: Callable[[str], Flow] = lambda _: UNKNOWN
-    """Of tools of which the log does not say what goes in and out by them."""
+    """Returns the flow of a tool that the log does not describe."""
     strict: bool = False
     """Whether the files of the workspace count as written by others from the beginning."""
     words: list[str] = field(default_factory=list)
-    """What the user said."""
+    """The texts that the user wrote."""
     passages: list[Passage] = field(default_factory=list)
     """What tools answered, in order."""
     agreed: set[str] = field(default_factory=set)
@@ -117,7 +118,7 @@ class Taint:
     _asked: dict[str, str] = field(default_factory=dict)
 
     def context(self, call: Call) -> Context:
-        """What the author of `call` had read: its model when it was asked, a step without one when it began."""
+        """Return what the author of `call` had read: the model when it was asked, or a step without a model when it began."""
         seen = self._seen.get(call.step)
         if seen is None or "/" in call.id.removeprefix(call.step):  # no model, or a part of a macro, whose arguments hold earlier answers
             return self._context(call.step)
@@ -128,12 +129,12 @@ class Taint:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing that others wrote came into the run."""
+        """Whether no untrusted text came into the run."""
         return not any(self._steps.values())
 
     @property
     def said(self) -> set[str]:
-        """The words of the user, without the signs around them."""
+        """The words of the user, without the punctuation around them."""
         return {word.strip("\"'`<>()[]{},;!?").rstrip(".:") for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
@@ -337,9 +338,9 @@ class Taint:
 
 @dataclass(slots=True)
 class TaintLog:
-    """The taint of one run: of what its log has so far when it is first asked for, and of every event from then on.
+    """The taint of one run, folded when it is first needed and kept up to date from then on.
 
-    A run of which nobody asks costs a list of references.
+    Until then it costs a list of references to events.
     """
 
     earlier: Callable[[], Iterable[Event]]
