@@ -22,11 +22,6 @@ def waiting_time(records: Sequence[Record]) -> float:
     return meter.waiting_s + meter.away_s
 
 
-def idle_time(records: Sequence[Record]) -> float:
-    """Return the seconds in which calls waited for their turn at an endpoint, or calls or steps between attempts."""
-    return metered(records).idle_s
-
-
 def working_time(records: Sequence[Record]) -> float:
     """Return wall time without the time of waiting: for a person, for a turn at an endpoint, between attempts."""
     return metered(records).working_s
