@@ -27,8 +27,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ToolRequest
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.timing import working_time
-from kestrel_lab.core.usage import metered
+from kestrel_lab.core.usage import metered, working_time
 from kestrel_lab.eventlog.run_state import fold
 
 names = st.sampled_from(["a", "b", "c"])

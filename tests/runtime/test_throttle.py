@@ -21,8 +21,7 @@ from kestrel_lab.core.events.union import ModelAnswered, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.core.timing import working_time
-from kestrel_lab.core.usage import metered
+from kestrel_lab.core.usage import metered, working_time
 from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.model import LiteLLMModel
