@@ -10,7 +10,7 @@ from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
-from kestrel_lab.core.timing import working_time
+from kestrel_lab.core.usage import working_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

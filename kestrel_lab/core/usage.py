@@ -1,11 +1,13 @@
-"""Usage of a run: tokens, money, calls, turns and seconds, folded from its events in one place.
+"""Usage of a run: tokens, money, calls, turns and seconds, folded from its events in one place; and the idle time of a call.
 
 The state of a run, its view, the list of runs and the metrics of trials all sum with `UsageMeter`, so they cannot disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kestrel_lab.core.calls import Usage
@@ -127,7 +129,8 @@ class UsageMeter:
             self.away_s += until - last
             last = until = self.idle_until = at  # a session begins its own clock
         self.last_at = until
-        if self.questions or self.status == RunStatus.WAITING_APPROVAL:
+        # A log without transitions, one made by hand for instance, says by its questions alone that the run waits.
+        if self.status == RunStatus.WAITING_APPROVAL if self.status else self.questions:
             self.waiting_s += until - last
             return
         paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
@@ -146,3 +149,62 @@ def metered(records: Iterable[Record]) -> UsageMeter:
     for record in records:
         meter.take(record.event, record.at)
     return meter
+
+
+def wall_time(records: Sequence[Record]) -> float:
+    """Return the seconds from the first to the last event."""
+    return records[-1].at - records[0].at if records else 0.0
+
+
+def waiting_time(records: Sequence[Record]) -> float:
+    """Return the seconds in which at least one call waited for a person, or nobody had the run open."""
+    meter = metered(records)
+    return meter.waiting_s + meter.away_s
+
+
+def working_time(records: Sequence[Record]) -> float:
+    """Return wall time without the time of waiting: for a person, for a turn at an endpoint, between attempts."""
+    return metered(records).working_s
+
+
+# Seconds in which a model call did nothing but wait: for its turn at the endpoint, and between its attempts.
+
+
+def _nothing() -> None:
+    """Do nothing, where no clock has to be held."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Idle:
+    """The idle time of one call so far."""
+
+    queued: float = 0.0
+    """Before it was made at all, because others were under way."""
+    backoff: float = 0.0
+    """Between its attempts, because the one before had failed or was refused."""
+    hold: Callable[[], None] = _nothing
+    """Told when it begins to wait."""
+    release: Callable[[], None] = _nothing
+    """Told when it goes on."""
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        """Count the block as waiting for a turn."""
+        began = time.monotonic()
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+            self.queued += time.monotonic() - began
+
+    @contextmanager
+    def backing_off(self) -> Iterator[None]:
+        """Count the block as waiting between attempts."""
+        began = time.monotonic()
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+            self.backoff += time.monotonic() - began

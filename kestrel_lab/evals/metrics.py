@@ -22,8 +22,7 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
     VerifierFinished,
 )
-from kestrel_lab.core.timing import waiting_time, wall_time, working_time
-from kestrel_lab.core.usage import metered
+from kestrel_lab.core.usage import metered, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.confidence import stated
 from kestrel_lab.verification.engine import CHECKS

@@ -14,7 +14,7 @@ from kestrel_lab.core.events.union import Event, ModelAnswered, ModelCalled, Mod
 from kestrel_lab.core.messages import Tried
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.sanitize import head_tail
-from kestrel_lab.core.timing import Idle
+from kestrel_lab.core.usage import Idle
 
 Emit = Callable[[Event], Any]
 

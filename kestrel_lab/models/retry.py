@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ModelError
-from kestrel_lab.core.timing import Idle
+from kestrel_lab.core.usage import Idle
 from kestrel_lab.models.wrapper import ModelWrapper, Stream
 
 if TYPE_CHECKING:

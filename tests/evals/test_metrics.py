@@ -23,7 +23,7 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
     VerifierFinished,
 )
-from kestrel_lab.core.timing import waiting_time, working_time
+from kestrel_lab.core.usage import waiting_time, working_time
 from kestrel_lab.evals.metrics import METRICS, measure
 
 RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate", "confidence", "concerns"}

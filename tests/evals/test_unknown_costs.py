@@ -10,6 +10,7 @@ import pytest
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
+from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.evals.commits.comparison import compare_rows
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.runner import run_suite
@@ -106,7 +107,10 @@ def test_progress_and_budget_say_it_while_it_goes_on(result):
     only.count(found.rows[1])
     assert "cost unknown" in only.note.split(" · ")
     budget = Budget(limits={"cost_usd": 1.0})
-    told = [json.dumps(budget.told(usage)["budget"]) for usage in (KNOWN, UNKNOWN, KNOWN + UNKNOWN)]
+    told = [
+        json.dumps(budget.shown(UsageMeter(cost_usd=usage.cost_usd, unpriced=usage.unpriced))["budget"])
+        for usage in (KNOWN, UNKNOWN, KNOWN + UNKNOWN)
+    ]
     assert [text.partition('"')[2].partition('"')[0] for text in told] == [
         "$0.1200 of $1", "unknown cost of $1", "$0.1200 + unknown cost of $1"
     ]  # fmt: skip

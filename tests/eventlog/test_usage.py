@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from test_fold import histories
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ModelCalled, Record, RunStarted, ToolAnswered
-from kestrel_lab.core.timing import waiting_time, working_time
-from kestrel_lab.core.usage import metered
+from kestrel_lab.core.usage import metered, waiting_time, working_time
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.store import SessionStore

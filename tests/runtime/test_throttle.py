@@ -21,7 +21,7 @@ from kestrel_lab.core.events.union import ModelAnswered, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.core.timing import idle_time, working_time
+from kestrel_lab.core.usage import metered, working_time
 from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.model import LiteLLMModel
@@ -403,7 +403,7 @@ def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
         "waiting for own/limited: it asked to slow down once, 5 calls at once, next in 0.6 s",
         "",
     ]
-    assert (working_time(run.records()), idle_time(run.records())) == (run._state.working_s, run._state.meter.idle_s)
+    assert (working_time(run.records()), metered(run.records()).idle_s) == (run._state.working_s, run._state.meter.idle_s)
     assert run._state.working_s < 1.5 < run._state.meter.idle_s
     (row,) = session.supervisor.states()
     assert (row.state, row.breaker) == ("ready", "closed")

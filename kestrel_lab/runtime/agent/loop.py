@@ -14,7 +14,7 @@ from kestrel_lab.core.events.union import ModelDelta, Progress
 from kestrel_lab.core.messages import ModelRequest, ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
-from kestrel_lab.core.timing import Idle
+from kestrel_lab.core.usage import Idle
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.record_events import RecordModel

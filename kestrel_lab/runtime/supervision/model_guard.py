@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import DependencyError, ModelError, RunError
 from kestrel_lab.core.events.union import Event, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, OnDelta
-from kestrel_lab.core.timing import Idle
+from kestrel_lab.core.usage import Idle
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.health_probe import endpoint_of, probe_of
 from kestrel_lab.models.retry import LONGEST_WAIT_S, RetryingModel
