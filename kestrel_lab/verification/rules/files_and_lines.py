@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kestrel_lab.core.citations import PATH, Citation, citations
-from kestrel_lab.language.claim_tokens import telling
+from kestrel_lab.language.words import claim_terms
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.code.symbols import Definition
 from kestrel_lab.verification.issues import Issue, issue
@@ -256,7 +256,7 @@ def _fits(subject: Subject, said: Said, cited: Citation, text: str) -> bool:
         if cited.last - cited.first < _LONG or not places or full not in {p.name for p in places}
     ):
         return cited.last == cited.first or not places or any(_overlap(place, cited) for place in places) or len(named) > len(places)
-    told = telling(covered(about.text)) & telling(shown)
+    told = claim_terms(covered(about.text)) & claim_terms(shown)
     if any(_overlap(place, cited) for place in places) and not quoted and (len(told) >= 2 or len(places) >= len(named)):
         return True
     return not quoted and len(told) >= 2

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Final
 
 from kestrel_lab.core.citations import citations, resolve
-from kestrel_lab.language.claim_tokens import stem, telling
 from kestrel_lab.language.python_ast import expression_of, tree_of
+from kestrel_lab.language.words import claim_stem, claim_terms
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.code.bindings import folded
 from kestrel_lab.verification.issues import Issue, issue
@@ -200,9 +200,9 @@ def _measured(plain: str, match: re.Match[str], cited: list[str]) -> str:
     rough = _ROUGH.search(plain[: match.start()])
     before = rf"{re.escape(rough[0].strip())}\W+" if rough else ""
     pattern = re.compile(rf"{before}\d[\d.,_]*\s?{re.escape(unit['unit'])}(?!\w)", re.IGNORECASE)
-    about = telling(plain)
+    about = claim_terms(plain)
     return next(
-        (line for text in cited for line in text.splitlines() if pattern.search(line) and len(telling(line) & about) >= 2),
+        (line for text in cited for line in text.splitlines() if pattern.search(line) and len(claim_terms(line) & about) >= 2),
         "",
     )
 
@@ -210,15 +210,15 @@ def _measured(plain: str, match: re.Match[str], cited: list[str]) -> str:
 def _other(said: Said, plain: str, match: re.Match[str], texts: list[str]) -> str:
     """A line in which the words right before the number stand before another number."""
     before, after = clause(plain, match.start(), match.end())
-    words = [word for word in re.findall(r"[A-Za-z_]\w{3,}", before[-40:]) if telling(word)]
+    words = [word for word in re.findall(r"[A-Za-z_]\w{3,}", before[-40:]) if claim_terms(word)]
     if not words:
         return ""
-    keys = "|".join(re.escape(stem(word.lower())) for word in words[-2:])
-    about = telling(f"{before} {after}") | {part for name in names_in(said) for part in telling(name.text)}
+    keys = "|".join(re.escape(claim_stem(word.lower())) for word in words[-2:])
+    about = claim_terms(f"{before} {after}") | {part for name in names_in(said) for part in claim_terms(name.text)}
     pattern = re.compile(rf"(?P<begin>^\W*)?(?<![a-z])(?:{keys})\w*\W{{1,3}}(?:[A-Za-z]+\W{{1,3}}){{0,2}}\d", re.IGNORECASE)
     for text in texts:
         for line in text.splitlines():
             found = pattern.search(line)
-            if found and (len(telling(line) & about) >= 2 or found["begin"] is not None):
+            if found and (len(claim_terms(line) & about) >= 2 or found["begin"] is not None):
                 return line
     return ""
