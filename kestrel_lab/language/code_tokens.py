@@ -14,7 +14,7 @@ _OF_ISSUES = """
 although always another below between bug cannot etc even expected first following however instead issue maybe need now ok problem q really
 reproduce run seems something still sure thing things think though thus try trying two uses version whether within without work works yes
 """
-COMMON = STOP_WORDS | {*_OF_ISSUES.split()}
+COMMON = STOP_WORDS - {"during", "ever", "going", "made", "said", "says"} | {*_OF_ISSUES.split()}
 """Words that say nothing about where in a repository something is."""
 
 

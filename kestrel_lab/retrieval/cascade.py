@@ -1,4 +1,4 @@
-"""Search, then the graph, then reading: a retriever made of three, and what decides whether to look again."""
+"""Cascade: a retriever of search, graph and grep, with a coverage controller that decides whether to search again."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from kestrel_lab.retrieval.search import PATH_FIRST, Search, checked, held_words
 from kestrel_lab.retrieval.semantic import Meaning
 
 _MOST_WORDS = 40
-"""Of a question, the ones said most often, that coverage is measured by."""
+"""The most frequent words of a question, by which coverage is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """When a cascade has looked enough."""
+    """The limits of a cascade."""
 
     enough: float = 0.9
-    """Coverage at which nothing more is looked for."""
+    """Coverage at which the search ends."""
     rounds: int = 3
     longer: int = 2
     """How many times as many files as were asked for, where coverage is low."""
