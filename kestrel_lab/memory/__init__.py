@@ -1,1 +1,1 @@
-"""Notes that outlive a run: kept beside the log, found by what they are about, forgotten when they are to be."""
+"""Memory: notes that outlive a run, stored in the database of the log, with their search and deletion."""

@@ -1,4 +1,4 @@
-"""Whether two notes say the same, contradict each other, or neither: by their words, so that it can be told why."""
+"""Deduplication of notes: whether two notes say the same or contradict each other, judged by their words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
-from kestrel_lab.language.tokens import NEGATIONS, normal, stem, stems, words
+from kestrel_lab.language.words import NEGATIONS, normal, stem, stems, words
 from kestrel_lab.memory.entities import entities
 
 Relation = Literal["same", "contradicts", "near", "other"]
@@ -15,7 +15,7 @@ SAME = 0.8
 """Share of words in common from which two notes say the same, if nothing that matters differs and one has all words of the other."""
 NEAR = 0.5
 _VALUES = frozenset({"path", "number", "version", "date", "url", "command", "symbol", "package", "error"})
-"""What may not differ between notes that say the same."""
+"""Kinds of names that are equal in notes that say the same."""
 _IS = re.compile(
     r"\b(?:is|are|was|were|equals?|means?|defaults? to|called|named|lives? (?:in|at)|run(?:s|ning)? (?:on|with|by)|=)\s", re.IGNORECASE
 )
@@ -45,7 +45,7 @@ english german french italian spanish portuguese dutch swedish danish norwegian 
 hungarian arabic hebrew hindi bengali chinese japanese korean vietnamese indonesian
 """
 _LANGUAGES = frozenset(_NAMES_OF_LANGUAGES.split())
-"""What one can be told to write in: not both of two, where it is said how it is to be; a manual may exist in both."""
+"""A rule names one of them; a manual may exist in two."""
 _BINDING = re.compile(r"(?i)\b(?:always|must|shall|should|only|prefers?|please|from now on|in future|all|every|each)\b")
 _OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each", "every"})
 
@@ -59,7 +59,7 @@ class Likeness:
 
 
 def likeness(new: str, old: str) -> Likeness:
-    """How `new` relates to `old`.
+    """Return how `new` relates to `old`.
 
     They contradict each other when they say the same of the same thing but for one value: a number, a file, a version,
     a word of which only one can be true, what something is called, the language that something is to be in, or whether it is
@@ -96,7 +96,7 @@ _TOKEN = re.compile(r"`[^`]+`|\"[^\"]+\"|[\w./:@%+-]*\w|[^\w\s]")
 
 
 def _one_value_differs(new: str, old: str) -> bool:
-    """Whether both are the same sentence with another value in one place."""
+    """Return whether both are the same sentence with another value in one place."""
     ours, theirs = ([found.lower() for found in _TOKEN.findall(text) if found not in ".!,;"] for text in (new, old))
     if min(len(ours), len(theirs)) < 3:
         return False
@@ -125,12 +125,12 @@ def _one_value_differs(new: str, old: str) -> bool:
 
 
 def says_more(new: str, old: str) -> bool:
-    """Whether `new`, which says the same as `old`, has words of its own that `old` has not."""
+    """Return whether `new`, which says the same as `old`, also has words that `old` lacks."""
     return stems(new) > stems(old)
 
 
 def _exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
-    """Whether not both of two values can be true of what stands before them."""
+    """Return whether at most one of two values can be true of what stands before them."""
     if any(left in known and right in known for known in _CLASSES):
         return True
     if _measured(left) and _measured(right):
@@ -142,5 +142,5 @@ def _exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
 
 
 def _measured(text: str) -> bool:
-    """Whether it is a number, a version, a date, or a number with a unit."""
+    """Return whether `text` is a number, a version, a date, or a number with a unit."""
     return bool(re.fullmatch(r"[`\"]?v?\d[\w.,:%-]*[`\"]?(?: ?[a-z%]+)?", text))

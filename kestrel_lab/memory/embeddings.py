@@ -1,4 +1,4 @@
-"""What texts mean, as vectors: of words with the extra `semantic`, of sentences with the extra `minilm`; without them there are none."""
+"""Embeddings of texts: word vectors with the extra `semantic`, sentence vectors with the extra `minilm`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """What its vectors are filed under: those of different names are not compared."""
+        """The name of the model; vectors of different models are not compared."""
         ...
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
@@ -60,7 +60,7 @@ class SentenceVectors:
 
     name = "minilm-l6-int8"
     ordering = 1.0
-    """How much likeness counts in the order of notes, beside their words, which count from 0 to 1."""
+    """The weight of likeness in the order of notes; their words count from 0 to 1."""
 
     def __init__(self) -> None:
         import onnxruntime  # an extra
@@ -101,7 +101,7 @@ TOKENIZER = (
 
 
 def checked(file: tuple[str, str, str]) -> bytes:
-    """The content of a file of a package, if it is the one that is meant; the package is not imported."""
+    """Return the content of a file of a package and check its digest; the package is not imported."""
     package, path, digest = file
     spec = find_spec(package)
     content = b""
@@ -116,12 +116,12 @@ def checked(file: tuple[str, str, str]) -> bytes:
 
 @cache
 def note_embedder() -> Callable[[], Embedder] | None:
-    """What makes the vectors of notes: of sentences where the extra `minilm` is installed, else `default_embedder`."""
+    """Return the embedder for notes: of sentences where the extra `minilm` is installed, else `default_embedder`."""
     wanted = ("onnxruntime", "tokenizers", MODEL[0], TOKENIZER[0])
     return cache(SentenceVectors) if all(find_spec(package) is not None for package in wanted) else default_embedder()
 
 
 @cache
 def default_embedder() -> Callable[[], Embedder] | None:
-    """What makes vectors of words, fast enough for files and tools; `None` without the extra `semantic`."""
+    """Return the embedder of words, fast enough for files and tools; `None` without the extra `semantic`."""
     return cache(WordVectors) if find_spec("wordllama") is not None else None

@@ -1,4 +1,4 @@
-"""What a text names: files, symbols, packages, commands, errors, quoted words, dates, people and places."""
+"""Named entities of a text: files, symbols, packages, commands, errors, quoted words, dates, people and places."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kestrel_lab.language.tokens import COMMON, NEGATIONS, parts
+from kestrel_lab.language.words import COMMON, NEGATIONS, parts
 
 _EXTENSION = r"(?:py|pyi|ipynb|js|jsx|ts|tsx|rs|go|java|c|h|cc|cpp|hpp|rb|php|sh|sql|md|rst|txt|toml|ya?ml|json|jsonl|ini|cfg|lock|html|css|xml|csv|db|log|env)"
 _MONTH = r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
@@ -45,7 +45,7 @@ _QUOTED = re.compile(r"\"\w+\":(?=\S)|`([^`\n]{1,200})`|\"([^\"\n]{2,200})\"|“
 """The first form is the key of a JSON object, which is no quotation."""
 _NAME = re.compile(r"\b[A-Z][a-zà-ÿ]+(?:[-’'][A-Z]?[a-zà-ÿ]+)?(?: (?:of |the |de )?[A-Z][a-zà-ÿ]+)*|\b[A-Z]{2,6}\b")
 MOST = 64
-"""Of a text; a longer one says no more of what it is about."""
+"""Entities of one text."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -59,7 +59,7 @@ class Entity:
 
 
 def entities(text: str) -> tuple[Entity, ...]:
-    """What `text` names, each once, in the order found; at most `MOST`.
+    """Return the entities of `text`, each once, in the order found; at most `MOST`.
 
     A place in the text is one thing only: the parts of a path are no symbols, those of a date no numbers.
     """
@@ -76,7 +76,7 @@ def entities(text: str) -> tuple[Entity, ...]:
 
 
 def searchable(found: tuple[Entity, ...]) -> str:
-    """Entities as text for a full-text index: each name, and the words it is made of."""
+    """Return entities as text for a full-text index: each name, and the words it is made of."""
     named = dict.fromkeys(word for entity in found for word in (entity.name, *parts(entity.name)))
     return " ".join(named)
 
@@ -89,14 +89,14 @@ def _quoted(text: str) -> Iterator[Entity]:
 
 
 def _without_prose(command: str) -> str:
-    """A command up to where the sentence around it goes on."""
+    """Return a command without the sentence that goes on after it."""
     kept = command.split()
     ends = [at for at, word in enumerate(kept) if word in COMMON]
     return " ".join(kept[: ends[0]] if ends and ends[0] else kept)
 
 
 def _names(text: str) -> Iterator[Entity]:
-    """People, places, products: capitalised words that are not just the beginning of a sentence."""
+    """Yield people, places and products: capitalised words that are not just the beginning of a sentence."""
     for match in _NAME.finditer(text):
         name = match[0].lower()
         if name in COMMON or name in NEGATIONS or len(name) < 2:
@@ -110,5 +110,5 @@ def _names(text: str) -> Iterator[Entity]:
 
 
 def _ordinary(word: str) -> bool:
-    """Whether a word at the beginning of a sentence looks like one that has a capital for that reason only."""
+    """Return whether a word at the beginning of a sentence has its capital for that reason only, by its form."""
     return word.endswith(("ing", "ed", "ly", "s")) or len(word) < 4

@@ -1,4 +1,4 @@
-"""The memory as a graph: notes, what they name, and how they stand to each other."""
+"""Memory graph: notes, the entities they name, and the links between notes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class MemoryGraph:
     things: tuple[Thing, ...]
     """Those that most notes name first."""
     links: tuple[tuple[str, str, str], ...]
-    """Of two notes by id: what stands for, disputes, or is like what; `(source, target, relation)`."""
+    """`(source, target, relation)` by ids of notes; a relation is `replaces`, `disputes` or `like`."""
 
 
 def memory_graph(table: NoteTable, workspace: str, *, most: int = MOST, about: Sequence[Note] | None = None) -> MemoryGraph:
-    """The graph of the newest notes of a workspace, or of the given ones, and of the things that at least two of them name.
+    """Return the graph of the newest notes of a workspace, or of the given ones, and of the things that at least two of them name.
 
     A thing that one note alone names is in it only while there are few notes.
     """

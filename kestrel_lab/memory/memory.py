@@ -1,4 +1,4 @@
-"""The memory: notes are kept once, newer ones win, trusted ones are not overruled, and what is forgotten is gone."""
+"""Note memory: stores notes once, lets newer ones replace older ones, protects trusted ones, and deletes forgotten ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kestrel_lab.memory.vector_search import VectorIndex
 LONGEST = 4_000
 """Characters of a note."""
 PROMOTE_AFTER = 3
-"""Recalled so often, a note of one run is for all."""
+"""After so many recalls a note of one run becomes one for all runs."""
 _COMPARED = 12
 """How many of the most similar notes a new one is compared with."""
 _STANDING = f"kind = 'preference' AND replaced_by = '' AND owner = '' AND taint = '' AND {LIVE}"
@@ -34,11 +34,11 @@ _NEVER_ALIKE = frozenset({"episode", "fingerprint"})
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Forgotten:
-    """What came of forgetting."""
+    """The result of forgetting."""
 
     notes: tuple[Note, ...]
     still_in: tuple[str, ...] = ()
-    """Runs whose own log has the words of one of them: it was said there, and a log is not changed."""
+    """Runs whose log contains the text of one of them; logs are not changed."""
 
     def __repr__(self) -> str:
         """In a sentence."""
@@ -51,7 +51,7 @@ class Forgotten:
 
 
 class NoteMemory:
-    """A `Memory` in the database of a log; also what people list, edit and forget with. Notes belong to a workspace each."""
+    """A `Memory` in the database of a log, for runs and for people. Each note belongs to a workspace."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class NoteMemory:
         embedder: Callable[[], Callable[[], Embedder] | None] = note_embedder,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare; nothing is read. `embedder` says what makes vectors of notes, `None` for no such thing: see the extras `semantic` and `minilm`."""
+        """Read nothing yet. `embedder` returns what makes vectors of notes, or `None`: see the extras `semantic` and `minilm`."""
         self.table = NoteTable(store)
         self._now = now
         self._words = MemoryQueryEngine(self.table)
@@ -68,9 +68,9 @@ class NoteMemory:
         self.engine = MemoryQueryEngine(self.table, vectors=None if load is None else VectorIndex(store, load))
 
     async def recall(self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "") -> tuple[Note, ...]:
-        """Notes that have to do with `query`, the most useful first; with all of `tags`; of `run` also the short-lived ones.
+        """Return notes about `query`, the most useful first, with all of `tags`; of `run` also the short-lived ones.
 
-        The newest preferences of the user, which have to do with everything, take places that are left.
+        The newest preferences of the user take the places that are left, whatever the query is.
         """
         found = await asyncio.to_thread(self.find, query, top_k, workspace=workspace, tags=tags, run=run)
         if len(found) >= top_k or tags:
@@ -83,17 +83,17 @@ class NoteMemory:
         return (*found, *more)
 
     async def remember(self, note: Note, *, workspace: str) -> bool:
-        """`keep`; returns whether there is a new note."""
+        """Keep `note`; return whether it is a new one."""
         return await asyncio.to_thread(lambda: self.keep(note, workspace).id == note.id != "")
 
     async def notes(self, ids: Collection[str], *, workspace: str) -> tuple[Note, ...]:
-        """Those of these ids that are not forgotten."""
+        """Return the notes of these ids that are not forgotten."""
         return tuple((await asyncio.to_thread(self.table.by_id, ids, workspace)).values())
 
     def find(
         self, query: str, top_k: int, *, workspace: str, tags: Sequence[str] = (), run: str = "", count: bool = True
     ) -> tuple[Note, ...]:
-        """What `recall` gives; with `count` their use is counted."""
+        """Return what `recall` returns, without preferences; with `count` their use is counted."""
         found = tuple(self.engine.rank(query, workspace, top_k, tags=tags, run=run))
         if found and count:
             self.table.used([note.id for note in found], PROMOTE_AFTER).result()
@@ -129,7 +129,7 @@ class NoteMemory:
         return self.table.by_id([note.id], workspace).get(note.id, note)
 
     def edit(self, note: Note, workspace: str, **changes: object) -> Note:
-        """Write a note anew, as its user says it; its words, if changed, count as theirs from then on, and as said now."""
+        """Change a note for its user; a changed text counts as the user's own, said now."""
         changed = replace(note, **changes)  # type: ignore[arg-type]  # fields of a note
         if changed.text != note.text:
             changed = replace(changed, taint="", stated=True, evidence="", replaced_by="", at=self._now())
@@ -145,10 +145,10 @@ class NoteMemory:
         return changed
 
     def forget(self, selector: str, workspace: str) -> Forgotten:
-        """Take the notes that `selector` means out of every table, every index and the files of the database.
+        """Delete the notes that `selector` selects from every table, every index and the files of the database.
 
-        The files are written anew for that, which takes as long as copying them. Runs in which the words were said keep
-        them in their logs, and are named.
+        The files are written anew for that, which takes as long as copying them. Logs of runs that contain the text keep it;
+        the result names these runs.
         """
         chosen = self.chosen(selector, workspace)
         self.table.delete(chosen)
@@ -163,11 +163,11 @@ class NoteMemory:
         return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
 
     def chosen(self, selector: str, workspace: str) -> list[Note]:
-        """What `forget` would forget, newest first; raises `UsageError` for a selector that is none."""
+        """Return the notes that `forget` would delete, newest first; raise `UsageError` for an unknown selector."""
         return select(self.table, selector, workspace)
 
     def sweep(self, workspace: str) -> None:
-        """Forget what has expired."""
+        """Delete expired notes."""
         if over := self.table.notes(workspace, "expires IS NOT NULL AND expires <= ?", (self._now(),)):
             self.table.delete(over)
 
@@ -195,7 +195,7 @@ class NoteMemory:
         return note
 
     def _similar(self, note: Note, workspace: str) -> list[Note]:
-        """Notes that a new one may say the same as, or the opposite of; for a fingerprint the last one."""
+        """Return notes that `note` may repeat or contradict; for a fingerprint the last one."""
         if note.kind == "fingerprint":
             return self.table.notes(workspace, "kind = 'fingerprint' AND replaced_by = ''")
         if note.kind in _NEVER_ALIKE or note.term == "short":
@@ -204,7 +204,7 @@ class NoteMemory:
         return [other for other in found if other.kind not in _NEVER_ALIKE and other.term == "long"]
 
     def _merged(self, known: Note, note: Note, workspace: str) -> Note:
-        """`known`, after the same was said once more."""
+        """Return `known` after the same was said once more."""
         trusted = not note.taint or bool(known.taint)
         merged = replace(known, tags=tuple(sorted({*known.tags, *note.tags})))
         if trusted and self.table.confirm(known.id, source(note)):
@@ -225,13 +225,13 @@ class NoteMemory:
         return merged
 
     def _contest(self, note: Note, workspace: str) -> None:
-        """Settle a note that counts as said now with those that it contradicts."""
+        """Settle `note`, which counts as said now, with the notes that it contradicts."""
         for other in self._similar(note, workspace):
             if other.id != note.id and note.kind != "fingerprint" and likeness(note.text, other.text).relation == "contradicts":
                 self._settle(note, other)
 
     def _settle(self, note: Note, other: Note) -> None:
-        """Decide which of two notes stands that say different things: the newer, unless only the older is trusted."""
+        """Let the newer of two contradicting notes replace the older, unless only the older is trusted."""
         newer, older = (note, other) if note.at >= other.at else (other, note)
         if newer.taint and not older.taint:
             self.table.link(newer.id, older.id, "disputes")
@@ -253,7 +253,7 @@ class NoteMemory:
 
 
 def _stands(note: Note, other: Note) -> str:
-    """How an older note stands to a new one: `same`, a `part` of it, its `rival`, `near` or `other`."""
+    """Return the relation of an older note to a new one: `same`, `part` of it, `rival`, `near` or `other`."""
     if note.kind == "fingerprint":
         return "rival"
     relation = likeness(note.text, other.text).relation

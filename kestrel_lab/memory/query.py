@@ -1,4 +1,4 @@
-"""Finding notes: what a goal names, the words it is told from others by, and what stands near what they find."""
+"""Ranking of notes for a query: full-text search, shared entities, neighbours in a conversation, and vectors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import Note
-from kestrel_lab.language.tokens import content_words, parts
+from kestrel_lab.language.words import content_words, parts
 from kestrel_lab.memory.entities import Entity, entities
 from kestrel_lab.memory.table import COLUMNS, LIVE, NoteTable, read
 from kestrel_lab.memory.vector_search import VectorIndex
 
 CANDIDATES = 200
-"""Notes that full-text search may give; more cost time and none of them has ever been the answer."""
+"""Most notes taken from full-text search: later ones were never the answer in the benchmarks."""
 _MOST_TERMS = 48
 _NEAREST = 20
 _BEHIND = 3.0
-"""Taken from the likeness of what only meaning finds, so that it stands behind all that words find."""
+"""Subtracted from the likeness of notes that only vectors find, so that they rank behind those found by words."""
 _USUAL_LENGTH = 90.0
 """Characters of an episode that is neither short nor long."""
 _VISIBLE = (
@@ -28,36 +28,36 @@ _VISIBLE = (
     " (SELECT name FROM note_names WHERE number = notes.number AND kind = 'tag')) = 0"
 )
 _VAGUE = frozenset({"name", "number"})
-"""What a note is found by as well as by any other word, but not told from others by."""
+"""Kinds of entities that say no more about a note than any word does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """How much each sign counts beside the words of a note itself, which count 1.
+    """The weight of each signal; the text of a note itself counts 1.
 
-    What concerns episodes was chosen on four of five public conversations and measured on the fifth, for each in turn: the
+    Those of episodes were chosen on four of five public conversations and measured on the fifth, for each in turn: the
     choices differed by a step of the grid at most, and the rounded ones are these. `python -m bench memory` measures them.
     """
 
     names: float = 1.0
-    """What the note names, its kind, its tags, its author and its day."""
+    """The note's entities, kind, tags, author and day."""
     before: float = 0.5
     """The episode before it."""
     after: float = 0.5
     author: float = 1.3
-    """Factor for what was said by somebody the query names."""
+    """Factor for a note whose author the query names."""
     session: float = 1.0
-    """What belongs to it: the mean of the best three episodes of its run."""
+    """The mean of the best three episodes of its run."""
     answer: float = 0.3
-    """An episode before which something was asked: answers are looked for, and questions ask in the same words."""
+    """An episode after a question: a query wants the answer, and the question has the same words."""
     question: float = 0.15
-    """Taken from an episode that asks something itself."""
+    """Subtracted from an episode that asks something itself."""
     length: float = 0.15
     """Per natural logarithm of an episode's characters: greetings and thanks are short."""
     entities: float = 0.2
-    """The share of what the query names that the note names too, rare names more."""
+    """The share of the query's entities that the note has too, rare ones weighing more."""
     akin: float = 0.35
-    """From which likeness of meaning on a note is found that shares no word with the query, where meanings are known."""
+    """The least likeness of vectors for a note that shares no word with the query."""
     trust: float = 0.1
     """Confidence."""
 
@@ -79,11 +79,11 @@ class MemoryQueryEngine:
         self._weights = weights or Weights()
 
     def extract_entities(self, goal: str, context: str = "") -> tuple[Entity, ...]:
-        """What the goal names, then what its context names: files, symbols, packages, commands, errors, quotes, dates, people."""
+        """Return the entities of the goal, then those of its context."""
         return tuple(dict.fromkeys((*entities(goal), *entities(context))))
 
     def rank(self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), run: str = "", context: str = "") -> list[Note]:
-        """At most `top_k` notes that have to do with `query`, the most useful first; with all of `tags`, if any."""
+        """Return at most `top_k` notes about `query` that have all of `tags`, the most useful first."""
         if top_k < 1:
             return []
         named = self.extract_entities(query, context)
@@ -103,7 +103,7 @@ class MemoryQueryEngine:
         return [notes[number] for number in best[:top_k]]
 
     def _weighed(self, found: Mapping[int, _Found], named: Sequence[Entity]) -> dict[int, float]:
-        """The scores of what full-text search found, with all other signs taken into account."""
+        """Return the scores of what full-text search found, with all other signals."""
         weights = self._weights
         scores = _spread({number: each.score for number, each in found.items()})
         notes = {number: each.note for number, each in found.items()}
@@ -118,14 +118,14 @@ class MemoryQueryEngine:
         return scores
 
     def _akin(self, near: Mapping[int, float], workspace: str, tags: Sequence[str], run: str, without: Collection[int]) -> dict[int, Note]:
-        """Notes of a like meaning that share no word with the query."""
+        """Return near notes that share no word with the query."""
         alike = [number for number, score in near.items() if score >= self._weights.akin and number not in without]
         sql = f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND {_VISIBLE}"
         rows = self._table.store.query(sql, (dumps(alike), workspace, run or "-", time.time(), _wanted(tags)))
         return {int(row[0]): read(row[1:]) for row in rows}
 
     def _lexical(self, terms: Sequence[str], workspace: str, tags: Sequence[str], run: str) -> dict[int, _Found]:
-        """Candidates with the score of their words, by number."""
+        """Return candidates by full-text search, by number."""
         if not terms:
             return {}
         weights = self._weights
@@ -140,7 +140,7 @@ class MemoryQueryEngine:
         return {int(row[0]): _Found(score=float(row[1]), asked=bool(row[2]), note=read(row[3:])) for row in rows}
 
     def _sharing(self, named: Sequence[Entity], numbers: Sequence[int]) -> dict[int, float]:
-        """For each note the share, by rarity, of what the query names that it names too."""
+        """Return for each note the share, by rarity, of the query's entities that it has."""
         names = sorted({entity.name for entity in named if entity.kind not in _VAGUE})
         if not names or not self._weights.entities:
             return {}
@@ -166,7 +166,7 @@ def _wanted(tags: Sequence[str]) -> str:
 
 
 def _terms(query: str, named: Sequence[Entity]) -> list[str]:
-    """What is looked for: the words of the query, and those that the names in it are made of."""
+    """Return the words of the query, and those that the names in it are made of."""
     found = dict.fromkeys(word for word in content_words(query))
     for entity in named:
         found |= dict.fromkeys(part for part in parts(entity.name) if len(part) > 1)
@@ -174,13 +174,13 @@ def _terms(query: str, named: Sequence[Entity]) -> list[str]:
 
 
 def _spread(scores: Mapping[int, float]) -> dict[int, float]:
-    """Scores from 0 to 1."""
+    """Return `scores` scaled from 0 to 1."""
     least, most = min(scores.values()), max(scores.values())
     return {number: (score - least) / (most - least) if most > least else 1.0 for number, score in scores.items()}
 
 
 def _lift(scores: dict[int, float], found: Mapping[int, _Found], weights: Weights) -> None:
-    """Put what a conversation tells into the scores of its episodes: how good the best three of its run are, what was asked, length."""
+    """Add to the scores of episodes what their conversation says: the best three of the run, questions, length."""
     by_run: dict[str, list[float]] = defaultdict(list)
     for number, each in found.items():
         if each.note.kind == "episode" and each.note.run:

@@ -1,4 +1,4 @@
-"""Which notes are meant: an id, or a word for what they have in common."""
+"""Selectors of notes: an id, or a property such as `kind:fact` or `expired`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SIMPLE = {
 
 
 def select(table: NoteTable, selector: str, workspace: str) -> list[Note]:
-    """The notes of a workspace that `selector` means, newest first.
+    """Return the notes of a workspace that `selector` selects, newest first.
 
-    Raises `UsageError` for a selector that is none, for an id that nothing has, and for the beginning of several ids.
+    Raises `UsageError` for an unknown selector, an unknown id, and the beginning of several ids.
     """
     selector = selector.strip()
     key, mark, value = selector.partition(":")
@@ -41,7 +41,7 @@ def select(table: NoteTable, selector: str, workspace: str) -> list[Note]:
 
 
 def one(table: NoteTable, note_id: str, workspace: str) -> Note:
-    """The note of an id, or of the beginning of one; raises `UsageError` when there is none or more than one."""
+    """Return the note of an id or its beginning; raise `UsageError` when there is none or more than one."""
     found = table.notes(workspace, "id = ?", (note_id,))
     if not found and len(note_id) >= 3:
         found = table.notes(workspace, "substr(id, 1, ?) = ?", (len(note_id), note_id))

@@ -1,4 +1,4 @@
-"""The table of notes: each with its words in a full-text index, and what it names; changed in whole transactions."""
+"""The tables of notes, their full-text index, entities, links and sources; every change is one transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import Note
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.language.tokens import normal
+from kestrel_lab.language.words import normal
 from kestrel_lab.memory.entities import Entity, entities, searchable
 
 COLUMNS = "id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner"
@@ -91,7 +91,7 @@ class NoteTable:
         return True
 
     def mark(self, note_id: str, *, newer: str) -> None:
-        """Let one note stand for another that says otherwise, and link them; how they stood before is over."""
+        """Mark a note as replaced by a newer one that contradicts it, and link them instead of their former links."""
         sql = (
             "UPDATE notes SET replaced_by = ? WHERE id = ? AND id <> ?;"
             "DELETE FROM note_links WHERE relation IN ('replaces', 'disputes') AND source IN (SELECT number FROM notes WHERE id IN (?, ?))"
@@ -106,7 +106,7 @@ class NoteTable:
         self.store.execute(sql, (relation, source, target), f"note {source}").result()
 
     def used(self, ids: Sequence[str], promote_after: int) -> Future[None]:
-        """Queue that these were recalled once more; those of one run only that were so often are for all from then on."""
+        """Queue one more use of these notes; trusted ones of a single run become notes for all runs after `promote_after` uses."""
         listed = dumps(list(ids))
         sql = (
             "UPDATE notes SET uses = uses + 1 WHERE id IN (SELECT value FROM json_each(?));"
@@ -116,9 +116,9 @@ class NoteTable:
         return self.store.execute(sql, (listed, promote_after, listed), "the use of notes")
 
     def delete(self, notes: Iterable[Note]) -> None:
-        """Take notes out of every table and index, and wait until that is on disk; their ids are never used again.
+        """Delete notes from every table and index, and wait until that is on disk; their ids are never used again.
 
-        What such a note stood for is stood for by what stands for it, or stands again.
+        Notes that a deleted note had replaced are replaced by its own replacement, or valid again.
         """
         for note in notes:
             sql = f"""
@@ -141,38 +141,38 @@ class NoteTable:
             self.store.execute(sql, (note.id, time.time(), *(note.id,) * 13), f"note {note.id}").result()
 
     def forgotten(self, note_id: str) -> bool:
-        """Whether a note of that id was forgotten."""
+        """Return whether a note of that id was forgotten."""
         return bool(self.store.query("SELECT 1 FROM notes_forgotten WHERE id = ?", (note_id,)))
 
     def notes(self, workspace: str, where: str = "1", bindings: Iterable[object] = (), *, newest: bool = True) -> list[Note]:
-        """Notes of a workspace that the condition `where` is true of."""
+        """Return the notes of a workspace that meet the condition `where`."""
         order = "DESC" if newest else "ASC"
         sql = f"SELECT {COLUMNS} FROM notes WHERE workspace = ? AND ({where}) ORDER BY at {order}, number {order}"
         return [read(row) for row in self.store.query(sql, (workspace, *bindings))]
 
     def by_id(self, ids: Iterable[str], workspace: str) -> dict[str, Note]:
-        """Those of these ids that the workspace has."""
+        """Return the notes of these ids that the workspace has."""
         found = self.notes(workspace, "id IN (SELECT value FROM json_each(?))", (dumps(list(ids)),))
         return {note.id: note for note in found}
 
     def equal(self, note: Note, workspace: str) -> Note | None:
-        """The note of the same words, for the same runs."""
+        """Return the note with the same text for the same runs."""
         found = self.notes(workspace, "owner = ? AND same = ?", (_owner(note), same(note.text)))
         return found[0] if found else None
 
 
 def source(note: Note) -> str:
-    """Who says it: the run, or nobody but the note itself."""
+    """Return the source of a note: its run, or its own id."""
     return note.run or note.id
 
 
 def same(text: str) -> bytes:
-    """Equal for texts that say the same in the same words."""
+    """Return a digest that is equal for texts with the same words."""
     return hashlib.sha256(normal(text).encode("utf-8", "surrogatepass")).digest()
 
 
 def read(row: Sequence[Any]) -> Note:
-    """The note in a row of `COLUMNS`."""
+    """Return the note in a row of `COLUMNS`."""
     (note_id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner) = row
     return Note(
         id=note_id,
@@ -195,7 +195,7 @@ def read(row: Sequence[Any]) -> Note:
 
 
 def forever(note: Note) -> Note:
-    """`note` as one for all runs."""
+    """Return `note` as one for all runs."""
     return replace(note, term="long", expires=None)
 
 

@@ -1,4 +1,4 @@
-"""Search, then the graph, then reading: a retriever made of three, and what decides whether to look again."""
+"""Cascade: a retriever of search, graph and grep, with a coverage controller that decides whether to search again."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from kestrel_lab.retrieval.search import PATH_FIRST, Search, checked, held_words
 from kestrel_lab.retrieval.semantic import Meaning
 
 _MOST_WORDS = 40
-"""Of a question, the ones said most often, that coverage is measured by."""
+"""The most frequent words of a question, by which coverage is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """When a cascade has looked enough."""
+    """The limits of a cascade."""
 
     enough: float = 0.9
-    """Coverage at which nothing more is looked for."""
+    """Coverage at which the search ends."""
     rounds: int = 3
     longer: int = 2
     """How many times as many files as were asked for, where coverage is low."""
@@ -36,7 +36,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
-    """How much of a question some files cover."""
+    """The share of a question that some files cover."""
 
     terms: float
     """Share of its words, weighed by how often they are said, that the files have."""
@@ -46,16 +46,16 @@ class Coverage:
 
     @property
     def both(self) -> float:
-        """The lesser."""
+        """The smaller share of the two."""
         return min(self.terms, self.files)
 
 
 class Cascade:
-    """A `Retriever` that searches, looks again where files or words of the question are missing, and reads what it gives.
+    """A `Retriever` that searches, searches again where files or words of the question are missing, and reads what it returns.
 
     First the search. Where that covers too little: once more with the names of files and symbols first, for what is
     missing; then along imports, definitions and common changes of what was found; each time the list grows, to at most
-    `longer` times what was asked for. It stops when enough is covered (`confidence`), when a look gives nothing new
+    `longer` times what was asked for. It stops when enough is covered (`confidence`), when a round finds nothing new
     (`saturation`), or at its bounds (`limit`). In the end every file is read, and those that do not hold are dropped.
     """
 
@@ -67,7 +67,7 @@ class Cascade:
         self._search, self._graph, self._grep = Search(index, meaning=meaning), Graph(index), Grep(index.workspace)
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
-        """See `Retriever`; up to `longer` × `top_k` files."""
+        """See `Retriever`; return up to `longer` × `top_k` files."""
         checked(query, top_k)
         began = time.perf_counter()
         ranking = self._search.ranking(query, top_k)
@@ -124,7 +124,7 @@ class Cascade:
         )
 
     def coverage(self, query: str, paths: Iterable[str]) -> Coverage:
-        """How much of `query` these files cover, by the index."""
+        """Return the share of `query` that these files cover, by the index."""
         said = Counter(word for word in spoken_all(ask(query).telling))
         words = dict(said.most_common(_MOST_WORDS)) or dict.fromkeys(spoken(query), 1)
         whole = {word: indexed(word).split()[-1:] for word in words}
@@ -142,7 +142,7 @@ class Cascade:
         )
 
     def _again(self, query: str, coverage: Coverage, found: Ranking, held: int, most: int) -> tuple[list[Hit], Step]:
-        """A search for what is missing in which the names of files and symbols count most; then the rest of the first list."""
+        """Search for the missing words with most weight on names of files and symbols; then go on in the first list."""
         began = time.perf_counter()
         asked = " ".join(coverage.gaps) or query
         search = Search(self._index, PATH_FIRST)
@@ -164,7 +164,7 @@ class Cascade:
         return [*(replace(hit, why=f"{hit.why} (second look)") for hit in first), *self._search.hits(behind, query)], step
 
     def _onward(self, held: Sequence[Hit], coverage: Coverage, ranking: Ranking) -> tuple[list[Hit], Step]:
-        """What the best files import, what imports them, and what changes together with them: where it has a missing word."""
+        """Find files with a missing word among those that the best files import, that import them, or that change together with them."""
         began = time.perf_counter()
         origins: dict[str, str] = {}
         for hit in held[:3]:
@@ -198,6 +198,6 @@ class Cascade:
 
 
 def spoken_all(text: str) -> list[str]:
-    """The telling words of a text, each as often as it is said."""
+    """Return the words of a text that are not common, each as often as it occurs."""
     telling = set(spoken(text))
     return [word for match in WORD.findall(text) if (word := match.lower()) in telling]

@@ -1,4 +1,4 @@
-"""The graph of a folder: who defines a name, who uses it, what imports and links what. For reading, not for ranking."""
+"""Code graph: definitions and uses of names, imports and links between files. For reading, not for ranking."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IMPORTS = re.compile(r"^\s*(?:from\s|import\s|#\s*include|use\s|require\b|expor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
-    """A line that has a name: `definition`, `import`, `call`, or another `use` of it."""
+    """A line with a name: its `definition`, an `import`, a `call`, or another `use`."""
 
     path: str
     line: int
@@ -33,7 +33,7 @@ class Use:
 
 
 class Graph:
-    """A `Retriever` that follows names: where those of a question are defined, and what stands beside these files."""
+    """A `Retriever` that follows names: the definitions of those in a question, and the files that these import."""
 
     name = "graph"
 
@@ -41,7 +41,7 @@ class Graph:
         self._index = index
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
-        """The definitions of what `query` names, then the files that these import."""
+        """Return the definitions of what `query` names, then the files that these import."""
         checked(query, top_k)
         began = time.perf_counter()
         hits = [hit for name in named_code(query) for hit in self.definitions(name)]
@@ -64,7 +64,7 @@ class Graph:
         return Retrieval(query=query, hits=tuple(kept.values()), steps=(step,), stopped="saturation" if kept else "nothing")
 
     def definitions(self, name: str) -> list[Hit]:
-        """Where `name`, or `Class.name`, is defined: exact spelling only, if there is one; what is merely declared comes last."""
+        """Return the definitions of `name` or `Class.name`: those in exact spelling, if there are any; declarations come last."""
         last = name.rsplit(".", 1)[-1]
         rows = self._index.rows(
             "SELECT path, qualified, kind, first, last FROM symbols JOIN files ON files.id = symbols.file WHERE folded = ? ORDER BY kind = 'declaration', path, first",
@@ -80,7 +80,7 @@ class Graph:
         return found
 
     def near(self, name: str) -> str:
-        """A sentence about names that are spelt alike."""
+        """Return a sentence about names that are spelt alike."""
         names = [
             str(row[0])
             for row in self._index.rows("SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",))
@@ -88,7 +88,7 @@ class Graph:
         return nearest(name, names) if names else "no name begins with that letter"
 
     def uses(self, name: str) -> list[Use]:
-        """The lines that have `name` as a whole word, file by file; raises `UsageError` for what is no name."""
+        """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is no name."""
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
             msg = f"{name!r} is no name: give that of a function, a class or a variable"
@@ -123,7 +123,7 @@ class Graph:
             yield Use(path=path, line=number, kind=kind, text=line.strip()[:200])
 
     def imports(self, path: str) -> list[str]:
-        """The files of the folder that `path` imports or links to."""
+        """Return the files of the folder that `path` imports or links to."""
         rows = self._index.rows("SELECT kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE path = ?", (path,))
         known = self._known()
         found = dict.fromkeys(other for kind, target, names in rows for other in resolved(path, kind, target, names, known))
@@ -131,7 +131,7 @@ class Graph:
         return list(found)
 
     def imported_by(self, path: str) -> list[str]:
-        """The files that import `path` or link to it."""
+        """Return the files that import `path` or link to it."""
         known = self._known()
         stem = posixpath.basename(path).rsplit(".", 1)[0]
         folder = stem in {"__init__", "index", "mod"} or path.endswith(".go")  # which imports name in place of their files

@@ -1,4 +1,4 @@
-"""Why a file is among what was found, or why it is not: never a guess."""
+"""Explanations of retrieval: why a file is among the hits, or why it is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_UTF8 = "its name is not UTF-8, which the index cannot keep: such files are le
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explained:
-    """What became of one file in a search."""
+    """The fate of one file in a search."""
 
     path: str
     state: str
@@ -40,9 +40,9 @@ class Explained:
 
 
 def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10) -> Explained:
-    """What becomes of `path`, relative to the folder or absolute, when `query` is asked; of every path something true is said.
+    """Explain what becomes of `path`, relative to the folder or absolute, when `query` is asked; any path can be explained.
 
-    With `retrieval`, which must be the answer to `query`, its steps are told of as well. Raises `UsageError` like a `Retriever`.
+    With `retrieval`, which must be the answer to `query`, its steps are explained as well. Raises `UsageError` like a `Retriever`.
     """
     asked = relative(index.workspace, path)
     if (why := unindexed(index, asked)) is not None:
@@ -63,7 +63,7 @@ def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None
 
 
 def unindexed(index: CodeIndex, path: str) -> Explained | None:
-    """Why a file is not in the index; `None` for one that is."""
+    """Explain why a file is not in the index; return `None` for one that is."""
     if not path.isprintable() and path.encode("utf-8", "replace").decode() != path:
         return Explained(path=repr(path), state="missing", reason=NO_UTF8)
     rows = index.rows("SELECT skipped FROM files WHERE path = ?", (path,))
@@ -95,7 +95,7 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
 
 
 def _unmatched(ranking: Ranking) -> str:
-    """Exactly what was looked up in vain."""
+    """Name the words that were searched without a match."""
     text = f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
     left = [word for word in ranking.question.weights if word not in ranking.looked]
     return text + (f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}" if left else "")
@@ -107,7 +107,7 @@ def _alike(path: str, names: list[str]) -> str:
 
 
 def _closed(folder: Path, path: str) -> str | None:
-    """The first folder on the way to a file that may not be listed or entered, relative to `folder`."""
+    """Return the first folder on the way to a file that may not be listed or entered, relative to `folder`."""
     parts = path.split("/")
     for depth in range(1, len(parts)):
         parent = folder.joinpath(*parts[:depth])
@@ -138,7 +138,7 @@ def _ignored(folder: Path, path: str) -> str:
 
 
 def _in_steps(retrieval: Retrieval | None, path: str) -> Explained | None:
-    """What the steps of an answer say of a file."""
+    """Return what the hits and steps of an answer say about a file."""
     if retrieval is None:
         return None
     for hit in retrieval.hits:
@@ -148,7 +148,7 @@ def _in_steps(retrieval: Retrieval | None, path: str) -> Explained | None:
 
 
 def by_steps(steps: tuple[Step, ...], path: str) -> Explained | None:
-    """What steps say of a file, the last word first; `None` where they do not name it."""
+    """Return what the last step that names a file says about it; `None` where none does."""
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
             behind = step.dropped[path].startswith("ranked ")
@@ -159,7 +159,7 @@ def by_steps(steps: tuple[Step, ...], path: str) -> Explained | None:
 
 
 def relative(folder: Path, path: str) -> str:
-    """`path` as the index writes it."""
+    """Return `path` as the index writes it."""
     given = path.replace(os.sep, "/")
     if posixpath.isabs(given):
         given = os.path.relpath(given, folder).replace(os.sep, "/")

@@ -1,4 +1,4 @@
-"""The file-search loop: propose queries, search, put together what is found, and stop when there is nothing more to learn."""
+"""File-search loop: propose queries, search, merge the finds, and stop at saturation, confidence or the limit of rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kestrel_lab.retrieval.search import Search
 
 MOST_ROUNDS = 6
 _LATER = 0.6
-"""What a find by a later query counts beside one by the goal itself."""
+"""The weight of a find by a later query; one by the goal itself counts 1."""
 _MOST_QUERIES = 4
 
 
@@ -37,7 +37,7 @@ class KeyFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceMap:
-    """What a folder holds for a goal."""
+    """The files of a folder that matter for a goal."""
 
     goal: str
     key_files: tuple[KeyFile, ...] = ()
@@ -69,7 +69,7 @@ Propose = Callable[[ResourceMap], Awaitable[Sequence[str]]]
 
 
 async def propose_by_rule(found: ResourceMap) -> Sequence[str]:
-    """Queries without a model: the goal, the names in it, what is missing, and the names of what was found."""
+    """Propose queries without a model: the goal, the names in it, missing words, and names of what was found."""
     if not found.rounds:
         named = named_code(found.goal)
         return [found.goal, *([" ".join(named)] if named and len(found.goal.split()) > len(named) else [])]
@@ -88,7 +88,7 @@ async def find_files(
     top_k: int = 8,
     enough: float = 0.95,
 ) -> ResourceMap:
-    """Find the files that matter for `goal`, round by round; raises `UsageError` for bounds that are none, or a goal without a word.
+    """Find the files that matter for `goal`, round by round; raises `UsageError` for bounds out of range, or a goal without a word.
 
     The first round asks for the goal itself, whatever is proposed; a query is never asked twice. Without a model in
     `propose` the same folder gives the same answer.
@@ -146,7 +146,7 @@ def _mapped(
 
 
 def _key_file(path: str, finds: Mapping[str, tuple[float, Hit]]) -> KeyFile:
-    """A file by its best find; each further query that found it adds a tenth."""
+    """Return a file by its best find; each further query that found it adds a tenth."""
     score, hit = max(finds.values(), key=lambda one: one[0])
     return KeyFile(path=path, why=hit.why, place=hit.place, score=round(score + 0.1 * (len(finds) - 1), 4), queries=tuple(finds))
 

@@ -1,4 +1,4 @@
-"""Looking for words in the files themselves: what finds without an index, and what checks what an index found."""
+"""Grep: finds the words of a question in the files themselves, and checks hits of the index against the files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Grep:
         return Retrieval(query=query, hits=tuple(hits), steps=(step,), stopped="limit" if hits else "nothing")
 
     def _found(self, words: Iterable[str]) -> dict[str, dict[str, int]]:
-        """First lines of words, by file."""
+        """Return the first line of each word, by file."""
         skip = [f"--glob=!**/{name}/" for name in SKIPPED_FOLDERS]
         argv = [rg(self._folder), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
         try:
@@ -81,7 +81,7 @@ class Grep:
 
 
 def checked_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:
-    """Read each hit's file again: those that still hold, and the others with the reason."""
+    """Read each hit's file again; return the hits that still hold, and the others with the reason."""
     words, kept, dropped = spoken(query), [], {}
     for hit in hits:
         text = read_text(folder, hit.path)
@@ -97,6 +97,6 @@ def checked_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hi
 
 
 def _speaks(words: Iterable[str], text: str, hit: Hit) -> bool:
-    """Whether a file has a word of the question, whole or as the index cuts it."""
+    """Return whether a file has a word of the question, whole or as the index cuts it."""
     path = hit.path.lower()
     return bool(hit.parts) or any(word in text or word in path for word in words)

@@ -1,4 +1,4 @@
-"""What a search gives: places in files with why they were found, and every step that led there."""
+"""Results of retrieval: hits, the steps that led to them, and the `Retriever` protocol."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel_lab.core.json_types import Json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """Lines of a file that were found: all that a citation of them needs."""
+    """Lines of a file that were found, with all that a citation needs."""
 
     path: str
     """Relative to the folder that was searched."""
@@ -27,7 +27,7 @@ class Hit:
     """For a person, in a few words."""
     score: float = 0.0
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What the score is made of, each before it is weighed."""
+    """The signals in the score, before they are weighted."""
     trust: str = "workspace"
     """How far it may be believed: what files say is material to judge, never an instruction."""
 
@@ -39,7 +39,7 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One look-up on the way to an answer."""
+    """One search on the way to an answer."""
 
     retriever: str
     query: str
@@ -62,7 +62,7 @@ class Retrieval(Sequence[Hit]):
     hits: tuple[Hit, ...] = ()
     steps: tuple[Step, ...] = ()
     coverage: float = 0.0
-    """Share of what the question asks for, its words weighed, that the files found have: 0 to 1."""
+    """Weighted share of the question's words that the files found have, from 0 to 1."""
     gaps: tuple[str, ...] = ()
     """Words of the question that none of them has."""
     stopped: str = ""
@@ -88,12 +88,12 @@ class Retrieval(Sequence[Hit]):
 
 
 def lacking(gaps: Sequence[str], most: int = 10) -> str:
-    """What no file that was found has of a question, in words; empty where nothing is missing."""
+    """Return a phrase about the words that no file found has; empty where nothing is missing."""
     return f"none of them has {_words(gaps, most)}, which the question has" if gaps else ""
 
 
 def nothing(gaps: Sequence[str], most: int = 10) -> str:
-    """That nothing was found, and by which words."""
+    """Return a sentence that nothing was found, with the words of the search."""
     return f"nothing has to do with that: no file has {_words(gaps, most)}"
 
 
@@ -103,13 +103,13 @@ def _words(gaps: Sequence[str], most: int) -> str:
 
 
 class Retriever(Protocol):
-    """Finds what a folder holds that has to do with a question."""
+    """Finds the files of a folder that a question is about."""
 
     @property
     def name(self) -> str:
-        """What its hits say of how they were found."""
+        """The name of the retriever in its hits."""
         ...
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
-        """At most `top_k` files, each with its best place; raises `UsageError` for a question without a word, or `top_k` below 1."""
+        """Return at most `top_k` files, each with its best place; raises `UsageError` for a question without a word, or `top_k` below 1."""
         ...

@@ -1,4 +1,4 @@
-"""What a question names outright: files, places in tracebacks, modules, and symbols that some file defines."""
+"""Explicit mentions in a question: paths, stack frames, modules, and symbols that some file defines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CODE = re.compile(r"```.*?```|``[^`\n]+``|`[^`\n]+`", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w+")
 _TELLING = re.compile(r"[a-z0-9]_[a-z0-9]|_[a-z]|[a-z][A-Z]|[A-Z]{2}[a-z]|\d", re.IGNORECASE)
 _MOST_FILES = 25
-"""Files that define a name; one that more define tells nothing."""
+"""A name that more files define is ignored."""
 
 Definitions = Callable[[Collection[str]], Mapping[str, Mapping[int, Collection[str]]]]
 """From names in lower case to the files that define them, each with the full names of what it defines."""
@@ -31,14 +31,14 @@ Definitions = Callable[[Collection[str]], Mapping[str, Mapping[int, Collection[s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mentions:
-    """How strongly each file is named, by kind of mention, and the words that did it."""
+    """The strength of each file's mentions by kind, and the words of the mentions."""
 
     scores: Mapping[str, Mapping[int, float]]
     because: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class _Places:
-    """Files by the ends of their paths and by the modules that they are."""
+    """Files by the ends of their paths and by module names."""
 
     def __init__(self, files: Mapping[int, str]) -> None:
         self._by_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
@@ -50,7 +50,7 @@ class _Places:
                 self._modules[module.rsplit(".", 1)[-1]].append(("." + module, number))
 
     def paths(self, written: str) -> list[int]:
-        """The files that end as a path is written; the front of it may be of another machine."""
+        """Return the files whose path ends like `written`, the front of which may be of another machine."""
         pieces = [piece for piece in written.lower().replace("\\", "/").split("/") if piece not in ("", ".", "..")]
         known = self._by_base.get(pieces[-1], []) if pieces else []
         for start in range(len(pieces)):
@@ -60,7 +60,7 @@ class _Places:
         return []
 
     def modules(self, written: str) -> tuple[list[int], str]:
-        """The files that a dotted name begins with, as far as it goes, and what is left of the name."""
+        """Return the files of the longest module that a dotted name begins with, and the rest of the name."""
         pieces = written.split(".")
         for end in range(len(pieces), 0, -1):
             ending = "." + ".".join(pieces[:end])
@@ -71,7 +71,7 @@ class _Places:
 
 
 def mentions(query: str, telling: str, files: Mapping[int, str], definitions: Definitions) -> Mentions:
-    """What `query` names of these files, which are paths by number; names of symbols are taken from its `telling` part alone."""
+    """Find mentions of these files, which are paths by number, in `query`; names of symbols only in its `telling` part."""
     places = _Places(files)
     scores: dict[str, dict[int, float]] = {kind: defaultdict(float) for kind in KINDS}
     because: dict[int, dict[str, None]] = defaultdict(dict)
@@ -108,7 +108,7 @@ def mentions(query: str, telling: str, files: Mapping[int, str], definitions: De
 
 
 def _defined(name: str, known: Mapping[str, Mapping[int, Collection[str]]]) -> tuple[list[int], float]:
-    """The files that define a dotted name: those that define it in full, else its last part; and how much that tells."""
+    """Return the files that define a dotted name in full, else its last part, and the weight of each."""
     pieces = name.split(".")
     last = known.get(pieces[-1].lower(), {})
     ending = ".".join(pieces[-2:])
@@ -126,7 +126,7 @@ def _same_case(name: str, full: Collection[str]) -> bool:
 
 
 def _identifiers(text: str) -> dict[str, float]:
-    """Names that are marked as code or can be nothing else, and how sure that is."""
+    """Return names that are marked as code or can be nothing else, with their certainty."""
     found: dict[str, float] = {}
     for match in _CODE.finditer(text):
         block = match[0].startswith("```")
@@ -140,14 +140,14 @@ def _identifiers(text: str) -> dict[str, float]:
 
 
 def named_code(text: str) -> tuple[str, ...]:
-    """The names of code that a text has, dotted ones first; for a single word that word."""
+    """Return the names of code in a text, dotted ones first; for a single word that word."""
     words = text.split()
     found = dict.fromkeys([*_DOTTED.findall(text), *_identifiers(text)])
     return tuple(found) or (tuple(words) if len(words) == 1 and _NAME.fullmatch(words[0]) else ())
 
 
 def mentioned_paths(text: str, files: Collection[str]) -> set[str]:
-    """The files that a text names by a path which only one of them fits."""
+    """Return the files that a text names by an unambiguous path."""
     named = [match[1] or match[2] for match in _FRAME.finditer(text)] + [match[1] for match in _PATH.finditer(_FRAME.sub(" ", text))]
     ends = tuple({re.split(r"[/\\]", path.lower())[-1] for path in named})
     listed = [path for path in files if path.lower().endswith(ends)] if ends else []

@@ -1,4 +1,4 @@
-"""What a question asks for: its words, weighed by where they stand, without what forms and templates put around them."""
+"""Questions as weighted search terms, without the headings and version lists that issue templates add."""
 
 from __future__ import annotations
 
@@ -11,118 +11,16 @@ from kestrel_lab.language.code_tokens import terms
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _URL = re.compile(r"https?://\S+")
 _FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_GENERIC = frozenset(
-    [
-        "a",
-        "actual",
-        "additional",
-        "and",
-        "any",
-        "are",
-        "as",
-        "attempted",
-        "behavior",
-        "behaviour",
-        "behind",
-        "bug",
-        "can",
-        "checklist",
-        "code",
-        "complete",
-        "context",
-        "current",
-        "describe",
-        "description",
-        "detailed",
-        "details",
-        "environment",
-        "error",
-        "example",
-        "examples",
-        "expected",
-        "feature",
-        "following",
-        "for",
-        "fix",
-        "full",
-        "help",
-        "here",
-        "how",
-        "i",
-        "implementation",
-        "in",
-        "info",
-        "information",
-        "is",
-        "issue",
-        "it",
-        "like",
-        "list",
-        "log",
-        "logs",
-        "message",
-        "minimal",
-        "more",
-        "of",
-        "option",
-        "options",
-        "os",
-        "other",
-        "output",
-        "please",
-        "possible",
-        "problem",
-        "project",
-        "proposed",
-        "python",
-        "question",
-        "related",
-        "relevant",
-        "report",
-        "reproduce",
-        "reproducible",
-        "request",
-        "result",
-        "results",
-        "run",
-        "sample",
-        "screenshot",
-        "screenshots",
-        "setup",
-        "snippet",
-        "solution",
-        "solutions",
-        "solve",
-        "steps",
-        "system",
-        "describe",
-        "summary",
-        "that",
-        "the",
-        "this",
-        "to",
-        "tools",
-        "traceback",
-        "unexpected",
-        "useful",
-        "version",
-        "versions",
-        "what",
-        "why",
-        "with",
-        "working",
-        "you",
-        "your",
-        "alternatives",
-        "considered",
-        "d",
-        "we",
-        "e",
-        "g",
-        "link",
-        "media",
-    ]
-)
+_GENERIC_TEXT = """
+a actual additional and any are as attempted behavior behaviour behind bug can checklist code complete context current describe
+description detailed details environment error example examples expected feature following for fix full help here how i implementation in
+info information is issue it like list log logs message minimal more of option options os other output please possible problem project
+proposed python question related relevant report reproduce reproducible request result results run sample screenshot screenshots setup
+snippet solution solutions solve steps system summary that the this to tools traceback unexpected useful version versions what why with
+working you your alternatives considered d we e g link media
+"""
+_GENERIC = frozenset(_GENERIC_TEXT.split())
+"""Words of the headings that forms of issues print."""
 _MARKED = re.compile(r"^\s*(?:#{1,6}\s+(.*?)#*|\*\*(.+?)\*\*:?|__(.+?)__:?|([A-Z][\w /'-]{2,40}):?)\s*$")
 _PLACE = re.compile(
     r"^\s*(?:[-*]\s*(?:\[.\]\s*)?)?(?:\*\*)?(?:OS|Operating [Ss]ystem|Python(?: version)?|Browser|Extra tools|Versions?|Platform|[A-Za-z]+ version"
@@ -139,15 +37,15 @@ class Question:
     text: str
     """As it was asked."""
     head: str
-    """Its first line with words in it: what it is about, in a breath."""
+    """Its first line that is not empty."""
     telling: str
-    """Without comments, addresses, headings of forms, and the list of what runs where."""
+    """Without comments, addresses, headings of forms and lists of versions."""
     weights: Mapping[str, float]
-    """Words as the index has them, with how much each is asked for."""
+    """Words as the index stores them, each with its weight."""
 
 
 def ask(text: str) -> Question:
-    """Take a question apart; the words of a short one all count the same."""
+    """Take a question apart; all words of a short one weigh the same."""
     bare = _URL.sub(" ", _COMMENT.sub(" ", text.replace("\r\n", "\n")))
     telling = "\n".join(line for line in bare.split("\n") if not _PLACE.match(line) and not _form(line)) or bare
     if not telling.strip():
@@ -163,7 +61,7 @@ def ask(text: str) -> Question:
 
 
 def _form(line: str) -> bool:
-    """Whether a line is a heading that a form prints for everyone to write under."""
+    """Return whether a line is a heading from a form."""
     found = _MARKED.match(line)
     if found is None:
         return False

@@ -1,4 +1,4 @@
-"""How much each file, and each chunk, has to do with a question: signals, each from 0 to 1, and their sum."""
+"""Ranking of files and chunks for a question: signals from 0 to 1, and their weighted sum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIES = ("together", "imported", "folder")
 
 
 def ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Collection[str]) -> dict[str, dict[str, float]]:
-    """For each kind, how closely each of `paths` is tied to any of the `leaders`, from 0 to 1; these count as much as is given, best first.
+    """Return for each kind how closely each of `paths` is tied to any of the `leaders`, from 0 to 1, times the leader's own weight.
 
     The first leader is tied to itself in full by every kind, so that nothing overtakes it for being tied to it; the
     others are only tied to one another.
@@ -51,7 +51,7 @@ def ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Colle
 
 
 def _imported(connection: apsw.Connection, leaders: Collection[str]) -> dict[str, set[str]]:
-    """What each of these files imports or links to."""
+    """Return the files that each of these files imports or links to."""
     known = frozenset(str(row[0]) for row in connection.execute("SELECT path FROM files"))
     sql = "SELECT path, kind, target, names FROM edges JOIN files ON files.id = file WHERE path IN (SELECT value FROM json_each(?))"
     found: dict[str, set[str]] = defaultdict(set)
@@ -66,14 +66,14 @@ _MOST_CHUNKS = 600
 _MOST_COMMITS = 60
 _MOST_ALIKE = 100
 _MOST_TIMES = 8
-"""Words said more often than this in a question count no more."""
+"""A word's count in a question is capped at this."""
 _COMMON_SHARE, _COMMON_FILES = 0.4, 20
 _LEADERS, _MOST_TIED = 3, 60
-"""Of a ranking, the files that others may be tied to, and the ones that are looked at for it."""
+"""The first files of a ranking that others may be tied to, and how many files are considered for it."""
 LEAST_SHARE = 0.005
-"""Of the best score by what is in files and their names: a file below it has next to nothing of the question, words that nearly every file has, say."""
+"""Share of the best score by contents and names; a file below it matches only words that nearly every file has."""
 PRIORS = frozenset({"lately"})
-"""Signals that a file has whatever is asked."""
+"""Signals that do not depend on the question."""
 _TESTS = re.compile(
     r"(^|/)(tests?|testing|spec|specs|__tests__)/|(^|/)(test_[^/]*|[^/]*_test\.[^/.]+|[^/]*[.-](test|spec)\.[^/.]+|conftest\.py)$"
 )
@@ -87,7 +87,7 @@ _PERIPHERAL = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """What each signal counts. Chosen on half of a public set of issues; see `bench`."""
+    """The weight of each signal, chosen on half of a public set of issues; see `bench`."""
 
     body: float = 1.0
     title: float = 0.3
@@ -104,7 +104,7 @@ class Weights:
     """Messages of commits that changed the file."""
     lately: float = 0.3
     alike: float = 0.5
-    """Meaning, where vectors can be had."""
+    """Likeness of embeddings, where there are any."""
     together: float = 0.7
     """Changed together with one of the best files; this and the next two were chosen on the logs of repositories."""
     imported: float = 0.15
@@ -121,13 +121,13 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranked:
-    """A file with its place among all, and what made it."""
+    """A file with its score and the signals in it."""
 
     file: int
     path: str
     score: float
     parts: Mapping[str, float]
-    """Signals, before they are weighed; what is nothing is left out."""
+    """Signals that are not 0, before they are weighted."""
     factor: float
     chunks: tuple[tuple[int, float], ...] = ()
     """Its chunks that match, best first, with their scores."""
@@ -137,20 +137,20 @@ class Ranked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """Every file that has anything to do with a question, best first."""
+    """Every file that matches a question, best first."""
 
     files: tuple[Ranked, ...]
     question: Question
     places: Mapping[str, int] = field(default_factory=dict)
     """Places by path, counted from 1."""
     clear: int = 0
-    """How many of them, from the first on, match well enough to be given; see `LEAST_SHARE`."""
+    """How many of the first files match well enough to be hits; see `LEAST_SHARE`."""
     looked: tuple[str, ...] = ()
-    """The words that were looked up in texts, as the index has them; in names of files and symbols all of the question are."""
+    """The words that were searched in texts, as the index stores them; names of files and symbols are searched for all words."""
 
     @property
     def hits(self) -> tuple[Ranked, ...]:
-        """The files that are given."""
+        """The files that are hits."""
         return self.files[: self.clear]
 
 
@@ -198,7 +198,7 @@ def _sorted(files: Iterable[Ranked]) -> list[Ranked]:
 
 
 def _parted(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], list[Ranked]]:
-    """The files that match by themselves, and those whose match is next to nothing beside the best one's, however lately they were changed."""
+    """Split files by `LEAST_SHARE` of the best score; signals that do not depend on the question are left out of it."""
     owned = [one.score - one.factor * sum(getattr(weights, name) * one.parts.get(name, 0.0) for name in PRIORS) for one in ranked]
     least = LEAST_SHARE * max(owned, default=0.0)
     parted: tuple[list[Ranked], list[Ranked]] = ([], [])
@@ -208,7 +208,7 @@ def _parted(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], l
 
 
 def _tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weights) -> list[Ranked]:
-    """The same files, those among the first that are tied to the very first counting more: a change is rarely of one file alone."""
+    """Raise files near the top that are tied to the best ones: a change is rarely of one file alone."""
     if not ranked or ranked[0].score <= 0 or not any(getattr(weights, kind) for kind in TIES):
         return ranked
     near = ranked[:_MOST_TIED]
@@ -223,7 +223,7 @@ def _tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weights) -
 
 
 def _telling(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:
-    """The words that tell most of where something is, best first, without those that most files have: they cost most to look up."""
+    """Return the words with the most information, best first, without those that most files have, which are the slowest to search."""
     tokenizer = connection.fts5_tokenizer("porter", ["unicode61"])
     kept: dict[str, float] = {}
     for word, amount in asked.items():
@@ -241,7 +241,7 @@ def _held_by(connection: apsw.Connection, stem: str) -> int:
 
 
 def words_in(connection: apsw.Connection, table: str, column: str, asked: Mapping[str, float], most: int | None = None) -> dict[int, float]:
-    """BM25 of the rows of a full-text table, in one column or all; a word that is asked for `n` times counts 1 + ln n."""
+    """Return BM25 scores of a full-text table's rows, in one column or all; a word that is said `n` times counts 1 + ln n."""
     groups: dict[float, list[str]] = defaultdict(list)
     for word, many in sorted(asked.items(), key=lambda item: (-item[1], item[0]))[:_MOST_TERMS]:
         groups[round(2 * (1 + math.log(max(0.5, min(many, _MOST_TIMES))))) / 2].append(word)
@@ -256,13 +256,13 @@ def words_in(connection: apsw.Connection, table: str, column: str, asked: Mappin
 
 
 def scaled(scores: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
-    """`scores` as shares of the greatest, or of `least` if that is more."""
+    """Return `scores` as shares of the greatest, or of `least` if that is more."""
     top = max(scores.values(), default=0.0)
     return {number: score / max(top, least) for number, score in scores.items() if score > 0} if top > 0 else {}
 
 
 def _by_file(connection: apsw.Connection, chunks: Mapping[int, float]) -> tuple[dict[int, float], dict[int, list[tuple[int, float]]]]:
-    """The best chunk of each file + ½ of the second + ⅓ of the third."""
+    """Return for each file its best chunk + ½ of the second + ⅓ of the third, and its chunks, best first."""
     owners = connection.execute("SELECT id, file FROM chunks WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(chunks)),))
     best: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for chunk, file in owners:
@@ -310,7 +310,7 @@ def _ranked(row: tuple[Any, ...], held: _Signals, about_tests: bool, about_docs:
 
 
 def is_test(path: str) -> bool:
-    """Whether a file is a test by its name."""
+    """Return whether a file is a test by its name."""
     return _TESTS.search(path) is not None
 
 

@@ -1,4 +1,4 @@
-"""The retriever that ranks every file for a question, and shows of each the part that says most."""
+"""Search: the retriever that ranks every file for a question, with the best part of each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights,
 from kestrel_lab.retrieval.semantic import Meaning
 
 TOLD_BEHIND = 100
-"""How many files behind the chosen ones a trace tells of, and how many that hardly match."""
+"""How many files behind the chosen ones a trace lists, and how many that hardly match."""
 FAINT = f"under {LEAST_SHARE:.1%} of the best score: next to nothing of the question is in it"
 PATH_FIRST = Weights(
     body=0.2, title=0.3, path=1.0, base=1.0, symbols=0.6, chunk=0.1, said=0.0, lately=0.0, together=0.0, imported=0.0, folder=0.0
 )
-"""For a second look: what files and their symbols are called counts more than what is in them."""
+"""For a second search: names of files and symbols weigh more than contents."""
 _SHOWN_LINES = 12
 _WORDS = {
     "body": "text",
@@ -71,12 +71,12 @@ class Search:
         return Retrieval(query=query, hits=tuple(hits), steps=(step,), stopped="limit" if hits else "nothing")
 
     def ranking(self, query: str, top_k: int = 1) -> Ranking:
-        """Every file that has anything to do with `query`."""
+        """Rank every file that matches `query`."""
         checked(query, top_k)
         return self._index.read(lambda connection: rank(connection, query, self._weights, self._alike))
 
     def hits(self, files: Iterable[Ranked], query: str) -> list[Hit]:
-        """The best place of each of these files. One that is no longer there, or no longer text, gives none."""
+        """Return the best place of each of these files; none for a file that is gone or no longer text."""
         found = []
         words = spoken(query)
         for one in files:
@@ -100,7 +100,7 @@ class Search:
 
 
 def checked(query: str, top_k: int) -> None:
-    """Raise `UsageError` for what nobody can search for."""
+    """Raise `UsageError` for a query without words, or a wrong `top_k`."""
     if not spoken(query):
         msg = f"there is no word to search for in {one_line(query, 60)!r}: say what is sought"
         raise UsageError(msg)
@@ -110,7 +110,7 @@ def checked(query: str, top_k: int) -> None:
 
 
 def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: Iterable[str]) -> Hit:
-    """Lines of a file around those that have most of `words`, all within `first` to `last`."""
+    """Return the lines of a file with most of `words`, all within `first` to `last`."""
     import hashlib
 
     lines = text[0].split("\n")
@@ -126,7 +126,7 @@ def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: It
 
 
 def reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
-    """Why a file is where it is: what the question names of it, the words that are seen, else the signals that count most."""
+    """Return why a file was found: what the question names of it, the words in its excerpt, else its strongest signals."""
     if one.named:
         return "the question names " + ", ".join(one.named[:3])
     if seen:
@@ -136,14 +136,14 @@ def reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
 
 
 def told(parts: Mapping[str, float], weights: Weights, factor: float = 1.0) -> str:
-    """The parts of a score in words, greatest first."""
+    """Return the parts of a score in words, greatest first."""
     weighed = sorted(((getattr(weights, name) * part, name) for name, part in parts.items()), reverse=True)
     text = " + ".join(f"{_WORDS[name]} {amount:.2f}" for amount, name in weighed if amount >= 0.005)
     return f"({text or '0'}) × {factor:g}" if factor != 1 else text or "0"
 
 
 def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float, **arguments: Any) -> Step:
-    """The step of a trace that a ranking was."""
+    """Return a ranking as a step of a trace."""
     behind = enumerate(ranking.hits[top_k : top_k + TOLD_BEHIND], top_k + 1)
     faint = ranking.files[ranking.clear : ranking.clear + TOLD_BEHIND]
     dropped = {**{one.path: f"ranked {place}: behind the {top_k} asked for" for place, one in behind}, **{one.path: FAINT for one in faint}}
@@ -159,7 +159,7 @@ def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float,
 
 
 def held_words(connection: apsw.Connection, files: Iterable[int], words: Iterable[str]) -> set[str]:
-    """Those of `words`, as the index has them, that any of these files has."""
+    """Return those of `words`, as the index stores them, that any of these files has."""
     numbers, found = list(files), set()
     for word in words:
         for number in numbers:

@@ -1,4 +1,4 @@
-"""How alike a question and the parts of files are in meaning: a signal where vectors of words can be had."""
+"""Semantic similarity of a question and chunks of files, by embeddings stored in the index."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kestrel_lab.retrieval.indexing.file_list import read_text
 from kestrel_lab.retrieval.indexing.table import Writing
 
 _CHARS = 2_000
-"""Of a chunk, the ones that its vector is made of."""
+"""Characters of a chunk that are embedded."""
 
 
 class Embedder(Protocol):
@@ -30,13 +30,13 @@ class Embedder(Protocol):
 
 
 class Meaning:
-    """Compares a question with chunks; vectors are made when they are first needed, and kept in the index."""
+    """Compares a question with chunks; vectors are made when they are first needed, and stored in the index."""
 
     def __init__(self, load: Callable[[], Embedder]) -> None:
         self._load = load
 
     def __call__(self, connection: apsw.Connection, question: str, chunks: Mapping[int, int], *, folder: Path) -> dict[int, float]:
-        """For files, each with one of its chunks: how alike that is to the question, as shares between the least and the most alike."""
+        """Return the likeness of each file's given chunk to the question, scaled from the least (0) to the most alike (1)."""
         import numpy as np
 
         embed = self._load()

@@ -14,7 +14,7 @@ _QUESTION_CHARS = 2_000
 
 
 def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
-    """One event per step; the last one says what came of all, without the text of the hits, which the files have."""
+    """Return one event per step; the last one has the hits, without their text, which the files have."""
     events = [
         RetrievalStep(
             step="",
@@ -51,7 +51,7 @@ def _as_json(hit: Hit) -> dict[str, Json]:
 
 
 def _hit(told: Mapping[str, Any]) -> Hit:
-    """A hit as `_as_json` wrote it; fields that another version does not tell are empty."""
+    """Return a hit from what `_as_json` wrote; fields that another version lacks are empty."""
     return Hit(
         path=str(told.get("path", "")),
         first=told.get("first", 1),
@@ -66,7 +66,7 @@ def _hit(told: Mapping[str, Any]) -> Hit:
 
 
 def retrievals(events: Iterable[RetrievalStep]) -> list[Retrieval]:
-    """What the events of a run tell of, question by question; hits are without their text."""
+    """Return the retrievals in the events of a run, question by question; hits have no text."""
     found: list[Retrieval] = []
     open_steps: dict[tuple[str, str, str], list[RetrievalStep]] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""The indexes of a session: one per folder, made when it is first asked for, under the session's home."""
+"""Code indexes of a session, one per folder, made on first use under the session's home."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from kestrel_lab.retrieval.search import Search
 from kestrel_lab.retrieval.semantic import Meaning
 
 Tell = Callable[[str, float | None], None]
-"""Told how far something is: a text, and a share from 0 to 1 or `None`."""
+"""Receives progress: a text, and a share from 0 to 1 or `None`."""
 PATIENCE_S = 20.0
-"""How long whoever searches waits for an index; after that they search what there is of it."""
+"""Seconds that a search waits for an index; then it searches the part that is there."""
 
 
 class Indexes:
     """Indexes by folder."""
 
     def __init__(self, home: str | Path = ".kestrel", meaning: Meaning | None = None) -> None:
-        """Prepare; with `meaning` folders of documents are searched by that too."""
+        """Build nothing yet; with `meaning` folders of documents are searched by embeddings too."""
         self._home, self._meaning = Path(home).resolve(), meaning
         self._known: dict[Path, CodeIndex] = {}
 
     def of(self, folder: str | Path) -> CodeIndex:
-        """The index of a folder; nothing is built yet."""
+        """Return the index of a folder; nothing is built yet."""
         place = Path(folder).resolve()
         return self._known.setdefault(place, CodeIndex(place, self._home))
 
     def ready(self, folder: str | Path, tell: Tell | None = None, patience_s: float = PATIENCE_S) -> tuple[CodeIndex, str]:
-        """The index of a folder, brought up to date as far as that goes in `patience_s`, and a note where that was not all.
+        """Update the index of a folder for at most `patience_s`; return it, with a note where it is not complete.
 
         The rest is built in the background. Raises `UsageError` without the folder, `StoreError` where no index can be kept.
         """
@@ -39,21 +39,21 @@ class Indexes:
         return index, note
 
     def cascade(self, index: CodeIndex) -> Cascade:
-        """The retriever for an index of these."""
+        """Return the cascade for an index."""
         return Cascade(index, meaning=self._meaning_of(index))
 
     def search(self, index: CodeIndex) -> Search:
-        """The first part of that alone."""
+        """Return the plain search for an index."""
         return Search(index, meaning=self._meaning_of(index))
 
     def _meaning_of(self, index: CodeIndex) -> Meaning | None:
-        """Meaning helps with documents, where it was measured; for code the words of names say more."""
+        """Return the embeddings for a folder of documents, where they were measured to help; `None` for code."""
         if self._meaning is None:
             return None
         ((prose, files),) = index.rows("SELECT coalesce(sum(language = 'prose'), 0), count(*) FROM files WHERE skipped = ''")
         return self._meaning if 2 * prose > files else None
 
     def close(self) -> None:
-        """Stop what is being built."""
+        """Stop all index builds."""
         for index in self._known.values():
             index.close()

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.language.tokens import COMMON, parts, stem
+from kestrel_lab.language.words import COMMON, parts, stem
 from kestrel_lab.memory.embeddings import Embedder, default_embedder
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.citations import Citation, Span, Standing, citations, resolve, standing
 from kestrel_lab.core.protocols import Entailment
-from kestrel_lab.language.claim_tokens import telling
+from kestrel_lab.language.words import claim_terms
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.support import THRESHOLD, Support, Word, absent_numbers, score
@@ -145,12 +145,12 @@ def _pool(subject: Subject) -> list[tuple[Span, frozenset[str]]]:
         if (not span.path and span.call in parts) or room < 0:
             continue
         room -= len(span.text)
-        pool.append((span, telling(span.text)))
+        pool.append((span, claim_terms(span.text)))
     return pool
 
 
 def _nearest(text: str, pool: list[tuple[Span, frozenset[str]]]) -> tuple[Span, ...]:
-    left, chosen = set(telling(text)), []
+    left, chosen = set(claim_terms(text)), []
     for _ in range(MOST_SPANS):
         best = max(pool, key=lambda one: len(left & one[1]), default=None)
         if best is None or not left & best[1]:

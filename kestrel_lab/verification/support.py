@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from kestrel_lab.core.citations import Span
-from kestrel_lab.language.claim_tokens import COMMON, stem, words
+from kestrel_lab.language.words import CLAIM_COMMON, claim_stem, words
 
 Word = Literal["supported", "weak", "not contradicted", "contradicted"]
 """The last two are said only where something that understands sentences was asked."""
@@ -55,9 +55,11 @@ class Support:
 def features(claim: str, evidence: Sequence[str]) -> tuple[float, ...]:
     """What the curve is laid over, in the order of `NAMES`."""
     spoken = words(claim)
-    every = [stem(word) for word in spoken]
-    content = {stem(word) for word in spoken if word not in COMMON and (len(word) > 1 or word.isdigit())} or set(every)
-    sentences = [[stem(word) for word in words(sentence)] for text in evidence for sentence in _SENTENCE.split(text) if sentence.strip()]
+    every = [claim_stem(word) for word in spoken]
+    content = {claim_stem(word) for word in spoken if word not in CLAIM_COMMON and (len(word) > 1 or word.isdigit())} or set(every)
+    sentences = [
+        [claim_stem(word) for word in words(sentence)] for text in evidence for sentence in _SENTENCE.split(text) if sentence.strip()
+    ]
     best = _best(content, sentences)
     known = {word for sentence in sentences for word in sentence}
     held = {word for sentence in best for word in sentence}
@@ -72,7 +74,7 @@ def features(claim: str, evidence: Sequence[str]) -> tuple[float, ...]:
         sum(pair in pairs for pair in own) / len(own) if own else float(bool(every) and set(every) <= held),
         float(any(word in _SELF for word in spoken)),
         float(bool(absent_numbers(claim, evidence))),
-        min(2, sum(stem(word.lower()) not in known for word in capitals)) / 2,
+        min(2, sum(claim_stem(word.lower()) not in known for word in capitals)) / 2,
     )
 
 

@@ -18,7 +18,7 @@ from kestrel_lab.core.notes import Note
 from kestrel_lab.eventlog.connection import extend
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host import vector_tables
-from kestrel_lab.language.tokens import stem
+from kestrel_lab.language.words import stem
 from kestrel_lab.memory import vector_search
 from kestrel_lab.memory.deduplicate import likeness
 from kestrel_lab.memory.embeddings import MODEL, SentenceVectors, checked, default_embedder, note_embedder

@@ -130,4 +130,4 @@ def test_a_check_that_breaks_passes_nothing(
     run = session.run_sync("go", model=ScriptedModel(lambda _: "It is in `gone.py`."), workspace=workspace, verify=level)
     assert run.status is status
     told = run.reason if status is RunStatus.FAILED else str(run.report.concerns)
-    assert "the look at what the answer names failed: ZeroDivisionError: a defect" in told
+    assert "the check of the answer failed: ZeroDivisionError: a defect" in told

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.notes import GUIDING, Note
-from kestrel_lab.language.goal_terms import terms
+from kestrel_lab.language.words import goal_terms
 from kestrel_lab.runtime.context.gatherers import FileGatherer
 from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, refusal, sourced
 
@@ -78,6 +78,6 @@ def test_files_are_found_by_the_words_of_the_goal(workspace: Path) -> None:
 @given(st.text(max_size=200))
 def test_terms_are_distinct_and_few(text: str) -> None:
     """Whatever the text, its words come once each, in lower case, at most as many as asked for."""
-    found = terms(text, 5)
+    found = goal_terms(text, 5)
     assert len(found) == len(set(found)) <= 5
     assert all(word == word.casefold() for word in found)

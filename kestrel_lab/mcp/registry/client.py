@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.language.tokens import content_words
+from kestrel_lab.language.words import content_words
 from kestrel_lab.mcp.registry.catalogue import Entry, read_entries
 from kestrel_lab.tools.web.fetch import Reach
 from kestrel_lab.tools.web.json_api import Service, entries, service, text_at

@@ -1,4 +1,4 @@
-"""A file cut into the parts that people speak of: functions, classes and methods; sections; cells; else runs of lines."""
+"""Chunks of files: functions, classes and methods; sections of prose; cells of notebooks; else runs of lines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kestrel_lab.retrieval.indexing.definitions import body_of, is_function, nam
 from kestrel_lab.retrieval.indexing.languages import GRAMMARS, HOLDERS, UNCUT, Grammar, language_of, parse
 
 _MOST_LINES = 120
-"""Of one chunk; what is longer is cut."""
+"""Lines of one chunk; a longer part is split."""
 _SECTION_LINES = 40
 _DEPTH = 40
-"""Of nested definitions that are looked into."""
+"""Levels of nested definitions that are read."""
 _CPP_HEADER = re.compile(r"^\s*(?:class\s+\w[^;{]*\{|namespace\b[^;{]*\{|template\s*<|(?:public|private|protected)\s*:)", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}\s+\S.*|={1,3}\s+\S.*)$")
 _UNDERLINE = re.compile(r"^([=\-~^\"'`#*+.:_])\1{2,}\s*$")
@@ -59,7 +59,7 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parsed:
-    """What is known of a file from its text. Every line is in exactly one chunk."""
+    """The chunks, symbols and imports of a file. Every line is in exactly one chunk."""
 
     language: str
     title: str

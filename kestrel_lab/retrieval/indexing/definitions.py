@@ -1,4 +1,4 @@
-"""What a syntax node defines: its names, each as full as the node itself says it, and where definitions within it are."""
+"""Definitions in syntax trees: the qualified names that a node defines, and its body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 _DEEP = 40
-"""Of declarators within declarators."""
+"""Most declarators within declarators."""
 _FUNCTIONS = {"arrow_function", "function_expression", "generator_function", "class"}
 _BODY_NEEDED = {
     *("struct_specifier", "class_specifier", "union_specifier", "enum_specifier", "mod_item"),
@@ -17,7 +17,7 @@ _EXPORTS = re.compile(r"^(?:module\.)?exports\.|\bprototype\.")
 
 
 def names_of(node: Any, content: bytes) -> list[str]:
-    """The names a node defines, with the class or namespace where it says that: `Tree.cut` for `int Tree::cut() {}`."""
+    """Return the names a node defines, with the class or namespace that it names: `Tree.cut` for `int Tree::cut() {}`."""
     if node.type in _BODY_NEEDED and not _has_body(node):
         return []
     match node.type:
@@ -43,14 +43,14 @@ def names_of(node: Any, content: bytes) -> list[str]:
 
 
 def body_of(node: Any) -> Any | None:
-    """What holds the definitions within a node; `None` where nothing does."""
+    """Return the node that contains the definitions within a node; `None` where none does."""
     if node.type == "type_spec":
         return node.child_by_field_name("type")
     return node.child_by_field_name("body")
 
 
 def is_function(node: Any) -> bool:
-    """Whether a constant is a function after all, as in `const add = (a, b) => a + b`."""
+    """Return whether a constant is a function, as in `const add = (a, b) => a + b`."""
     if node.type == "expression_statement":
         return bool(node.children) and node.children[0].type == "assignment_expression"
     if node.type in {"field_definition", "public_field_definition"}:
@@ -65,7 +65,7 @@ def _has_body(node: Any) -> bool:
 
 
 def _assigned(node: Any, content: bytes) -> list[str]:
-    """A plain name in Python; in JavaScript a function that is exported or given to a prototype."""
+    """Return an assigned name in Python; in JavaScript a function that is exported or assigned to a prototype."""
     child = node.children[0] if node.children else None
     left = None if child is None else child.child_by_field_name("left")
     if child is None or left is None:
@@ -79,7 +79,7 @@ def _assigned(node: Any, content: bytes) -> list[str]:
 
 
 def _prototype(node: Any, content: bytes) -> list[str]:
-    """A function that is declared, and defined elsewhere."""
+    """Return a function that is declared here and defined elsewhere."""
     found = node.child_by_field_name("declarator")
     for _ in range(_DEEP):
         if found is None or found.type == "function_declarator":
@@ -110,7 +110,7 @@ def _inner(node: Any) -> Any | None:
 
 
 def _plain(node: Any | None, content: bytes) -> str:
-    """The name without what types it is given: `Tree.grow` of `Tree<T>::grow`."""
+    """Return the name without type arguments: `Tree.grow` of `Tree<T>::grow`."""
     if node is None:
         return ""
     text = _text(node, content)

@@ -1,4 +1,4 @@
-"""Which files of a folder there are, and which of them are left out of the index and why."""
+"""File list of a folder, and why files are left out of the index."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _paths(listed: bytes) -> list[str]:
 
 
 def stamp(folder: Path, path: str) -> Stamp | str:
-    """How a file stands, or why it is no file to be read."""
+    """Return the stamp of a file, or why it is not read."""
     try:
         found = os.lstat(os.path.join(folder, path))
     except OSError:
@@ -138,7 +138,7 @@ def stamp(folder: Path, path: str) -> Stamp | str:
 
 
 def left_out(path: str, size: int) -> str:
-    """Why a file is not read, by its name and size alone; empty if it is."""
+    """Return why a file is not read, by its name and size alone; empty if it is read."""
     if is_secret(path):
         return "its name says that it holds secrets"
     if size > MOST_BYTES:
@@ -147,13 +147,13 @@ def left_out(path: str, size: int) -> str:
 
 
 def is_secret(path: str) -> bool:
-    """Whether the name of a file says that it holds keys or passwords."""
+    """Return whether a file's name suggests that it contains keys or passwords."""
     name = path.rsplit("/", 1)[-1].lower()
     return any(fnmatch.fnmatch(name, each) for each in _SECRET) and not any(fnmatch.fnmatch(name, each) for each in _NO_SECRET)
 
 
 def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:
-    """The text of a file and its bytes, or why it cannot be read as text."""
+    """Return the text of a file and its bytes, or why it cannot be read as text."""
     try:
         fd = os.open(os.path.join(folder, path), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(fd, "rb") as file:

@@ -1,4 +1,4 @@
-"""What a repository's log tells of its files: which changed lately, which together, and what was said when they did."""
+"""Git history as ranking signals: recent changes, common changes, and commit messages of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kestrel_lab.language.code_tokens import indexed
 
 MOST_COMMITS = 3_000
 _MOST_FILES = 40
-"""Of one commit; what touches more is a sweep and tells nothing."""
+"""Files of one commit; a commit of more files is ignored as a sweep."""
 _MESSAGE_CHARS = 2_000
 _FEW = 2
 """Commits with something else that a file is taken to have had beside those that are known."""
@@ -24,7 +24,7 @@ _FEW = 2
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A change that somebody described."""
+    """A commit with its message."""
 
     hash: str
     at: int
@@ -33,7 +33,7 @@ class Commit:
 
 
 def head_of(folder: Path) -> str:
-    """The commit that is checked out; empty where there is none."""
+    """Return the commit that is checked out; empty where there is none."""
     return _git(folder, "rev-parse", "--verify", "--quiet", "HEAD").strip()
 
 
@@ -80,7 +80,7 @@ def _succeeds(folder: Path, old: str, new: str) -> bool:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says; empty where it fails or is not there."""
+    """Return git's output; empty where git fails or is missing."""
     done = run_git(folder, *arguments)
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 

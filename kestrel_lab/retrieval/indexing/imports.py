@@ -1,4 +1,4 @@
-"""Which files of a folder an import or a link means."""
+"""Resolution of imports and links to files of a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kestrel_lab.retrieval.indexing.languages import language_of
 
 
 def resolved(path: str, kind: str, target: str, names: str, known: frozenset[str]) -> list[str]:
-    """The files of the folder that an import or a link means; none for what is elsewhere."""
+    """Return the files of the folder that an import or a link refers to; none for what is elsewhere."""
     here = posixpath.dirname(path)
     if kind == "link":
         options = [posixpath.join(here, target), target.lstrip("/")]

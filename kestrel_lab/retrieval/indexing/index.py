@@ -1,4 +1,4 @@
-"""The index of a folder: built once, in the background if wished, and brought up to date whenever it is asked."""
+"""Code index of a folder: built once, in the background on demand, and updated before each search."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SETTLED_NS = 50_000_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refreshed:
-    """What bringing an index up to date came to."""
+    """The result of an update."""
 
     files: int
     changed: int = 0
@@ -38,24 +38,24 @@ class Refreshed:
     removed: int = 0
     seconds: float = 0.0
     note: str = ""
-    """What a person should know: that the index was damaged and is new."""
+    """A message for the user, for example that the index was damaged and is new."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Building:
-    """How far a build is."""
+    """The progress of a build."""
 
     done: int = 0
     total: int = 0
     finished: bool = False
     note: str = ""
-    """What a person should know of it."""
+    """A message for the user."""
     error: Exception | None = None
-    """Why it could not be done."""
+    """Why it failed."""
 
 
 class _Build(threading.Thread):
-    """Brings an index up to date; `ended` says how that went, once it has."""
+    """Updates an index; `ended` is the result afterwards."""
 
     def __init__(self, work: Callable[[Reporter | None], Building], reporter: Reporter | None) -> None:
         super().__init__(name="kestrel-index", daemon=True)
@@ -83,7 +83,7 @@ class CodeIndex:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a database of it, complete or not."""
+        """Whether its database exists, complete or not."""
         return self.path.is_file()
 
     @property
@@ -103,7 +103,7 @@ class CodeIndex:
                 connection.execute("ROLLBACK")
 
     def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """What `work` makes of one state of the index; a damaged index is made anew first, and `work` done again."""
+        """Return what `work` returns for one state of the index; a damaged index is built anew first, and `work` repeated."""
         try:
             with self.reading() as connection:
                 return work(connection)
@@ -114,7 +114,7 @@ class CodeIndex:
             return work(connection)
 
     def rows(self, sql: str, bindings: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         return list(self._connection().execute(sql, tuple(bindings)))
 
     def refresh(self, reporter: Reporter | None = None) -> Refreshed:
@@ -182,7 +182,7 @@ class CodeIndex:
         return self.building
 
     def forget(self) -> None:
-        """Throw the index away; the next refresh makes it anew."""
+        """Delete the index; the next refresh builds it anew."""
         self._stop.set()
         self.wait()
         self._discard("")
@@ -293,12 +293,12 @@ class CodeIndex:
 
 
 def _anew(error: Exception) -> str:
-    """What a person should know of an index that could not be used."""
+    """Return a message for the user about an index that could not be used."""
     return f"{error} was built anew" if str(error) == OLD else f"the index was damaged ({error}) and was built anew"
 
 
 def _same(before: tuple[int, Stamp, int, bytes, str] | None, now: Stamp | str) -> bool:
-    """Whether a file is as it was when it was read. One that was changed just before it was read is looked at again."""
+    """Whether a file is as it was when it was read. One that was changed just before it was read is read again."""
     if before is None:
         return False
     _, held, looked, _, skipped = before

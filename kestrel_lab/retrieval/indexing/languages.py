@@ -1,4 +1,4 @@
-"""Programming languages: which suffixes they have, which syntax nodes define something, and what imports look like."""
+"""Programming languages: suffixes of files, syntax nodes of definitions, and patterns of imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grammar:
-    """How a language is cut into its parts."""
+    """The definitions and imports of a language in tree-sitter's terms."""
 
     module: str
     function: str = "language"
@@ -171,7 +171,7 @@ LANGUAGES: Mapping[str, str] = {suffix: language for language, suffixes in _SUFF
 
 
 def language_of(path: str) -> str:
-    """The language of a file by its name; `text` where none is known, `prose` and `notebook` for what is read by people."""
+    """Return the language of a file by its name: also `prose`, `notebook`, and `text` where none is known."""
     name = path.rsplit("/", 1)[-1].lower()
     return LANGUAGES.get(name.rsplit(".", 1)[-1] if "." in name else "", "text")
 
@@ -185,7 +185,7 @@ def _loaded(language: str) -> Any:
 
 
 def parse(language: str, content: bytes) -> Any:
-    """The syntax tree of a text in a language of `GRAMMARS`; wrong code has one too."""
+    """Return the syntax tree of a text in a language of `GRAMMARS`; wrong code has one too."""
     from tree_sitter import Parser
 
     return Parser(_loaded(language)).parse(content)

@@ -1,4 +1,4 @@
-"""The database of an index: what its tables are, and how a file goes in and out of all of them at once."""
+"""The database of a code index: its schema, and functions that insert or remove a file in all tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel_lab.retrieval.indexing.file_list import Stamp
 
 VERSION = 2
 FIELDS = ("body", "title", "path", "base", "symbols")
-"""What a file is found by, each a column of its full-text table."""
+"""The columns of a file in the full-text table."""
 _FTS = "content='', contentless_delete=1, tokenize='porter unicode61'"
 _SCHEMA = f"""
 CREATE TABLE files(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, mtime INTEGER NOT NULL, ctime INTEGER NOT NULL,
@@ -45,9 +45,9 @@ PRAGMA user_version = {VERSION};
 """
 _BUSY_MS = 20_000
 UNUSABLE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
-"""What SQLite says of a damaged file."""
+"""SQLite's errors for a damaged file."""
 OLD = "the index was made by another version of kestrel_lab and"
-"""What is said of one with other tables."""
+"""The message for an index with other tables."""
 
 
 def connect(path: Path) -> apsw.Connection:
@@ -83,7 +83,7 @@ def _prepare(connection: apsw.Connection) -> None:
 
 
 class Writing:
-    """A transaction that has the right to write from its beginning, so that it never has to give up half-way."""
+    """A transaction that locks for writing at its beginning, so that it never fails half-way."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -98,7 +98,7 @@ class Writing:
 
 
 def known(connection: apsw.Connection) -> dict[str, tuple[int, Stamp, int, bytes, str]]:
-    """Every file of the index: its number, how it stood, when it was looked at, its hash, why it was skipped."""
+    """Return every file of the index: its number, its stamp, when it was read, its hash, why it was skipped."""
     rows = connection.execute("SELECT path, id, mtime, ctime, size, inode, looked, hash, skipped FROM files")
     return {path: (number, Stamp(*stamp), looked, content, skipped) for path, number, *stamp, looked, content, skipped in _rows(rows)}
 
@@ -108,7 +108,7 @@ def _rows(cursor: Iterable[Sequence[Any]]) -> Iterable[Sequence[Any]]:
 
 
 def remove(connection: apsw.Connection, paths: Iterable[str]) -> None:
-    """Take files out of every table."""
+    """Remove files from every table."""
     for path in paths:
         row = connection.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
         if row is None:
@@ -122,7 +122,7 @@ def remove(connection: apsw.Connection, paths: Iterable[str]) -> None:
 
 
 def put(connection: apsw.Connection, path: str, stamp: Stamp, looked: int, content: bytes, found: Parsed | str, text: str = "") -> None:
-    """Let the index say of `path` what is `found` in it, or why it was skipped; `content` is the hash of its bytes."""
+    """Store what was `found` in `path`, or why it was skipped; `content` is the hash of its bytes."""
     remove(connection, [path])
     language, title, skipped = ("", "", found) if isinstance(found, str) else (found.language, found.title, "")
     row = (path, stamp.mtime, stamp.ctime, stamp.size, stamp.inode, looked, content, language, title, skipped)
@@ -158,7 +158,7 @@ def _chunk(chunk: Any) -> tuple[int, int, str, str]:
 
 
 def touch(connection: apsw.Connection, path: str, stamp: Stamp, looked: int) -> None:
-    """Note how a file stands whose content is the same."""
+    """Store the new stamp of a file whose content is the same."""
     connection.execute(
         "UPDATE files SET mtime = ?, ctime = ?, size = ?, inode = ?, looked = ? WHERE path = ?",
         (stamp.mtime, stamp.ctime, stamp.size, stamp.inode, looked, path),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kestrel_lab.core.protocols import Gathered, Gatherer, Source
 from kestrel_lab.language.code_tokens import spoken
-from kestrel_lab.language.goal_terms import terms
+from kestrel_lab.language.words import goal_terms
 from kestrel_lab.retrieval.trace_events import events_of
 from kestrel_lab.retrieval.workspace_indexes import Indexes
 from kestrel_lab.tools.files.directory_walk import closing
@@ -30,7 +30,7 @@ class FileGatherer:
 
     async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
         """At most `top_k` files, each with the first lines that have a word not seen in a line before."""
-        words = terms(query, _MOST_WORDS)
+        words = goal_terms(query, _MOST_WORDS)
         if not words:
             return Gathered()
         pattern = "|".join(map(re.escape, words))

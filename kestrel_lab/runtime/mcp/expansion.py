@@ -20,7 +20,7 @@ from kestrel_lab.core.events.union import McpCandidateFound, McpInstalled, Tools
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.language.tokens import parts
+from kestrel_lab.language.words import parts
 from kestrel_lab.mcp.registry.catalogue import Package
 from kestrel_lab.mcp.registry.install import InstallError, Locked, allowed_by, install, made_here, refuse_taken
 from kestrel_lab.mcp.registry.installed_servers import Installed, folder_of, short_name, start_of

@@ -1,1 +1,1 @@
-"""Memory as a run uses it: notes, learning, proposals of macros."""
+"""Memory of runs: note tools, learning from a run, and mined macros."""

@@ -1,4 +1,4 @@
-"""What a run teaches without asking a model: errors that were put right, what the user asked for for good, what the workspace is."""
+"""Learning from a run without a model: corrected errors, standing preferences, and a fingerprint of the workspace."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kestrel_lab.core.events.union import ModelAnswered, Record, ToolAnswered, T
 from kestrel_lab.core.json_types import Json, content_key, dumps
 from kestrel_lab.core.notes import GUIDING, NAMES, Note
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.language.tokens import stems
+from kestrel_lab.language.words import stems
 
 MOST_PITFALLS = 3
 _NO_LESSON = frozenset({"denied", "cancelled", "limit", "timeout"})
-"""Failures that say nothing about the arguments."""
+"""Kinds of failures that say nothing about the arguments."""
 _FOR_GOOD = re.compile(
     r"(?i)^(?:(?:please|and|also|but)\s+)?(?:always|never|from now on|in future)\b|\b(?:I|we)(?: would|'d)? (?:always )?prefer\b"
 )
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?!\s|$)[^.!?\n]*)*")
 _EXIT_CODE = re.compile(r"(?m)^(?:exit_code: |\{?\s*\"exit_code\": )(\d+)")
-"""In what a command gave, as a model is shown it."""
+"""The exit code in the text of a command's result."""
 _TELLING = re.compile(r"(?i)\b(?:error|not found|no such|invalid|unknown|unrecognized|cannot|failed|denied)\b|\w(?:Error|Exception)\b")
 _MARKERS = (
     *("pyproject.toml", "setup.py", "package.json", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "Gemfile", "CMakeLists.txt"),
@@ -35,7 +35,7 @@ _MOST_FILES = 20_000
 
 
 def learned(records: Iterable[Record], goal: str, workspace: Path) -> list[Note]:
-    """Notes that the log of a run and its workspace give rise to; the same again for the same log and files."""
+    """Return the notes that a run's log and workspace yield; the same log and files yield the same notes."""
     known = list(records)
     run, at = (known[0].run_id, known[-1].at) if known else ("", time.time())
     return [*pitfalls(known), *preferences(goal, run, at), *fingerprint(workspace, run, at)]
@@ -50,7 +50,7 @@ class _Failed:
 
 
 def pitfalls(records: Iterable[Record]) -> list[Note]:
-    """For each error that was put right: what failed, why, and with which arguments the same tool worked then."""
+    """Return a note per corrected error: what failed, why, and with which arguments the same tool then worked."""
     asked: dict[str, dict[str, Json]] = {}
     called: dict[str, dict[str, Json]] = {}
     failed: dict[tuple[str, str], _Failed] = {}
@@ -75,7 +75,7 @@ def pitfalls(records: Iterable[Record]) -> list[Note]:
 
 
 def preferences(goal: str, run: str, at: float) -> Iterator[Note]:
-    """What the user said in the goal that is to hold for good, in the user's own words."""
+    """Yield the standing preferences that the goal states, in the user's own words."""
     for place, match in enumerate(_SENTENCE.finditer(goal)):
         text = " ".join(match[0].split())
         if _FOR_GOOD.search(text) and 10 <= len(text) <= 300 and goal[match.end() : match.end() + 1] != "?":
@@ -84,7 +84,7 @@ def preferences(goal: str, run: str, at: float) -> Iterator[Note]:
 
 
 def fingerprint(workspace: Path, run: str, at: float) -> Iterator[Note]:
-    """What kind of repository the workspace is; nothing for one with no files."""
+    """Yield a note about the kind of repository; nothing for a workspace without files."""
     kinds: Counter[str] = Counter()
     for folder, folders, names in os.walk(workspace):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")) and name not in {"node_modules", "build", "dist"})
@@ -103,12 +103,12 @@ def fingerprint(workspace: Path, run: str, at: float) -> Iterator[Note]:
 
 
 def _about(count: int, what: str) -> str:
-    """So many of something, in a number that stays the same while a repository grows a little."""
+    """Return a rounded count, which stays the same while a repository grows a little."""
     return f"{count} {what}{'s' * (count != 1)}" if count < 10 else f"about {round(count, 1 - len(str(count)))} {what}s"
 
 
 def _failure(event: ToolAnswered) -> str | None:
-    """Why a call failed; empty if it worked, `None` if it teaches nothing."""
+    """Return why a call failed; empty if it worked, `None` if it teaches nothing."""
     if event.error is not None:
         kind = str(event.error.get("kind", ""))
         return None if kind in _NO_LESSON else str(event.error.get("message", event.text)) or kind
@@ -120,7 +120,7 @@ def _failure(event: ToolAnswered) -> str | None:
 
 
 def _put_right(before: dict[str, Json], after: dict[str, Json]) -> bool:
-    """Whether the second call is the first one with something changed, not another piece of work."""
+    """Return whether the second call is the first one with something changed, not another piece of work."""
     if before == after:
         return False
     if any(key in after and after[key] == value for key, value in before.items()):
@@ -150,7 +150,7 @@ def _pitfall(event: ToolAnswered, before: _Failed, args: dict[str, Json], record
 
 LONGEST_NOTE = 300
 ANSWER = "answer"
-"""The taint of what a run's answer says: tools and files had a say in it."""
+"""The taint of a run's answer, which tools and files influence."""
 _LONGEST_EVIDENCE = 1_000
 KINDS = ("preference", "procedure", "decision", "pitfall", "fact")
 """What a model may propose."""
@@ -161,7 +161,7 @@ _ORDER = re.compile(r"(?i)\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction
 
 
 def sourced(note: Note, goal: str) -> Note:
-    """`note` with how far it is trusted: as the user's own words if the goal says most of it, else as the run's answer."""
+    """Return `note` with its trust: that of the user's own words if the goal says most of it, else that of the run's answer."""
     evidence = _words(note.evidence)
     if len(evidence) >= 3 and evidence in _words(goal) and _covered(note.text, note.evidence):
         return replace(note, stated=True, taint="", confidence=0.9)
@@ -174,7 +174,7 @@ def _covered(text: str, evidence: str) -> bool:
 
 
 def refusal(note: Note, goal: str, answer: str) -> str:
-    """Why a proposed `note` is not kept, in words; empty if it may be. It says by its taint whether the user said it."""
+    """Return why a proposed `note` is refused; empty if it is kept. Its taint says whether the user said it."""
     if why := unfit(note):
         return why
     if note.kind not in KINDS:
@@ -188,7 +188,7 @@ def refusal(note: Note, goal: str, answer: str) -> str:
 
 
 def unfit(note: Note) -> str:
-    """What is wrong with the words of a note, wherever they come from."""
+    """Return what is wrong with the text of a note, whatever its source; empty if nothing is."""
     if not note.text or len(note.text) > LONGEST_NOTE or "\n" in note.text:
         return f"it is not one sentence of at most {LONGEST_NOTE} characters"
     if len(note.evidence) > _LONGEST_EVIDENCE:

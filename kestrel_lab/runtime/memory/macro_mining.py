@@ -1,4 +1,4 @@
-"""What agents do again and again becomes a proposal: repeated tool sequences in the log, their varying parts as parameters."""
+"""Macro mining: proposes macros for repeated tool sequences in the log, with their varying parts as parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_NODES = 2_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastCall:
-    """A tool call of a run that did what it was asked."""
+    """A successful tool call of a run."""
 
     run: str
     tool: str
@@ -35,7 +35,7 @@ class PastCall:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """What calls must share to be the same step of a macro: the tool and the names of its arguments."""
+        """The tool and the names of its arguments, which calls share that are the same step of a macro."""
         return (self.tool, *sorted(self.args))
 
 
@@ -49,7 +49,7 @@ class MacroProposal:
     runs: tuple[str, ...]
     """Ids of the runs in which it was."""
     saved_calls: int
-    """How many calls its use would have spared agents so far."""
+    """How many calls its use would have saved so far."""
 
     def __repr__(self) -> str:
         found = f"called {self.occurrences} times in {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
@@ -62,7 +62,7 @@ class MacroProposal:
 def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]]:
     """The successful calls that agents asked for in one run, in the order asked, one list per conversation.
 
-    A macro divides its conversation: what is before it and behind it makes no sequence. Events whose id is
+    A macro divides its conversation: no sequence spans it. Events whose id is
     in `seen` are left out and the others added to it, so that what forks share counts once.
     """
     new = [record for record in records if record.eid not in seen]
@@ -95,7 +95,7 @@ def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ())
     A sequence is given by its tools and the names of their arguments. An argument that is always the same
     becomes a constant, one that is always found in the result of an earlier call a reference to it, any
     other a parameter. No call counts for two proposals, nor for one and an existing macro; the same call
-    made again and again is no sequence. The longest and most frequent sequences are looked at first, so that
+    made again and again is no sequence. The longest and most frequent sequences are considered first, so that
     a part of one is proposed only for calls outside it.
     """
     known = list(existing)
@@ -115,7 +115,7 @@ def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ())
 
 
 def _chosen(calls: _Field, known: list[Macro]) -> Iterator[tuple[list[tuple[int, int]], int]]:
-    """Where each sequence that could be a macro occurs, and its length; no call is in two of them."""
+    """Yield the places and the length of each sequence that could be a macro; no call is in two of them."""
     for macro in known:
         calls.claim(calls.free(tuple((step.tool, *sorted(step.args)) for step in macro.steps)), len(macro.steps))
     for length in LENGTHS:
@@ -131,7 +131,7 @@ Kinds = tuple[tuple[str, ...], ...]
 
 
 class _Field:
-    """Where which kinds of calls are, and which of them are spoken for."""
+    """The places of calls by kind, and the calls that are claimed by a macro."""
 
     def __init__(self, talks: list[list[tuple[str, ...]]]) -> None:
         self._talks = talks
@@ -139,11 +139,11 @@ class _Field:
         self._places: dict[int, dict[Kinds, list[tuple[int, int]]]] = {}
 
     def sequences(self, length: int) -> Iterator[Kinds]:
-        """Every sequence of that length that occurs often enough to be looked at."""
+        """Return every sequence of that length that occurs often enough for a macro."""
         return (kinds for kinds, places in self._all(length).items() if len(places) >= MIN_OCCURRENCES)
 
     def free(self, kinds: Kinds) -> list[tuple[int, int]]:
-        """Where the sequence occurs, from left to right, no call claimed or used twice."""
+        """Return the places of a sequence, from left to right, without claimed calls and overlaps."""
         found: list[tuple[int, int]] = []
         end = (-1, 0)
         for talk, start in self._all(len(kinds)).get(kinds, []):
@@ -154,11 +154,11 @@ class _Field:
         return found
 
     def claim(self, places: Iterable[tuple[int, int]], length: int) -> None:
-        """Let the calls at `places` count for nothing else."""
+        """Exclude the calls at `places` from other sequences."""
         self._claimed.update((talk, start + offset) for talk, start in places for offset in range(length))
 
     def is_repetition(self, kinds: Kinds) -> bool:
-        """Whether it is a shorter sequence over and over, the last time perhaps in part, and that one accounts for as many calls."""
+        """Return whether a sequence only repeats a shorter one, which covers as many calls."""
         periods = [period for period in range(1, len(kinds)) if kinds[period:] == kinds[:-period]]
         covered = len(self.free(kinds)) * len(kinds)
         return any(len(self.free(kinds[:period])) * period >= covered for period in periods)
@@ -174,7 +174,7 @@ class _Field:
 
 @dataclass(slots=True)
 class _Parameters:
-    """The parameters found so far; values that vary alike are one parameter."""
+    """The parameters found so far; arguments with the same values are one parameter."""
 
     names: dict[str, str] = field(default_factory=dict)
     """By the values it had."""
@@ -190,7 +190,7 @@ class _Parameters:
 
 
 def _generalise(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | None:
-    """The macro whose steps, with the right arguments, are each of `times`; `None` for what no macro can say."""
+    """Return the macro that, with the right arguments, makes each of `times`; `None` where no macro can."""
     parameters = _Parameters()
     steps = []
     try:
@@ -214,7 +214,7 @@ def _generalise(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | Non
 
 
 def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters: _Parameters) -> Json:
-    """An argument of call number `place`: a constant, a reference to an earlier result, or a parameter."""
+    """Return an argument of call number `place`: a constant, a reference to an earlier result, or a parameter."""
     values = [calls[place].args[name] for calls in times]
     if len({dumps(value) for value in values}) == 1:
         return escape(values[0])
@@ -228,7 +228,7 @@ def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters
 
 
 def _places(result: Json, value: Json) -> set[str]:
-    """Where in `result` exactly `value` is, as the end of a path; nowhere for values that say too little."""
+    """Return the paths in `result` to exactly `value`; none for values such as `true` or an empty text, which match by chance."""
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return set()
     wanted = dumps(value)
@@ -238,7 +238,7 @@ def _places(result: Json, value: Json) -> set[str]:
 
 
 def _parts(result: Json) -> Iterator[tuple[str, Json]]:
-    """A result and what is in it, each with its path."""
+    """Yield a result and the values in it, each with its path."""
     todo: list[tuple[str, Json]] = [("", result)]
     for path, value in islice(todo, _MAX_NODES):  # grows behind what is being looked at
         yield path, value
@@ -249,7 +249,7 @@ def _parts(result: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _types(values: list[Json]) -> Json:
-    """The JSON Schema type of all of `values`."""
+    """Return the JSON Schema type of all of `values`."""
     names = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
     kinds = {names[type(value)] for value in values}
     if "number" in kinds:
@@ -258,7 +258,7 @@ def _types(values: list[Json]) -> Json:
 
 
 def _fresh(name: str, taken: Iterable[str]) -> str:
-    """`name`, with a number behind it when it is taken."""
+    """Return `name`, with a number appended where it is taken."""
     known = set(taken)
     name = name if name[:1].isalpha() or name.startswith("_") else f"x_{name}"
     number = 2

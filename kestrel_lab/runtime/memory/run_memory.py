@@ -1,4 +1,4 @@
-"""The memory as the tools of a run see it: its log names notes and has not their words, and nothing is kept that is not fit to be."""
+"""Memory tools of a run: recall, remember and forget. The log refers to notes by id and never contains their text."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ class Forgets(Protocol):
     """A memory that can forget."""
 
     def chosen(self, selector: str, workspace: str) -> Sequence[Note]:
-        """The notes that `selector` means. Raises `UsageError` for a selector that is none."""
+        """Return the notes that `selector` selects. Raises `UsageError` for an unknown selector."""
         ...
 
     def forget(self, selector: str, workspace: str) -> object:
-        """Forget the notes that `selector` means; what came of it, its `repr` in a sentence. Raises `UsageError` for a selector that is none."""
+        """Forget the notes that `selector` selects; return the result, whose `repr` is a sentence. Raises `UsageError` for an unknown selector."""
         ...
 
 
 def notes_of(ctx: RunContext, step: str) -> Notes:
-    """What the tools `recall`, `remember` and `forget` do for a step of the run."""
-    desk = _Desk(ctx, step)
-    return Notes(recall=desk.recall, remember=desk.remember, chosen=desk.chosen, forget=desk.forget)
+    """Return the functions of the tools `recall`, `remember` and `forget` for a step of the run."""
+    tools = _NoteTools(ctx, step)
+    return Notes(recall=tools.recall, remember=tools.remember, chosen=tools.chosen, forget=tools.forget)
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
-    """Recalls, keeps and forgets for one step.
+class _NoteTools:
+    """Recalls, keeps and forgets notes for one step.
 
-    A note that the goal does not say is kept as what an answer said (tainted), is never an instruction, and takes the
-    place of none that is trusted. Texts that look like secrets or give orders to agents are refused.
+    A note that the goal does not say is kept with the taint of an answer, is never an instruction, and replaces no
+    trusted note. Texts that look like secrets or give orders to agents are refused.
     """
 
     ctx: RunContext
@@ -88,7 +88,7 @@ class _Desk:
         return f"kept as note {note.id}"
 
     def _note(self, text: str, kind: str) -> Note:
-        """The note with how far it is trusted; raises `ToolError` for one that is not fit to be kept."""
+        """Return the note with its taint; raise `ToolError` for one that must not be kept."""
         started = self.ctx.state.started
         note = sourced(Note(text=text, kind=kind, evidence=text), "" if started is None else started.goal)
         if why := unfit(note):
@@ -121,17 +121,17 @@ def _from(note: dict[str, Json]) -> str:
     return f" (from {note['taint']})" if "taint" in note else ""
 
 
-# References to notes: what the log has in place of their words, and the words when a model is asked.
+# References to notes: the log has them in place of the text, which is put in when a model is asked.
 
 _REFERENCE = re.compile(r"\[\[note:([a-z0-9]{1,40})\]\]")
 FORGOTTEN = "(this note was forgotten)"
 
 
 async def spoken(messages: Sequence[Message], ctx: RunContext) -> Sequence[Message]:
-    """`messages` as a model is to read them: with the words of the notes that the run recalled in place of references.
+    """Return `messages` with references replaced by the text of the notes that the run recalled.
 
-    Only what the run itself and its tool `recall` say to a model is looked at, and only references to notes that the run
-    was given: none that another tool or a model writes. The words stand as within a JSON string, on one line.
+    Only messages of the run itself and of its tool `recall` are changed, and only references to notes that the run
+    recalled: none that another tool or a model writes. The text is escaped as within a JSON string, on one line.
     """
     recalled = ctx.state.recalled
     if not recalled:
@@ -149,7 +149,7 @@ async def spoken(messages: Sequence[Message], ctx: RunContext) -> Sequence[Messa
 
 
 async def worded(asked: ApprovalAsked, ctx: RunContext) -> ApprovalAsked:
-    """`asked` as a person is to see it: with the words of the notes that would be forgotten, which the log does not have."""
+    """Return `asked` with the text of the notes that would be forgotten, which the log does not contain."""
     if asked.tool != forget.name or not (wanted := set(_REFERENCE.findall(asked.preview))):
         return asked
     words = {note.id: one_line(note.text, 300) for note in await ctx.ports.memory.notes(wanted, workspace=str(ctx.workspace.root))}

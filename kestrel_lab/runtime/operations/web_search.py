@@ -12,7 +12,7 @@ from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.core.step import Step
-from kestrel_lab.language.goal_terms import terms
+from kestrel_lab.language.words import goal_terms
 from kestrel_lab.models.litellm.web_sources import MARK, read_sources
 from kestrel_lab.models.resolve import NONE
 from kestrel_lab.models.web_grounding import WEB
@@ -271,7 +271,7 @@ def _best(results: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 
 def _facts_asked(order: _Order, results: Iterable[WebResult], texts: Mapping[str, str]) -> str:
-    words, share = terms(order.question), SHOWN_CHARS // len(texts)
+    words, share = goal_terms(order.question), SHOWN_CHARS // len(texts)
     shown = [
         f"Page {result.id}, {one_line(result.title, 120)}:\n{foreign(telling(texts[result.id], words, share), result.url)}"
         for result in results

@@ -1,4 +1,4 @@
-"""A look at an answer before it is given: what is questionable, how well it is held up, what can be done next. No model is asked."""
+"""Review of an answer before it is given: concerns, support by evidence, and next actions. No model is asked."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from kestrel_lab.views.diffs import split_diff
 if TYPE_CHECKING:
     from kestrel_lab.runtime.context.run_context import RunContext
 
-LOOK_S: Final = 2.0
-"""How long a workspace is looked into before an answer is given; a huge one is not known to the end, and nothing is said of what is not known."""
+REVIEW_S: Final = 2.0
+"""Seconds that a review reads a workspace; nothing is said of the part of a huge one that was not read."""
 MOST_CONCERNS: Final = 20
-"""How many are kept with the answer."""
+"""Concerns stored with the answer."""
 _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
-    """What was found."""
+class Review:
+    """The result of a review."""
 
     concerns: tuple[Issue, ...] = ()
     support: float | None = None
-    """The mean support of the claims; `None` where the run saw nothing that speaks of them."""
+    """The mean support of the claims; `None` where no tool result is about them."""
     actions: tuple[NextAction, ...] = field(default=())
 
 
 async def finished(ctx: RunContext, answer: str) -> RunFinished:
-    """The end of a run that reached it, with what a look at its answer found, where runs are looked at.
+    """Return the end of a complete run, with the review of its answer where reviews are on.
 
-    It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is told all the same.
+    It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is given all the same.
     """
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
         return end
-    found = await asyncio.to_thread(_look, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx))
+    found = await asyncio.to_thread(_review, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx))
     told = [one.as_json() for one in found.concerns]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
     end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
@@ -63,7 +63,7 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
 
 
 async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """`end`, as not good enough where it is less sure than the session asks for; an answer that says it does not know claims nothing."""
+    """Return `end` as `unmet` where its confidence is less than the session asks for; an answer that abstains claims nothing."""
     if ctx.ports.abstain is None or abstains(end.answer):
         return end
     said = await _stated(ctx, end)
@@ -74,14 +74,14 @@ async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
 
 
 async def _stated(ctx: RunContext, end: RunFinished) -> Stated | None:
-    """The confidence of a run that is about to end."""
+    """Return the confidence of a run that is about to end."""
     await ctx.on_disk()
     records = await asyncio.to_thread(ctx.store.records, ctx.run_id)
     return stated([*(record.event for record in records), end])
 
 
 async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
-    """`end` with what its confidence was worth in trials; the log is read only if something is known of the model."""
+    """Return `end` with the calibration of its confidence; the log is read only if the model has a calibration."""
     home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
     if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
         return end
@@ -89,22 +89,22 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
 
 
-def _look(state: RunState, root: Path, answer: str, deeds: Sequence[Deed]) -> Look:
+def _review(state: RunState, root: Path, answer: str, deeds: Sequence[Deed]) -> Review:
     from kestrel_lab.verification.engine import UNFINISHED, unfinished  # with all its rules: only where an answer is checked
 
-    subject = subject_in(state, root, answer, seconds=LOOK_S, deeds=deeds)
+    subject = subject_in(state, root, answer, seconds=REVIEW_S, deeds=deeds)
     found, actions = looked_at(subject), proposed(state, subject.files, answer)
     if abstains(answer) or not any(talk.cycles > 1 for talk in state.conversations.values()):
-        return Look(concerns=found, actions=actions)
+        return Review(concerns=found, actions=actions)
     backed = evidence_of(subject)
     support = support_of(backed) if any(one.support.spans for one in backed) else None
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished(subject.unseen))
-    return Look(concerns=found, support=support, actions=actions)
+    return Review(concerns=found, support=support, actions=actions)
 
 
 def proposed(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
-    """What whoever reads the answer can do next in a workspace as it is now: what the run wrote and ran is known from its calls."""
+    """Propose next actions for the reader of the answer in the workspace as it is now, from the run's own calls."""
     made = made_in(state)
     changed = [str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _wrote(text)]
     ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]

@@ -1,4 +1,4 @@
-"""What stated confidences were worth in trials, kept under the home, by model and by what the confidence rests on."""
+"""Stored calibration: the measured accuracy of stated confidences, by model and by basis of the confidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kestrel_lab.verification.confidence import Stated
 
 FILE: Final = "calibration.json"
 _NEAR: Final = 0.05
-"""How far from all that was seen a confidence may be and still be judged by it."""
+"""How far outside the measured range a confidence may be and still be calibrated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,12 +25,12 @@ class Kept:
     config: str
     trials: int
     steps: tuple[tuple[float, float], ...]
-    """From which confidence on which share was right, rising in both; the first is the least that was stated."""
+    """`(confidence, share right)` pairs, rising in both; the first confidence is the least that was stated."""
     most: float
     """The greatest confidence that was stated."""
 
     def share(self, confidence: float) -> float | None:
-        """The share of trials about this sure that were right; `None` where none was about this sure."""
+        """Return the share of right trials at about this confidence; `None` where there were none."""
         if not self.steps[0][0] - _NEAR <= confidence <= self.most + _NEAR:
             return None
         found = self.steps[0][1]
@@ -42,7 +42,7 @@ class Kept:
 
 
 def keep(home: Path, model: str, basis: str, kept: Kept) -> Path:
-    """Keep a calibration in place of an earlier one of the same model and basis; returns the file."""
+    """Store a calibration in place of an earlier one of the same model and basis; return the file."""
     path = home / FILE
     known = _read(path)
     known[model] = {**_table(known.get(model)), basis: {**asdict(kept), "steps": [list(step) for step in kept.steps]}}
@@ -54,9 +54,9 @@ def keep(home: Path, model: str, basis: str, kept: Kept) -> Path:
 
 
 def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
-    """What is known of confidences like this one: `share`, `trials`, `suite`; empty where nothing is.
+    """Return `share`, `trials` and `suite` of the calibration for this confidence; empty where there is none.
 
-    Raises `UsageError` for a file that cannot be read as one.
+    Raises `UsageError` for a file that is no calibration.
     """
     path = home / FILE
     entry = _table(_read(path).get(model)).get(said.basis)
@@ -75,7 +75,7 @@ def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
 
 
 def known_models(home: Path) -> frozenset[str]:
-    """The models of which a calibration is kept. Raises `UsageError` for a file that cannot be read as one."""
+    """Return the models with a stored calibration. Raises `UsageError` for a file that is no calibration."""
     return frozenset(_read(home / FILE))
 
 

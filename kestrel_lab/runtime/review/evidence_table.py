@@ -1,4 +1,4 @@
-"""What a run has to show for its answer: the spans its tools gave, its claims, and what the deterministic checks say of them."""
+"""Evidence of an answer: its claims, the spans of tool results that support them, and the deterministic checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EvidenceTable:
-    """The claims of an answer with the spans that hold each up, as a frame and as a table to look at."""
+    """The claims of an answer with the spans that support each, as a frame and as a table."""
 
     def __init__(self, backed: Sequence[Backed], unseen: str = "") -> None:
         self.claims = tuple(backed)
@@ -60,14 +60,14 @@ _COLUMNS = ("claim", "text", "support", "score", "absent numbers", "span", "foun
 
 
 def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspace: str) -> EvidenceTable:
-    """The claims of a stored run's answer, against its log and the workspace as it is now."""
+    """Return the claims of a stored run's answer with evidence from its log and from the workspace as it is now."""
     subject = subject_of(records, answer=answer, goal=goal, root=_root(workspace))
     backed = evidence_of(subject)
     return EvidenceTable(backed, subject.unseen)
 
 
 def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace: str) -> str:
-    """The claims for the run's page; empty where it has none, or nothing to hold them against."""
+    """Return the claims as HTML for the run's page; empty where there are no claims or no evidence."""
     subject = subject_of(records, answer=answer, goal=goal, root=_root(workspace))
     backed = evidence_of(subject) if subject.spans or any(said.kind != "code" for said in subject.claims) else ()
     return claims_html(summary(backed), evidence_rows(backed)) if any(one.support.spans for one in backed) else ""
@@ -83,7 +83,7 @@ def subject_in(
     seconds: float | None = None,
     deeds: Sequence[Deed] | None = None,
 ) -> Subject:
-    """An answer with what the steps of the run saw so far, the step `but` left out."""
+    """Return an answer with the results of the run's steps so far, the step `but` left out."""
     spans: list[Span] = []
     calls: list[Made] = []
     for call, tool, args, text in _answers(state, but):
@@ -94,7 +94,7 @@ def subject_in(
 
 
 def made_in(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
-    """The calls of tools that were answered so far: tool, arguments, answer; those within macros are left out."""
+    """Return tool, arguments and result of the tool calls so far; those within macros are left out."""
     return [(tool, args, text) for _, tool, args, text in _answers(state, "")]
 
 
@@ -125,15 +125,15 @@ async def checked(ctx: RunContext, answer: str, *, goal: str = "", but: str = ""
 
 
 def looked_at(subject: Subject) -> tuple[Issue, ...]:
-    """The same, to be told beside an answer and to decide nothing: that a check broke is told too."""
+    """Return the issues of an answer as warnings that decide nothing; a check that failed is one of them."""
     try:
         return _checked(subject)
-    except KestrelError as error:  # an answer is not lost to a defect of what looks at it
+    except KestrelError as error:  # an answer is not lost to a defect of a check
         return (issue("minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"),)
 
 
 def _checked(subject: Subject) -> tuple[Issue, ...]:
-    with boundary(RunError, "the look at what the answer names"):
+    with boundary(RunError, "the check of the answer"):
         from kestrel_lab.verification.engine import VerifierEngine  # with all its rules: only where an answer is checked
 
         return VerifierEngine()(subject)
@@ -145,7 +145,7 @@ def _root(workspace: str) -> Path | None:
 
 
 def as_cited(subject: Subject) -> tuple[Span, ...]:
-    """The spans that an answer cites; where it cites none, those that hold its claims up."""
+    """Return the spans that an answer cites; where it cites none, those that support its claims."""
     backed = evidence_of(subject)
     cited = [one.span for claim in backed for one in claim.cited if one.span is not None]
     chosen = cited or [span for claim in backed for span in claim.support.spans]

@@ -1,4 +1,4 @@
-"""What was looked up in a run, from its log: every step, and why a file was or was not found."""
+"""Retrieval trace of a run, from its log: every step, and why a file was or was not found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOTHING = "this run looked nothing up: searches of search_code and of the opera
 
 
 class RunRetrieval:
-    """The questions of a run to its workspace, and how they were answered; shown as a table of steps."""
+    """The retrievals of a run in its workspace, shown as a table of steps."""
 
     def __init__(self, events: Iterable[Event], workspace: Path, home: Path) -> None:
         self.questions: list[Retrieval] = retrievals(event for event in events if isinstance(event, RetrievalStep))

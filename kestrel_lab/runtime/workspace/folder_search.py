@@ -1,4 +1,4 @@
-"""Searching a folder as a person does: results, explanations and the state of the index as tables."""
+"""Search of a folder: results, explanations and the state of the index as tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kestrel_lab.views.text import table_text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What a search found, as a table."""
+    """The results of a search, shown as a table."""
 
     retrieval: Retrieval
     note: str = ""
@@ -53,7 +53,7 @@ class Found:
         ]
 
     def told(self) -> str:
-        """How good the answer is, in a sentence."""
+        """Return a sentence about the quality of the answer."""
         found = self.retrieval
         missing = f"; {lacking(found.gaps)}" if found.gaps else ""
         text = f"{count(len(found.hits), 'file')} found, which cover {found.coverage:.0%} of the question ({found.stopped}){missing}"
@@ -72,7 +72,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundFiles:
-    """What the file-search loop found, as a table."""
+    """The results of the file-search loop, shown as a table."""
 
     map: ResourceMap
 
@@ -83,7 +83,7 @@ class FoundFiles:
         ]
 
     def told(self) -> str:
-        """How it went, in a sentence."""
+        """Return a sentence about how the loop ended."""
         return repr(self.map).rsplit("\n", 1)[-1]
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class FoundFiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexStatus:
-    """How the index of a folder stands."""
+    """The state of a folder's index."""
 
     folder: Path
     facts: tuple[tuple[str, str], ...]
@@ -104,7 +104,7 @@ class IndexStatus:
     note: str = ""
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """What is known, one thing a row."""
+        """Return one property a row."""
         more = [("not read", f"{path}: {why}") for path, why in self.left_out[:20]]
         more += [("", f"and {len(self.left_out) - 20} more")] if len(self.left_out) > 20 else []
         return ("index of", shown_folder(str(self.folder))), [*self.facts, *more]
@@ -117,36 +117,36 @@ class IndexStatus:
 
 
 class Searching:
-    """Searches one folder, explains, and tells how its index stands."""
+    """Searches one folder, explains results, and reports the state of its index."""
 
     def __init__(self, indexes: Indexes, folder: str | Path = ".") -> None:
         self._indexes = indexes
         self.folder = Path(folder).expanduser().resolve()
 
     def search(self, query: str, *, top_k: int = 10, trace: bool = False) -> Found:
-        """Find what has to do with `query`; an index is made if there is none. Raises `UsageError` for a query without a word."""
+        """Find files about `query`; an index is made if there is none. Raises `UsageError` for a query without a word."""
         index, note = self._indexes.ready(self.folder)
         return Found(retrieval=self._indexes.cascade(index)(query, top_k), note=note, trace=trace)
 
     def explain(self, query: str, path: str, *, top_k: int = 10) -> Explained:
-        """Why `path` is among what `query` finds, or why not."""
+        """Explain why `path` is among the results of `query`, or why not."""
         index, _ = self._indexes.ready(self.folder)
         return explain(index, query, path, self._indexes.cascade(index)(query, top_k), top_k)
 
     def find_files(self, goal: str, *, top_k: int = 8, rounds: int = 4, propose: Propose = propose_by_rule) -> FoundFiles:
-        """The key files for a goal, found round by round; see `retrieval.finding.find_files`."""
+        """Return the key files for a goal, found round by round; see `retrieval.file_search_loop.find_files`."""
         return FoundFiles(map=run_blocking(find_in(self._indexes, self.folder, goal, propose=propose, top_k=top_k, rounds=rounds)))
 
     def definitions(self, name: str) -> list[Hit]:
-        """Where a name is defined."""
+        """Return the places where a name is defined."""
         return Graph(self._indexes.ready(self.folder)[0]).definitions(name)
 
     def references(self, name: str) -> list[Use]:
-        """Where a name is used."""
+        """Return the lines that use a name."""
         return Graph(self._indexes.ready(self.folder)[0]).uses(name)
 
     async def build(self, reporter: Reporter | None = None, *, rebuild: bool = False) -> IndexStatus:
-        """Bring the index up to date, or make it anew, and return how it then stands."""
+        """Update the index, or build it anew, and return its state."""
         index = self._indexes.of(self.folder)
         if rebuild:
             index.forget()
@@ -155,7 +155,7 @@ class Searching:
         return self.status(f"{how}. {done.note}" if done.note else how)
 
     def status(self, note: str = "") -> IndexStatus:
-        """How the index stands; nothing is built."""
+        """Return the state of the index; nothing is built."""
         index = self._indexes.of(self.folder)
         if not index.exists:
             return IndexStatus(folder=self.folder, facts=(("state", "there is none"),), note="build it: kestrel index")
@@ -185,5 +185,5 @@ def _left_out(index: CodeIndex) -> tuple[tuple[str, str], ...]:
 
 
 def plain_lines(text: str) -> str:
-    """Text without signs that would change a terminal."""
+    """Return text without control characters of terminals."""
     return "\n".join(plain(line) for line in text.split("\n"))

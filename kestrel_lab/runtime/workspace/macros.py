@@ -1,4 +1,4 @@
-"""The macros of a workspace as a person sees them: those that are kept, and those that its runs suggest."""
+"""Macros of a workspace: lists, proposes, accepts and runs them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class WorkspaceMacros:
         self._registry = MacroRegistry(session.store, str(self.workspace))
 
     def at(self, workspace: str | Path) -> WorkspaceMacros:
-        """Those of another workspace."""
+        """Return the macros of another workspace."""
         return WorkspaceMacros(self._session, workspace)
 
     def get(self, name: str, version: int | None = None) -> Macro:
-        """A macro by its name; raises `UsageError` with the nearest name when there is none."""
+        """Return a macro by its name; raises `UsageError` with the nearest name when there is none."""
         return self._registry.get(name, version)
 
     def save(self, macro: Macro) -> Macro:
@@ -79,7 +79,7 @@ class WorkspaceMacros:
     run_sync = blocking(run)
 
     def proposals(self) -> list[MacroProposal]:
-        """Macros for what agents did here at least three times, those that save most calls first; existing ones are not among them."""
+        """Propose new macros for sequences of calls that occurred here at least three times, those that save most calls first."""
         store = self._session.store
         store.flush()
         rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]
@@ -109,5 +109,5 @@ class WorkspaceMacros:
         return table_html(columns, rows) if rows else paragraph_html(repr(self))
 
     def list(self) -> list[Macro]:
-        """The newest version of each macro, by name, disabled ones too."""
+        """Return the newest version of each macro, by name, disabled ones too."""
         return self._registry.list()

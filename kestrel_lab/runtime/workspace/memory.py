@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.sanitize import one_line, plain, shown_folder
 from kestrel_lab.eventlog.store import RunRow
-from kestrel_lab.language.tokens import stems
+from kestrel_lab.language.words import stems
 from kestrel_lab.memory.graph import MemoryGraph, memory_graph
 from kestrel_lab.memory.memory import Forgotten, NoteMemory
 from kestrel_lab.memory.selector import one, select

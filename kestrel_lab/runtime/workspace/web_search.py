@@ -1,4 +1,4 @@
-"""A search of the web as a run: which model it may use, and the evidence it ended with."""
+"""Web search as a run: the choice of its model, and the evidence bundle it ends with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kestrel_lab.runtime.session import Session
 
 
 def search_model(session: Session, model: str | Model | None, *, grounded: bool) -> Model:
-    """The model of a search; `NoModel` where none is named or set up and none can be found.
+    """Return the model of a search; `NoModel` where none is named, set up or found.
 
     Raises `UsageError` for a model that cannot be had, and where `grounded` is asked for one that does not search the web.
     """
@@ -32,7 +32,7 @@ def search_model(session: Session, model: str | Model | None, *, grounded: bool)
 
 
 def evidence_of(run: Run) -> EvidenceBundle:
-    """The last evidence bundle of a run; raises `RunFailed` if it failed before there was one, `UsageError` if it has none."""
+    """Return the last evidence bundle of a run; raises `RunFailed` if it failed before there was one, `UsageError` if it has none."""
     for event in reversed(run.events()):
         if isinstance(event, StepFinished) and isinstance(event.output, dict) and event.output.get("kind") == KIND:
             return EvidenceBundle.from_json(event.output)

@@ -1,0 +1,103 @@
+"""Words of prose: tokens, stop words and stems, for search in notes and tools, for recall by a goal, and for claims beside evidence."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+_WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=\d)")
+_GOAL_WORD: Final = re.compile(r"[^\W\d_][\w.-]*[\w]|\d[\w.-]*\w")
+_STOP_TEXT: Final = """
+a about after all also am an and any are as at be because been before being both but by can could did do does doing done during each either
+else ever every few for from get gets give given go goes going got had has have having he her here hers him his how i if in into is it its
+just know let like made make makes many may me might mine more most much must my no nor of off on once one only or other our out over own
+please s said same say says see shall she should since so some such t than that the their theirs them then there these they this those
+through to too under until up us use used using very want was way we well went were what when where which while who whom whose why will
+with would you your yours
+"""
+STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
+"""English words that say nothing about the subject of a text."""
+COMMON: Final = STOP_WORDS | {"kind", "show", "sort", "tell", "time", "type"}
+"""Words that say nothing about the subject of a note or a tool."""
+_GOAL_COMMON: Final = STOP_WORDS | {"find", "list", "not", "show", "tell", "two", "write"}
+_CONTRACTIONS_TEXT: Final = """
+aren't can't couldn't didn't doesn't don't hadn't hasn't haven't he'd he'll he's i'd i'll i'm i've isn't it's let's that's there's they're
+wasn't we're you're d ll m re ve
+"""
+_CLAIM_COMMON_TEXT: Final = (
+    "above again below between cannot down even further herself himself itself lot myself not oh ours really think yeah yes"
+)
+CLAIM_COMMON: Final = STOP_WORDS | {*_CONTRACTIONS_TEXT.split(), *_CLAIM_COMMON_TEXT.split()}
+"""Words that say nothing about what a claim claims."""
+_PLAIN_WORDS_TEXT: Final = (
+    "line lines file files code function method class module package set define call return value default name use see string number"
+)
+NEGATIONS: Final = frozenset(
+    {"no", "not", "never", "without", "cannot", "neither", "nor", "none", "nothing", "stop", "dont", "isnt", "wont", "doesnt"}
+)
+_ENDINGS: Final = ("ings", "ing", "edly", "ed", "ies", "es", "s", "ly")
+_CLAIM_ENDINGS: Final = (*_ENDINGS, "er", "or", "ion", "ment")
+
+
+def words(text: str) -> list[str]:
+    """Return the words of `text` in lower case, in order."""
+    return [match[0].replace("’", "'").lower() for match in _WORD.finditer(text)]
+
+
+def content_words(text: str) -> list[str]:
+    """Return the words that are neither common nor single letters; all words where nothing else is left."""
+    found = [word.removesuffix("'s") for word in words(text)]
+    telling = [word for word in found if word not in COMMON and (len(word) > 1 or word.isdigit())]
+    return telling or found
+
+
+@lru_cache(maxsize=20_000)
+def stem(word: str) -> str:
+    """Return `word` without its ending: the same for most forms of one word."""
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            short = word[: -len(ending)]
+            return short[:-1] if len(short) > 3 and short[-1] == short[-2] else short.removesuffix("e")
+    return word.removesuffix("e") if len(word) > 3 else word
+
+
+def stems(text: str) -> frozenset[str]:
+    """Return the stems of the words of `text`, common words left out."""
+    return frozenset(map(stem, content_words(text)))
+
+
+def parts(name: str) -> list[str]:
+    """Return the words that names are made of, in lower case: `readFile`, `read_file` and `read-file` are `read` and `file`."""
+    return [word.lower() for piece in _WORD.findall(name) for word in _CAMEL.split(piece) if word]
+
+
+def normal(text: str) -> str:
+    """Return a form that is equal for texts which differ in spaces, capitals and the last full stop only."""
+    return " ".join(text.casefold().split()).rstrip(".!")
+
+
+def goal_terms(text: str, most: int = 24) -> tuple[str, ...]:
+    """Return the first `most` distinct words of `text` in lower case, common ones and single characters left out."""
+    found = (match[0].casefold() for match in _GOAL_WORD.finditer(text))
+    return tuple(dict.fromkeys(word for word in found if word not in _GOAL_COMMON))[:most]
+
+
+@lru_cache(maxsize=20_000)
+def claim_stem(word: str) -> str:
+    """Return `word` without its ending, more endings than `stem` takes off: the weights of `verification.support` were fitted with these."""
+    word = word.removesuffix("'s")
+    for ending in _CLAIM_ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            return word[: -len(ending)].rstrip("e")
+    return word.rstrip("e") if len(word) > 3 else word
+
+
+_PLAIN_STEMS: Final = frozenset(map(claim_stem, _PLAIN_WORDS_TEXT.split()))
+
+
+def claim_terms(text: str) -> frozenset[str]:
+    """Return the stems of the words that say what a text is about; names are taken apart."""
+    found = (part for part in parts(text.replace("_", " ")) if part not in CLAIM_COMMON and len(part) > 2 and not part.isdigit())
+    return frozenset(map(claim_stem, found)) - _PLAIN_STEMS
