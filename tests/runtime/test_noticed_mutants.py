@@ -10,7 +10,7 @@ from kestrel_lab.mcp.approvals import Definition, difference, problem_of, vetted
 from kestrel_lab.mcp.registry.catalogue import Entry, Package
 from kestrel_lab.mcp.registry.install import _hashes
 from kestrel_lab.mcp.registry.scoring import judge
-from kestrel_lab.permissions.command_patterns import CommandPattern
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.suggest import covers, offer
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.data_flow import Flow
@@ -40,6 +40,12 @@ def test_a_pattern_covers_a_line_only_when_it_allows_each_command_in_it(line: st
 def test_a_pattern_is_offered_for_one_plain_command_with_a_subcommand(line: str, pattern: str) -> None:
     """Nothing is offered for a line of several commands, or a program whose first word says nothing."""
     assert offer(Call(id="c", kind="tool", target="bash", args={"command": line})) == pattern
+
+
+@pytest.mark.parametrize("line", ["gadget push", "gadget --odd push", "gadget --odd x push", "gadget --odd=1 push"])
+def test_the_value_of_an_option_that_nobody_knows_hides_no_forbidden_word(line: str) -> None:
+    """What stands behind such an option may be its value or not: the rule is held against both readings."""
+    assert CommandPattern.parse("gadget push").concerns(tuple(line.split())) is Match.YES
 
 
 @pytest.mark.parametrize(
