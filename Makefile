@@ -49,8 +49,8 @@ test-long: $(VENV)/.dev browser ## Run the long tests: hundreds of kills, hostil
 
 test-all: test test-long ## Run every test
 
-mutants: $(VENV)/.dev ## Change the package in a sample of places and see which changes the tests notice; SEED=, NUMBER=, ONLY=
-	@$(BIN)/python -m bench.mutants --out $(ARTIFACTS)/mutants $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(ONLY),--only $(ONLY))
+mutants: $(VENV)/.dev ## Change the package in a sample of places and see which changes the tests notice; SEED=, NUMBER=, ONLY= choose
+	@$(BIN)/python -m bench.mutants --write --out $(ARTIFACTS)/mutants $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(ONLY),--only $(ONLY))
 
 check: $(VENV)/.dev ## Lint, format, types, import directions
 	$(BIN)/ruff check .

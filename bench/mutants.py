@@ -113,10 +113,11 @@ def texts(*nodes: ast.expr) -> bool:
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes that do something when the module runs."""
     for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns", "decorator_list") or (isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test)):
+        if name in ("annotation", "returns", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not isinstance(child, ast.Assert | ast.JoinedStr):
+            for_checkers = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            if isinstance(child, ast.AST) and not isinstance(child, ast.Assert | ast.JoinedStr) and not for_checkers:
                 yield child
                 yield from nodes(child)
 
@@ -132,7 +133,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-class Tests:
+class Covering:
     """Which test files are about a module: those that import it, or else those that import what imports it."""
 
     def __init__(self) -> None:
@@ -186,6 +187,8 @@ def table(results: list[tuple[Mutant, str]], seed: int) -> str:
     ]
     for group, goal in GOALS.items():
         ends = Counter(end for mutant, end in results if mutant.group == group)
+        if not ends:
+            continue
         ended = ends["caught"] + ends["missed"]
         share = f"{ends['caught'] / ended:.0%}" if ended else "–"
         rows.append(f"| {group} | {sum(ends.values())} | {ends['caught']} | {ends['missed']} | {ends['time']} | {share} | {goal} % |")
@@ -217,7 +220,7 @@ def main() -> None:
     kept = given.out / "mutants.jsonl"
     given.out.mkdir(parents=True, exist_ok=True)
     known = {json.dumps(row["mutant"]): row["end"] for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
-    tests, copies = Tests(), SimpleQueue[Path]()
+    tests, copies = Covering(), SimpleQueue[Path]()
     for number in range(given.jobs):
         copy = given.out / f"copy{number}"
         shutil.rmtree(copy, ignore_errors=True)

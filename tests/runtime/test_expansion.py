@@ -61,6 +61,7 @@ def events(run: Run, kind: type[Any]) -> list[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_without_a_time_zone_tool_installs_a_real_server_and_uses_it(tmp_path: Path, workspace: Path) -> None:
     """With the shipped catalogue and the package index of this machine: a missing tool is called, a server found, approved, used.
 

@@ -6,10 +6,11 @@ import pytest
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.events.union import ToolAnswered, ToolCalled
-from kestrel_lab.mcp.approvals import Definition, problem_of
-from kestrel_lab.mcp.registry.catalogue import Package
+from kestrel_lab.mcp.approvals import Definition, difference, problem_of, vetted
+from kestrel_lab.mcp.registry.catalogue import Entry, Package
 from kestrel_lab.mcp.registry.install import _hashes
-from kestrel_lab.permissions.command_patterns import CommandPattern
+from kestrel_lab.mcp.registry.scoring import judge
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.suggest import covers, offer
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.data_flow import Flow
@@ -39,6 +40,12 @@ def test_a_pattern_covers_a_line_only_when_it_allows_each_command_in_it(line: st
 def test_a_pattern_is_offered_for_one_plain_command_with_a_subcommand(line: str, pattern: str) -> None:
     """Nothing is offered for a line of several commands, or a program whose first word says nothing."""
     assert offer(Call(id="c", kind="tool", target="bash", args={"command": line})) == pattern
+
+
+@pytest.mark.parametrize("line", ["gadget push", "gadget --odd push", "gadget --odd x push", "gadget --odd=1 push"])
+def test_the_value_of_an_option_that_nobody_knows_hides_no_forbidden_word(line: str) -> None:
+    """What stands behind such an option may be its value or not: the rule is held against both readings."""
+    assert CommandPattern.parse("gadget push").concerns(tuple(line.split())) is Match.YES
 
 
 @pytest.mark.parametrize(
@@ -79,3 +86,25 @@ def test_only_the_version_that_is_asked_for_counts_as_the_package() -> None:
     lock = '{"packages": {"": {}, "node_modules/mcp-echo": {"version": "VERSION", "integrity": "sha512-x"}}}'
     assert "mcp-echo" not in _hashes(package, "npm", lock.replace("VERSION", "0.9.0"))
     assert _hashes(package, "npm", lock.replace("VERSION", "1.0.0")) == {"mcp-echo": ["sha512-x"]}
+
+
+def test_of_two_tools_of_one_name_the_first_counts() -> None:
+    """The second is refused with its reason, and does not take the place of the one that was approved."""
+    first, second = Definition(name="t", fields={"name": "t"}), Definition(name="t", fields={"name": "t", "description": "another"})
+    kept, refused = vetted([first, second])
+    assert (kept, refused) == ({"t": first}, {"t": "the server has two tools of that name; the first one counts"})
+
+
+def test_a_difference_is_one_of_content_and_shown_as_it_reads() -> None:
+    """The order of keys is none; letters of other languages are letters."""
+    old, new = Definition(name="t", fields={"a": 1, "b": "x"}), Definition(name="t", fields={"b": "é", "a": 1})
+    assert difference("t", old, Definition(name="t", fields={"b": "x", "a": 1})) == ""
+    assert '+ "b": "é"' in difference("t", old, new)
+
+
+@pytest.mark.parametrize(("kind", "why"), [("pypi", "pypi: wheels only"), ("npm", "npm: scripts of packages are not run")])
+def test_the_rubric_says_how_a_package_is_installed(kind: str, why: str) -> None:
+    """Each installer has its own safeguard."""
+    entry = Entry(name="io.github.a/b", package=Package(kind=kind, name="b", version="1"))  # type: ignore[arg-type]  # one of two words
+    (said,) = [point.why for point in judge(entry, "b").points if point.criterion == "package"]
+    assert said.startswith(why)

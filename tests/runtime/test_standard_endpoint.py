@@ -163,6 +163,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("what", "name"), MOMENTS)
+@pytest.mark.long
 def test_killed_in_any_stage_a_session_goes_on_behind_it(what: str, name: str, endpoint: Endpoint, worker: Worker, tmp_path: Path) -> None:
     """SIGKILL as a stage begins or amid its question: `kestrel run --resume` asks again only what it was killed over."""
     furnish(tmp_path / "work")
@@ -193,6 +194,7 @@ def logged(folder: Path) -> tuple[RunRow, list[Record]]:
         store.close()
 
 
+@pytest.mark.long
 def test_the_counting_notices_a_stage_that_is_done_again(endpoint: Endpoint, worker: Worker, tmp_path: Path) -> None:
     """A mutant that begins anew instead of resuming asks the plan's questions twice, which the test above would see."""
     furnish(tmp_path / "work")

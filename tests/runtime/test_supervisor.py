@@ -29,6 +29,7 @@ class Child:
     process: asyncio.subprocess.Process | None = None
     at_once: int = 0
     most_at_once: int = 0
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def start(self) -> None:
         self.at_once += 1
@@ -44,11 +45,12 @@ class Child:
         assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(b"ping\n")
-        await self.process.stdin.drain()
-        if await self.process.stdout.readline() != b"ping pong\n":
-            msg = "the child has ended"
-            raise BrokenPipeError(msg)
+        async with self.asking:  # a probe and a test may ask at once
+            self.process.stdin.write(b"ping\n")
+            await self.process.stdin.drain()
+            if await self.process.stdout.readline() != b"ping pong\n":
+                msg = "the child has ended"
+                raise BrokenPipeError(msg)
 
     async def end(self) -> None:
         if self.process is not None:

@@ -335,6 +335,7 @@ def test_the_comparison_tells_mutants(mutation: dict[str, Any]) -> None:
 
 
 @pytest.mark.timeout(600)  # a hundred runs
+@pytest.mark.long
 def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
     """Cut after any event and resumed, a search with backtracking scores the same candidates, grows the same steps and asks nothing twice."""
     for by_tool in (True, False):

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from waits import PATIENCE_S
 
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server import serve as module
@@ -53,7 +54,7 @@ async def crowd(
 
 async def listed(address: Address) -> int:
     """What a client with the token gets."""
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         return (await client.get(f"{address.url}v1/runs", headers={"Authorization": f"Bearer {address.token}"})).status_code
 
 
@@ -73,7 +74,11 @@ def test_a_client_is_served_beside_400_connections_that_do_nothing(session: Sess
     """Whatever they keep back, whoever comes after them gets an answer, again and again, and a stream that was there goes on."""
 
     async def body() -> None:
-        async with Control(session, always=True) as control, serving(control) as (address, _), httpx.AsyncClient(timeout=60) as client:
+        async with (
+            Control(session, always=True) as control,
+            serving(control) as (address, _),
+            httpx.AsyncClient(timeout=PATIENCE_S) as client,
+        ):
             token = {"Authorization": f"Bearer {address.token}"}
             async with client.stream("GET", f"{address.url}v1/events", headers=token) as stream:
                 lines = stream.aiter_lines()
@@ -109,7 +114,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(session: Session, how: s
                 for reader, _ in found:
                     with pytest.raises((EOFError, ConnectionError)):
                         await reader.readexactly(1)
-            async with httpx.AsyncClient(timeout=60) as client:
+            async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
                 answers = [await client.get(address.url) for _ in range(20)]
             assert {answer.status_code for answer in answers} == {200}
 
