@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -144,6 +145,16 @@ class Lab:
     eval_sync = _part(_evals, Evaluations.eval_sync)
     compare = _part(_evals, Evaluations.compare)
     compare_sync = _part(_evals, Evaluations.compare_sync)
+
+    if not TYPE_CHECKING:  # type checkers lead to the part that has it
+
+        def __getattr__(self, name: str) -> Any:
+            """Reach the public names of `evals` and `session` from the lab itself, as scripts written before they were parts do."""
+            if not name.startswith("_") and name not in Lab.__slots__:
+                for part in (self.evals, self.session):
+                    with suppress(AttributeError):
+                        return getattr(part, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
 
     def __enter__(self) -> Self:
         return self

@@ -69,7 +69,9 @@ class Evaluations:
         """
         from kestrel_lab.evals.commits.compare import compare
 
-        return await compare(self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts)
+        return await compare(
+            self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts
+        )
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.

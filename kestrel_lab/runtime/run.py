@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
@@ -75,6 +75,14 @@ class Run:
         """Set by the session that works on the run."""
         self._store = store
         self._state = state if state is not None else store.state(run_id)
+
+    if not TYPE_CHECKING:  # type checkers lead to the report
+
+        def __getattr__(self, name: str) -> Any:
+            """Reach the public names of `report` from the run itself, as scripts written before there was a report do."""
+            if not name.startswith("_") and hasattr(RunReport, name):
+                return getattr(self.report, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
 
     @property
     def goal(self) -> str:

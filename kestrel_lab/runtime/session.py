@@ -6,10 +6,11 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack
 
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import Redactor
@@ -95,6 +96,16 @@ class Session:
             except BaseExceptionGroup as also:
                 error.add_note(f"while closing what was open: {', '.join(map(str, also.exceptions))}")
             raise
+
+    if not TYPE_CHECKING:  # type checkers lead to the part that has it
+
+        def __getattr__(self, name: str) -> Any:
+            """Reach the public names of `registry`, `history` and `options` from the session itself, as scripts written before they were parts do."""
+            if not name.startswith("_"):
+                for part in (self.__dict__.get(part) for part in ("registry", "history", "options")):
+                    with suppress(AttributeError):
+                        return getattr(part, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
 
     def _open(self) -> None:
         options = self.options

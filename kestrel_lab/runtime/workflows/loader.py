@@ -131,8 +131,6 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
     return value
 
 
-
-
 def plan_for(given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Mapping[str, Json] | None = None) -> Plan | None:
     """Return `given` as a plan for `goal`; `None` for a run without one.
 
