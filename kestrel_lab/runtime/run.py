@@ -82,6 +82,8 @@ class Run:
             """Reach the public names of `report` from the run itself, as scripts written before there was a report do."""
             if not name.startswith("_") and hasattr(RunReport, name):
                 return getattr(self.report, name)
+            if name in ("interrupt", "completed") and self.live is not None:
+                return getattr(self.live, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
 
     @property

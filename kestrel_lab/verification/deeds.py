@@ -58,6 +58,14 @@ _COUNT: Final = re.compile(
 _EXIT: Final = re.compile(r"\bexit(?:ed)?(?:\s+with)?(?:\s+(?:code|status))?\s+(?P<code>\d{1,3})\b", re.IGNORECASE)
 
 
+_SPEAKS: Final = re.compile(rf"\b(?:{_ANY}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b", re.IGNORECASE)
+
+
+def speaks_of_deeds(answer: str) -> bool:
+    """Whether an answer has a word of those that the checks of deeds read: where it has none, the log need not be read."""
+    return _SPEAKS.search(answer) is not None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claimed:
     """A deed that an answer claims."""

@@ -43,6 +43,7 @@ _EXAMPLE: Final = re.compile(
     r"\b(?:you|your|yours|you're|if|example|e\.g|such as|like|say|suppose\w*|imagine|would|could)\b", re.IGNORECASE
 )
 """A sentence whose bare file names need not be of the workspace."""
+_CODE: Final = re.compile(r"`[^`\n]*`")
 _PATTERN: Final = frozenset("*<{[")
 
 
@@ -64,7 +65,7 @@ def _is_missing(subject: Subject, said: Said, name: Mention, *, cited: bool) -> 
     if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
         return False
     before = said.text[: name.start] or said.lead
-    rest = f"{said.text[: name.start]} {said.text[name.end :]}"
+    rest = _CODE.sub(" ", f"{said.text[: name.start]} {said.text[name.end :]}")
     if _ABSENT.search(rest) or _PROPOSED.search(before) or _is_of_run(subject, path):
         return False
     return not any(one.spaced and one.path == path and files.exists(one.spaced) for one in citations(said.text))

@@ -121,7 +121,6 @@ class RunView:
         """Take up one fact, `at` seconds since 1970 (a record knows its own time), and return what it changed."""
         event, at = (item.event, item.at) if isinstance(item, e.Record) else (item, at)
         changes = [self.head.change(run=item.run_id)] if isinstance(item, e.Record) and not self.head.run else []
-        self.deeds.take(event)
         self.meter.take(event, at)
         changes += _apply(self, event, at)
         if self.budget.take(event):
@@ -332,6 +331,7 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 
 
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
+    view.deeds.take(event)
     view.seen.append(event)
     row = call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
@@ -353,6 +353,7 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
 
 
 def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
+    view.deeds.take(event)
     view.seen.append(event)
     row = call_row(view, event.call, event.tool)
     kind = str(event.error.get("kind")) if event.error else ""
@@ -374,6 +375,7 @@ def _used(view: RunView) -> str:
 
 
 def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
+    view.deeds.take(event)
     row = call_row(view, event.call, event.tool)
     row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
     row.change(state="waiting", since=0.0)
@@ -410,6 +412,7 @@ _SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "
 
 
 def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
+    view.deeds.take(event)
     row = call_row(view, event.call, "")
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""

@@ -297,7 +297,7 @@ def test_a_run_whose_process_was_killed_can_be_cancelled_and_is_shown_as_interru
         process.kill()
         process.wait()
     assert list(other.history.runs()["status"]) == ["INTERRUPTED"]
-    assert f"kestrel run --resume {name}" in repr(other.get(name))
+    assert f"kestrel run --resume {name}" in repr(other.get(name).report)
     run = other.get(name)
     run.cancel()
     assert (run.status, list(other.history.runs()["status"])) == (RunStatus.CANCELLED, ["CANCELLED"])

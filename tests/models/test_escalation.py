@@ -204,7 +204,7 @@ def test_a_run_tells_of_it(session: Session, workspace: Path) -> None:
     assert [(a["model"], bool(a.get("stream"))) for a in asked] == [("small", False), ("large", True)]
     assert "".join(event.text for event in seen.events if isinstance(event, ModelDelta)) == "whole"
     view = view_of(run.records())
-    assert view.usage.tokens == 229
+    assert view.meter.usage.tokens == 229
     text = run_text(view)
     assert f"info: openai/large takes over from openai/small: {reason}" in text
     assert "answer:\n  whole" in text

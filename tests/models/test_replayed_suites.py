@@ -13,6 +13,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.evals.summaries.result_table import summarise, summary_table
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.run_view import view_of
 
@@ -149,7 +150,9 @@ def test_it_replays_elsewhere(recorded, elsewhere):
     note = "Tokens and cost are those of the recording, times those of the replay."
     assert all(note in text for text in (str(result), result._repr_html_(), result.markdown(), page))
     assert set(result.frame["model_kind"]) == {"replay"}
-    assert [name.endswith("(replay)") for name in (row[0] for row in result.table()[1])] == [True] * 3
+    assert [
+        name.endswith("(replay)") for name in (row[0] for row in summary_table(summarise(result.rows, result.suite.count_errors))[1])
+    ] == [True] * 3
 
 
 def test_what_changed_is_told(elsewhere):

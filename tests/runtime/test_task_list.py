@@ -51,7 +51,7 @@ def test_an_agent_plans_and_ticks_off(session: Session, workspace: Path) -> None
     assert use(state, "list_tasks") == "1. [done] read (three files)\n2. [doing] write <b>it</b>"
     assert restore(snapshot(state)).tasks == state.tasks
     view = view_of(list(records))
-    (row,) = [row for row in view.rows.values() if isinstance(row, NoticeRow)]
+    (row, *_) = [row for row in view.rows.values() if isinstance(row, NoticeRow)]
     assert (row.text, row.items) == ("tasks: 1 of 2 done", ["☑ read: three files", "▶ write <b>it</b>"])
     assert "☑ read: three files" in run_text(view)
 

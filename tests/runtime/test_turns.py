@@ -282,7 +282,7 @@ def test_no_error_of_a_turn_is_lost(session: Session, workspace: Path) -> None:
         """Count."""
         return n
 
-    session.middleware = (Breaks(),)
+    session.change(middleware=(Breaks(),))
     with pytest.raises(ValueError, match="no 1") as caught:
         turn(session, workspace, [count], [("count", {"n": n}) for n in (1, 2, 3)])
     assert caught.value.__notes__ == ["at the same time: ValueError: no 2", "at the same time: ValueError: no 3"]

@@ -23,7 +23,7 @@ def call(name: str, tool: str, args: dict[str, Json], text: str, **more: object)
     """A call that was made and answered."""
     effect = str(more.pop("effect", "opaque"))
     return [
-        ToolCalled(call=name, step="main", tool=tool, args=args, effect=effect),
+        ToolCalled(call=name, step="main", tool=tool, args=args, effect=effect, danger="MEDIUM"),
         ToolAnswered(call=name, step="main", tool=tool, text=text, **more),  # type: ignore[arg-type]
     ]
 

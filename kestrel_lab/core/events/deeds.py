@@ -1,6 +1,6 @@
 """What a run really did, folded from its log: files it changed, commands it ran, other calls that act, what was denied or is unknown.
 
-Nothing here reads prose. A call counts by the effect that its tool declares: a pure call does nothing. A file counts as changed where
+Nothing here reads prose. A call counts by what its tool declares: a pure call does nothing, and one that is SAFE changes nothing of anybody's. A file counts as changed where
 the tool says so; what a command changed shows in its command line only.
 """
 
@@ -106,7 +106,7 @@ class DeedLog:
 
     def _deed(self, call: str) -> Deed | None:
         begun, end, asked = self._calls.get(call), self._ends.get(call), self._asked.get(call)
-        if begun is not None and begun.effect == "pure":
+        if begun is not None and (begun.effect == "pure" or begun.danger == "SAFE"):
             return None
         tool = begun.tool if begun is not None else asked.tool if asked is not None else end.tool if end is not None else ""
         args = begun.args if begun is not None else asked.args if asked is not None else {}

@@ -51,7 +51,7 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
         return end
-    found = await asyncio.to_thread(_review, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx))
+    found = await asyncio.to_thread(_review, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx, answer))
     told = [one.as_json() for one in found.concerns]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
     end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
@@ -89,7 +89,7 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
 
 
-def _review(state: RunState, root: Path, answer: str, deeds: Sequence[Deed]) -> Review:
+def _review(state: RunState, root: Path, answer: str, deeds: Sequence[Deed] | None) -> Review:
     from kestrel_lab.verification.engine import UNFINISHED, unfinished  # with all its rules: only where an answer is checked
 
     subject = subject_in(state, root, answer, seconds=REVIEW_S, deeds=deeds)

@@ -112,15 +112,19 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
                 yield call, steps[name].tool, steps[name].args, text
 
 
-async def deeds_in(ctx: RunContext) -> tuple[Deed, ...]:
-    """What the run did so far, read from its log."""
+async def deeds_in(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
+    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed."""
+    from kestrel_lab.verification.deeds import speaks_of_deeds  # only where an answer is checked
+
+    if not speaks_of_deeds(answer):
+        return None
     await ctx.on_disk()
     return deeds_of(record.event for record in await asyncio.to_thread(ctx.store.records, ctx.run_id, types=TYPES))
 
 
 async def checked(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
     """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
-    subject = subject_in(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=await deeds_in(ctx))
+    subject = subject_in(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=await deeds_in(ctx, answer))
     return await asyncio.to_thread(_checked, subject)
 
 

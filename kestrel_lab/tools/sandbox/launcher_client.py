@@ -129,6 +129,8 @@ class Launched:
         self._shifted = shifted
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._following = asyncio.get_running_loop().create_task(self._follow())
+        # Also where the loop ends first and nobody waits in `gone`: the end of the socket kills what is left of the command.
+        self._following.add_done_callback(lambda _: talk.close())
         self._killed = False
         self.overgrown: Overgrown = ""
         self.notes: list[str] = []
@@ -147,7 +149,6 @@ class Launched:
         """Wait until nothing of it is left, after `kill`."""
         await asyncio.wait([self._following], timeout=_GONE_S)
         self._following.cancel()
-        self._talk.close()
         if self._ended.done():
             self._ended.exception()  # a failed start was told by `wait`, if anybody wanted to know
 
