@@ -40,7 +40,7 @@ from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.notebooks.run import NotebookResult
-from kestrel_lab.evals.reports.gates import EXIT_CODES, GateReport
+from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
 from kestrel_lab.evals.summaries.result_table import summarise, summary_table
 from kestrel_lab.host.user import user_name

@@ -14,7 +14,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.environment import Environment
-from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.seed_notes import GivenNote
 
 MOST = 1_000_000_000

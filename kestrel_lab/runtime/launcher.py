@@ -30,11 +30,12 @@ from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import offered
 from kestrel_lab.runtime.execution.steps import check_steps, not_of
+from kestrel_lab.runtime.fork import branch_of, records_to_fork
 from kestrel_lab.runtime.lifecycle import live, stop
 from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import form_for, parse_level, verified
-from kestrel_lab.runtime.resume import branch_of, check_whole, continuation, records_to_fork
+from kestrel_lab.runtime.resume import check_whole, continuation
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import declared

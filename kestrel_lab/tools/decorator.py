@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints, overload
 
 from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.tools.arguments import REQUIRED, Parameter, TypedArguments
+from kestrel_lab.tools.argument_schema import REQUIRED, Parameter, TypedArguments
 from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, suggested_reads, unsaid
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.tool import CacheScope, Fingerprint, Preview, Tool, ToolContext

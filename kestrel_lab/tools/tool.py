@@ -21,7 +21,7 @@ from kestrel_lab.core.messages import ToolSpec
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import Spool
-from kestrel_lab.tools.arguments import Arguments, ToolArgumentsError
+from kestrel_lab.tools.argument_schema import Arguments, ToolArgumentsError
 from kestrel_lab.tools.data_flow import Flow, Shows
 from kestrel_lab.tools.files.versions import Versions
 from kestrel_lab.tools.files.workspace import Workspace

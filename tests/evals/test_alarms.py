@@ -13,8 +13,8 @@ from made_rows import suite as gated
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.commits.comparison import COMPARED, PRIMARY, compare_families, compare_rows
-from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.reports.gates import decide
+from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.reports.gate_decisions import decide
 from kestrel_lab.evals.stats.difference import difference, judge
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
 from kestrel_lab.evals.stats.power import detectable_drop, detectable_mean, mcnemar_power

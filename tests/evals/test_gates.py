@@ -7,8 +7,8 @@ import pytest
 from made_rows import row, rows, suite
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.reports.gates import GateReport, decide
+from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.reports.gate_decisions import GateReport, decide
 from kestrel_lab.evals.suites.loader import load_suite
 
 HALF = Gate(metric="success_rate", at_least=0.5)

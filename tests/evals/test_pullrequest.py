@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.comparison import Comparison, Side
-from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.junit import Case, Group, junit_xml
 from kestrel_lab.evals.reports.markdown import code, linked, table
 from kestrel_lab.evals.reports.pull_request import result_markdown

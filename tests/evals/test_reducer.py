@@ -11,8 +11,8 @@ from made_rows import row, suite
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.gate import Gate
-from kestrel_lab.evals.reports.gates import decide
+from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.reports.gate_decisions import decide
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, proportion_interval
 from kestrel_lab.evals.stats.pass_at_k import chances
 from kestrel_lab.evals.stats.welford import Moments, mean_of, proportion_of

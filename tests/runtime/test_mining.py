@@ -15,7 +15,7 @@ from kestrel_lab.core.events.union import MacroFinished, ModelAnswered, Record, 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.runtime.memory.macro_mining import PastCall, past_calls, propose
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
-from kestrel_lab.tools.arguments import ToolArgumentsError
+from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.macros.macro import Macro
 from kestrel_lab.tools.macros.run_tool import run_macro

@@ -17,7 +17,7 @@ from waits import FOREVER_S
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.arguments import SchemaArguments
+from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.results import to_json

@@ -18,7 +18,7 @@ from kestrel_lab.evals.benchmarks.calls import calls_by_turn
 from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
 from kestrel_lab.evals.suite import MOST, Scenario, Suite
 from kestrel_lab.runtime.security.containment import read_mode
-from kestrel_lab.tools.arguments import SchemaArguments
+from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.tool import Tool
 
 VERSION: Final = "v1.2.2"

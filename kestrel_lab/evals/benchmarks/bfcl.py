@@ -24,7 +24,7 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.benchmarks.calls import Asked, calls_by_turn
 from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
 from kestrel_lab.evals.suite import MOST, Scenario, Suite
-from kestrel_lab.tools.arguments import SchemaArguments
+from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.tool import Tool
 
 SINGLE: Final = (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.comparison_page import comparison_page
-from kestrel_lab.evals.reports.gates import GateReport, decide, decide_change
+from kestrel_lab.evals.reports.gate_decisions import GateReport, decide, decide_change
 from kestrel_lab.evals.reports.junit import write_junit
 from kestrel_lab.evals.reports.pull_request import comparison_markdown
 from kestrel_lab.evals.reports.test_cases import groups

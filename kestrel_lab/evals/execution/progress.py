@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Final, cast
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.gate import at_least
+from kestrel_lab.evals.gate_bounds import at_least
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.views.formatting import duration

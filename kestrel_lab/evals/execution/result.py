@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
-from kestrel_lab.evals.reports.gates import GateReport, decide
+from kestrel_lab.evals.reports.gate_decisions import GateReport, decide
 from kestrel_lab.evals.reports.junit import write_junit
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
 from kestrel_lab.evals.reports.pull_request import result_markdown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
-from kestrel_lab.evals.reports.gates import GateReport
+from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.plots import differences_figure
 from kestrel_lab.evals.reports.transcripts import TEMPLATES, Transcripts, heading
 from kestrel_lab.evals.stats.difference import Difference

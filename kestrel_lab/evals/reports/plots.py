@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.evals.gate import SUCCESS, is_share
+from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
 from kestrel_lab.evals.stats.difference import Difference
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.summaries.metric_values import Observed

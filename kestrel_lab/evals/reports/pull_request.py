@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kestrel_lab.evals.reports.gates import GateReport
+from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.markdown import SHOWN, code, joined, linked, table
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite

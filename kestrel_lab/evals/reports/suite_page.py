@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
-from kestrel_lab.evals.reports.gates import GateReport
+from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
 from kestrel_lab.evals.reports.transcripts import TEMPLATES, Transcripts
 from kestrel_lab.evals.stored_trials import EvalRow

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.gate import SUCCESS, at_least
+from kestrel_lab.evals.gate_bounds import SUCCESS, at_least
 from kestrel_lab.evals.reports.junit import Case, Group
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite

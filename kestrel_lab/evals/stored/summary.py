@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.evals.gate import SUCCESS, measured
+from kestrel_lab.evals.gate_bounds import SUCCESS, measured
 from kestrel_lab.evals.metrics import PREFIX
 from kestrel_lab.evals.options import Selection, takes
 from kestrel_lab.evals.reports.plots import families_figure

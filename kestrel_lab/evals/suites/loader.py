@@ -20,7 +20,7 @@ from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted, read_yaml
 from kestrel_lab.core.yaml.validation import attempt, checked, joined, salvaged
 from kestrel_lab.evals.benchmarks.by_name import is_published, load_published
-from kestrel_lab.evals.gate import Gate
+from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder

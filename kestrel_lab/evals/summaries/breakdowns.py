@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.gate import measured
+from kestrel_lab.evals.gate_bounds import measured
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow

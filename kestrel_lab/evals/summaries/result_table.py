@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from kestrel_lab.evals.gate import at_least
+from kestrel_lab.evals.gate_bounds import at_least
 from kestrel_lab.evals.metrics import METRICS, PREFIX
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow

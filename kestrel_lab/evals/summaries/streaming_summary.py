@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-from kestrel_lab.evals.gate import AT_LEAST, is_share
+from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.pass_at_k import counted_chances
 from kestrel_lab.evals.stats.welford import Moments, mean_of, proportion_of, share_of

@@ -15,10 +15,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.models.chat_format import CallPieces, from_wire, messages_to_wire, response_format, tools_to_wire
+from kestrel_lab.models.litellm.cost import usage_of
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.web_sources import Source, sources_of
 
@@ -76,7 +76,7 @@ class LiteLLMModel:
         return ModelAnswer(
             text=incoming.text,
             calls=from_wire(incoming.calls.requests(), request.tools),
-            usage=self._usage(litellm, request, incoming),
+            usage=usage_of(litellm, self.name, request, incoming.text, incoming.usage),
             model=incoming.model or self.name,
             finish=incoming.finish,
             sources=incoming.sources,
@@ -111,22 +111,6 @@ class LiteLLMModel:
         body: dict[str, Json] = {"messages": [*messages], **({"tools": [*tools]} if tools else {}), **counted}
         body |= self.extra.get("extra_body", {})
         return arguments | {"messages": [{"role": "user", "content": ""}], "extra_body": body}
-
-    def _usage(self, litellm: Any, request: ModelRequest, incoming: _Incoming) -> Usage:
-        counted = incoming.usage
-        if counted is None:
-            said = [message.text for message in request.messages]
-            read, written = _count(litellm, "\n".join(said)), _count(litellm, incoming.text)
-            priced: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written}
-        else:
-            read, written = counted.prompt_tokens or 0, counted.completion_tokens or 0
-            priced = {"usage_object": counted}
-        usage = Usage(tokens_in=read, tokens_out=written, model_calls=1)
-        try:
-            paid = litellm.cost_per_token(model=self.name, **priced)
-        except (litellm.ModelNotMappedError, litellm.NotFoundError, litellm.BadRequestError):  # no price, or an unknown provider
-            return usage + Usage(unpriced=1)
-        return usage + Usage(cost_usd=sum(paid))
 
 
 class _Incoming:
@@ -210,11 +194,6 @@ def _settings(request: ModelRequest, temperature: float | None) -> dict[str, Any
         "response_format": response_format(request.schema) if request.schema is not None else None,
     }
     return {name: value for name, value in wanted.items() if value is not None}
-
-
-def _count(litellm: Any, text: str) -> int:
-    # A fixed model name: its tokenizer comes with litellm, others would be downloaded.
-    return int(litellm.token_counter(model="gpt-4o", text=text)) if text else 0
 
 
 @cache

@@ -30,7 +30,7 @@ from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, FOR_NEED, MCP_
 from kestrel_lab.runtime.context.toolboxes import apart_on_the_wire, offered
 from kestrel_lab.runtime.mcp.discovery import Sources
 from kestrel_lab.runtime.mcp.servers import McpServers
-from kestrel_lab.tools.arguments import ToolArgumentsError
+from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool as as_tool
 from kestrel_lab.tools.tool import Tool, Toolbox, ToolContext
 from kestrel_lab.tools.tool_search import covered

@@ -25,7 +25,7 @@ from kestrel_lab.runtime.mcp.server_table import ServerRow, ServerTable
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
-from kestrel_lab.tools.arguments import SchemaArguments
+from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.tool import Tool, ToolContext
 

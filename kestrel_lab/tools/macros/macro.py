@@ -17,7 +17,7 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.shell_syntax.template import check_command
-from kestrel_lab.tools.arguments import ToolArgumentsError
+from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.views.html.elements import pre_html
 
 MACRO_RUN = "macro_run"

@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import ToolError, UsageError, nearest
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.shell_syntax.template import render_call
-from kestrel_lab.tools.arguments import ToolArgumentsError
+from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.macros.macro import MACRO_RUN, Macro
 from kestrel_lab.tools.tool import Parts, Tool, Toolbox, ToolContext
 

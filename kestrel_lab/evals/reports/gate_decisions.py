@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.evals.gate import SUCCESS, Gate, is_share, shown
+from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share, shown
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code, joined, table
 from kestrel_lab.evals.stats.difference import Difference
