@@ -161,10 +161,14 @@ def test_no_key_is_saved_or_sent(hostile: Seen) -> None:
     assert "widgets" not in json.loads(hostile.saved)["metadata"]
 
 
+_EACH = (
+    "import kestrel_lab.views.html.elements as h\nfrom markupsafe import Markup\nfor e in (h.environment(), h.environment(h._TEMPLATES))"
+)
+"""The template environments of the kernel, before anything is shown."""
 CARELESS = {
     "panel": "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('textContent', 'innerHTML')",
-    "html": "import kestrel_lab.views.html.run_page as h\nh.escape = str",
-    "formulas": "import kestrel_lab.views.html.run_page as h\nh.AS_TEXT = ''\nlab = hostile.hostile_lab(payloads.MATHS)",
+    "html": f"{_EACH}:\n    e.finalize = Markup",
+    "formulas": f"{_EACH}:\n    e.globals['as_text'] = ''\nlab = hostile.hostile_lab(payloads.MATHS)",
 }
 
 
