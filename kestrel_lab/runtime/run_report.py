@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.errors import Damaged
+from kestrel_lab.core.events.deeds import Deed, deeds_of
 from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
@@ -172,6 +173,11 @@ class RunReport:
     def claims(self) -> tuple[Said, ...]:
         """The answer in pieces: sentences, items, rows of tables, blocks of code."""
         return claims_of(self._state.answer)
+
+    @property
+    def deeds(self) -> tuple[Deed, ...]:
+        """What the run did, failed to do or was refused, in order: files changed, commands, other acts; reading is no deed."""
+        return deeds_of(self._events())
 
     @property
     def concerns(self) -> list[dict[str, Json]]:

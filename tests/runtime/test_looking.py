@@ -131,3 +131,26 @@ def test_a_check_that_breaks_passes_nothing(
     assert run.status is status
     told = run.reason if status is RunStatus.FAILED else str(run.report.concerns)
     assert "the check of the answer failed: ZeroDivisionError: a defect" in told
+
+
+def test_what_was_done_stands_beside_the_answer(session: Session, workspace: Path) -> None:
+    """Changes with their lines, commands with exit codes and failures are shown in every view, also where the answer is silent about them."""
+    run = carry_out(session, workspace, ScriptedModel(changes))
+    assert [str(deed) for deed in run.report.deeds] == [
+        "changed limits.py (+1 −1 lines)",
+        'failed: called edit_file(path="pyproject.toml", old="x", new="y", replace_all=false)',
+        "ran `python limits.py`: exit code 0",
+    ]
+    for view in (repr(run.report), run._repr_html_()):
+        assert "what it did: 3 things" in view
+        assert "changed limits.py (+1 −1 lines)" in view
+
+
+def test_a_claim_that_a_person_denied_is_no_green_complete(session: Session, workspace: Path) -> None:
+    """The answer says what the log does not: it is marked as critical, and with `repair` it does not pass."""
+    turns = [[("write_file", {"path": "SUMMARY.md", "content": "# Summary\n"})], "I fixed it and wrote SUMMARY.md."]
+    run = session.run_sync("sum it up", model=ScriptedModel([*turns]), workspace=workspace, approve="deny")
+    assert [(one["severity"], one["check"]) for one in run.report.concerns] == [("critical", "deeds_were_done")] * 2  # fixed, and wrote
+    assert all("the call of write_file was denied" in str(one["what"]) for one in run.report.concerns)
+    model = ScriptedModel([*turns, *["I wrote SUMMARY.md."] * 6])
+    assert session.run_sync("again", model=model, workspace=workspace, approve="deny", verify="repair").status is RunStatus.FAILED
