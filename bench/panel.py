@@ -58,7 +58,7 @@ BENCHMARK = Benchmark(
 
 _FEED = """
 import asyncio, time
-from kestrel_lab.core import events as e
+from kestrel_lab.core.events import union as e
 from kestrel_lab.notebook.panel import Panel
 
 class Told:
