@@ -1,4 +1,4 @@
-"""How sure a run is of its answer: one number of what verifiers said, what the run saw, and what a look at the answer found.
+"""How sure a run is of its answer: one number of what verifiers said, what the run saw, and what the review of the answer found.
 
 It is made so:
 
@@ -6,7 +6,7 @@ It is made so:
   answer, one minus it where it did not;
 - from the run, the mean support of the answer's claims in what tools answered;
 - the mean of these two, or the one there is;
-- times `PER_CONCERN` for each thing that a look at the answer found and that is not minor.
+- times `PER_CONCERN` for each concern of the review that is not minor.
 
 With neither of the two nothing is stated. The number is not calibrated: nothing here says how often answers with .8 are
 right. Trials of a suite say that, see `evals.stored.calibration`.

@@ -93,7 +93,7 @@ def concerns(event: e.RunFinished) -> NoticeRow | None:
         return None
     items = [f"{one.get('severity')}: {one.get('what')}" + (f" — {one['place']}" if one.get("place") else "") for one in event.concerns]
     level = "warning" if any(one.get("severity") != "minor" for one in event.concerns) else "info"
-    return _row(level, f"a look at the answer found {count(len(items), 'thing')} to check", items)
+    return _row(level, f"{count(len(items), 'concern')} about the answer", items)
 
 
 def confidence(badge: Badge) -> NoticeRow | None:

@@ -185,7 +185,7 @@ def _events(lab: Lab) -> Finding:
         if (found := lab.session.store.damage(run)) is not None:
             damaged.append(f"{run} from event {found.seq} on ({found.what})")
     if not damaged:
-        return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs looked at: as they were written")
+        return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs read: as they were written")
     more = f"; {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
     advice = "look at one with: kestrel show RUN. It is not resumed, and can be forked at an event before the damage"
     return Finding(ok=False, what="  events", found=f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice=advice, optional=True)

@@ -163,7 +163,7 @@ class RunFinished:
     limit: str = ""
     """Which limit was reached, when `outcome` is `limit`."""
     concerns: list[dict[str, Json]] = field(default_factory=list)
-    """What a look at the answer found questionable: `severity`, `place`, `what`, `fix`, `check` each."""
+    """The concerns that the review of the answer raised: `severity`, `place`, `what`, `fix`, `check` each."""
     looked: bool = False
     """Whether somebody looked: only then does it mean something that there are none."""
     support: float | None = None

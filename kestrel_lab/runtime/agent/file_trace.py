@@ -197,7 +197,7 @@ class _Trace:
 
     def _watched(self) -> str:
         if not self.before.whole:
-            return "files of a workspace that is too large to be looked at"
+            return "files of a workspace that is too large to be searched"
         if self.watch.opened():
             return next(iter(self.before.tainted.values()), "files that may hold words of others")
         if self.files.marks(self.root) != self.marks:

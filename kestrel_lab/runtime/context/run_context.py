@@ -193,7 +193,7 @@ class RunContext:
                 listener(event)
             except Exception as error:  # noqa: BLE001  # whoever watches a run must not end it
                 self.listeners.remove(listener)
-                message = f"a listener of run {self.run_id} failed and is told no more"
+                message = f"a listener of run {self.run_id} failed and was removed"
                 asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def go(self, target: RunStatus, reason: str = "") -> None:

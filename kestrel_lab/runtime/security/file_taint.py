@@ -234,7 +234,7 @@ class FileTaint:
             source = self.source(root, real)
             return {".": source} if source else {}
         found = self.snapshot(Workspace(workspace.root / real), root=root, base="" if real == "." else f"{real}/")
-        return dict(found.tainted) if found.whole else {".": "a folder that is too large to be looked at"}
+        return dict(found.tainted) if found.whole else {".": "a folder that is too large to be searched"}
 
     def snapshot(self, workspace: Workspace, *, root: str = "", base: str = "") -> Snapshot:
         """Return all files but those in folders that are not searched, and which are tainted; tainted ones there are known by their place."""
