@@ -187,7 +187,8 @@ def test_the_blocks_in_python_and_the_first_cell(shell: InteractiveShell) -> Non
     """A lab with a tool runs, evaluates and compares; a plan is followed up to the step that asks; the first cell gives a run."""
     cell(shell, block("python", "load_ext"))
     cell(shell, block("python", "def restart"))
-    assert (shell.user_ns["run"].answer, len(shell.user_ns["result"].rows)) == ("It is up.", 9)
+    run = shell.user_ns["run"]
+    assert (run.answer, run.reason, len(shell.user_ns["result"].rows)) == ("It is up.", "", 9)
     assert shell.user_ns["comparison"].verdict
     with pytest.raises(ApprovalRequired, match="to begin step repair"):
         cell(shell, block("python", "Plan("))
