@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,12 +15,9 @@ from typing import Any
 
 import pytest
 from in_process import kestrel
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
 from openai_server import OpenAIServer, Reply
 
 from kestrel_lab import Lab
-from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.testing import ScriptedModel
@@ -146,8 +145,8 @@ def test_every_block_is_run_here() -> None:
 
 
 @pytest.fixture
-def shell(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
-    """A shell in a repository with a suite, on a machine where a server answers for OpenAI's."""
+def project(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A repository with a suite, on a machine where a server answers for OpenAI's."""
     folder = home.parent
     (folder / "evals").mkdir()
     (folder / "evals" / "smoke.yaml").write_text(
@@ -167,33 +166,50 @@ def shell(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveSh
     with OpenAIServer([Reply(text="It is up.")] * 9) as server:
         monkeypatch.setenv("OPENAI_API_BASE", server.api_base)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        ip = InteractiveShell.instance()
-        yield ip
-    if "lab" in ip.user_ns:
-        ip.user_ns["lab"].close()
-    ip.run_line_magic("unload_ext", "kestrel_lab")
-    InteractiveShell.clear_instance()
+        yield folder
 
 
-def cell(ip: InteractiveShell, code: str) -> Any:
-    """What a cell gives; raises what it raised."""
+_KERNEL = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from kestrel_lab import ApprovalRequired
+
+shell = InteractiveShell.instance()
+
+
+def cell(code):
     with capture_output():
-        result = ip.run_cell(code)  # type: ignore[no-untyped-call]
+        result = shell.run_cell(code)
     result.raise_error()
-    return result.result
 
 
-def test_the_blocks_in_python_and_the_first_cell(shell: InteractiveShell) -> None:
-    """A lab with a tool runs, evaluates and compares; a plan is followed up to the step that asks; the first cell gives a run."""
-    cell(shell, block("python", "load_ext"))
-    cell(shell, block("python", "def restart"))
-    run = shell.user_ns["run"]
-    assert (run.answer, run.reason, len(shell.user_ns["result"].rows)) == ("It is up.", "", 9)
-    assert shell.user_ns["comparison"].verdict
-    with pytest.raises(ApprovalRequired, match="to begin step repair"):
-        cell(shell, block("python", "Plan("))
-    cell(shell, block("", "%%kestrel"))
-    assert shell.user_ns["run"].answer == "It is up."
+extension, lab, plan, first = json.load(sys.stdin)
+cell(extension)
+cell(lab)
+known = shell.user_ns
+told = [known["run"].answer, known["run"].reason, len(known["result"].rows), bool(known["comparison"].verdict)]
+try:
+    cell(plan)
+except ApprovalRequired as error:
+    told.append(str(error))
+cell(first)
+told.append(known["run"].answer)
+known["lab"].close()
+print(json.dumps(told))
+"""
+
+
+def test_the_blocks_in_python_and_the_first_cell(project: Path) -> None:
+    """In a kernel of its own a lab with a tool runs, evaluates and compares; a plan is followed up to the step that asks; the first cell gives a run."""
+    blocks = [block("python", "load_ext"), block("python", "def restart"), block("python", "Plan("), block("", "%%kestrel")]
+    done = subprocess.run(
+        [sys.executable, "-c", _KERNEL], input=json.dumps(blocks), cwd=project, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answer, reason, rows, verdict, asks, second = json.loads(done.stdout.splitlines()[-1])
+    assert (answer, reason, rows, verdict, second) == ("It is up.", "", 9, True, "It is up.")
+    assert "to begin step repair" in asks
 
 
 def test_the_rules_and_the_workflow(home: Path) -> None:
