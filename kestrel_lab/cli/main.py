@@ -158,7 +158,8 @@ def _main(argv: list[str]) -> int:
                 result = asyncio.run(result)
         return _show(frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch"})
     except typer.TyperException as error:
-        _complain(f"{wrong_usage(error)}. The words and options: kestrel {argv[0] + ' ' if argv[:1] and argv[0][:1] != '-' else ''}--help")
+        known = argv[:1] if argv[:1] and not str(error).startswith(f"No such command '{argv[0]}'") and argv[0][:1] != "-" else []
+        _complain(f"{wrong_usage(error)}. The words and options: {' '.join(['kestrel', *known, '--help'])}")
         code = EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt, RunCancelled) as error:
         _complain(str(error) or "stopped")

@@ -27,7 +27,7 @@ decides which of these an escaping error becomes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -202,10 +202,14 @@ class RunCancelled(Signal):
     """Somebody stopped the work: by `Run.cancel` for good, else until the run is resumed."""
 
 
-def gravest(errors: Sequence[BaseException]) -> BaseException:
-    """Return the one error to raise of several that came together: a failure before a `Signal`, with the other failures as its notes."""
-    first = min(errors, key=lambda error: isinstance(error, Signal))
-    for other in errors:
+def gravest(errors: Iterable[BaseException]) -> BaseException:
+    """Return the one error to raise of several that came together: a failure before a `Signal`, with the other failures as its notes.
+
+    A group of errors counts as the errors in it.
+    """
+    found = [one for error in errors for one in _each(error)]
+    first = min(found, key=lambda error: isinstance(error, Signal))
+    for other in found:
         if other is not first and not isinstance(other, Signal):
             first.add_note(f"at the same time: {type(other).__name__}: {other}")
     return first
@@ -221,14 +225,6 @@ def boundary(kind: type[RunError], what: str) -> Iterator[None]:
     except Exception as error:
         message = f"{what} failed: {type(error).__name__}: {error}"
         raise kind(message) from error
-
-
-def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, to which each of the others is added as a note, so that none is lost when it is raised."""
-    found = list(_each(errors))
-    for other in found[1:]:
-        found[0].add_note(f"at the same time: {type(other).__name__}: {other}")
-    return found[0]
 
 
 def _each(error: BaseException) -> Iterator[BaseException]:

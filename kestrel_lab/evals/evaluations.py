@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.options import EvalOptions, Selection, takes
+from kestrel_lab.evals.options import EvalOptions, Selection
+from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import blocking
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.runtime.options import checked
 
 Configs = Sequence[str] | Mapping[str, Any]
 """Names of a suite's configurations, or models by new names: a model's name, a model, or a `Config`."""
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 class Selection(TypedDict, total=False):
@@ -62,25 +58,3 @@ class EvalOptions:
     def parts(self) -> Selection:
         """The scenarios that are meant."""
         return {"scenarios": self.scenarios, "families": self.families, "tags": self.tags}
-
-
-def takes(options: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Declare that the `**options` of a function are the fields of `options`.
-
-    Help and completion show them, and a call with another name raises `UnknownOption`.
-    """
-    known = {field.name: (field.default, field.type) for field in fields(options)} if hasattr(options, "__dataclass_fields__") else {
-        name: (None, kind) for name, kind in options.__annotations__.items()
-    }  # fmt: skip
-
-    def declare(call: Callable[_P, _T]) -> Callable[_P, _T]:
-        signature = inspect.signature(call)
-        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for name, (default, kind) in known.items()
-        ]
-        call.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]  # read by `inspect.signature`
-        return checked(call)
-
-    return declare

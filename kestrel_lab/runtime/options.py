@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from kestrel_lab.core.errors import UnknownOption, nearest
@@ -140,13 +140,18 @@ def checked(call: Callable[P, T]) -> Callable[P, T]:
     return _refusing(call, known)
 
 
-def takes(changes: type[Any], options: type[Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Check the keyword arguments `**changes` of a method against that TypedDict, and show them to `help` and completion.
+def takes(changes: type[Any], options: type[Any] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Check the keyword arguments `**changes` of a function against a TypedDict or dataclass, and show them to `help` and completion.
 
-    The defaults that are shown are those of the dataclass `options`.
+    The defaults that are shown are those of the dataclass `options`, if it is another one; a TypedDict alone shows `None`.
     """
     names = changes.__annotations__
-    defaults = {one.name: one.default for one in fields(options) if one.default is not MISSING}
+    declared = changes if options is None else options
+    defaults = (
+        {one.name: one.default for one in fields(declared) if one.default is not MISSING}
+        if is_dataclass(declared)
+        else dict.fromkeys(names)
+    )
     shown = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, inspect.Parameter.empty), annotation=kind)
         for name, kind in names.items()

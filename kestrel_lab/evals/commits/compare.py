@@ -13,8 +13,9 @@ from kestrel_lab.evals.commits.interleaved_trials import CommitTrials, Crew, Pla
 from kestrel_lab.evals.execution.reuse import look_up
 from kestrel_lab.evals.execution.runner import count_rows, plan_trials
 from kestrel_lab.evals.git import nearest_baseline
-from kestrel_lab.evals.options import Selection, takes
+from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 
 __all__ = ["AUTO", "Comparison", "compare"]

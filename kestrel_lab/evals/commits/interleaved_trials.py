@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from kestrel_lab.core.errors import UsageError, first_of
+from kestrel_lab.core.errors import UsageError, gravest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
@@ -200,7 +200,7 @@ class Crew:
                 for work in new[: AT_ONCE - len(self._alive)]:
                     group.create_task(start(work), name=f"kestrel start {work.sha[:10]}")
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from None
+            raise gravest([errors]) from None
 
     async def make(self, work: CommitTrials, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
         """Run trials of a commit and store each as it ends; what the commit cannot run is noted in `work`.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kestrel_lab.core.errors import UsageError, first_of
+from kestrel_lab.core.errors import UsageError, gravest
 from kestrel_lab.core.events.union import Event, RunFinished, RunStarted, StateTransition, from_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus, new_run_id
@@ -156,7 +156,7 @@ class Dispatch:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_busy(group))
         except BaseExceptionGroup as errors:
-            raise first_of(errors) from None
+            raise gravest([errors]) from None
 
     def task(self, ask: Ask, attempt: int) -> str:
         """Return the name of an attempt in the cluster: Dask takes calls of one name for one call."""

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from kestrel_lab.core.errors import UsageError, first_of
+from kestrel_lab.core.errors import UsageError, gravest
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
@@ -22,12 +22,13 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import Reuse, look_up
 from kestrel_lab.evals.execution.trial import Ask, Identity, after, run_trial, scenario_hash
 from kestrel_lab.evals.git import code_version
-from kestrel_lab.evals.options import Configs, EvalOptions, takes
+from kestrel_lab.evals.options import Configs, EvalOptions
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.model_guard import bounded
 
@@ -235,7 +236,7 @@ async def run_trials(
                     for _ in range(min(len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency)):
                         group.create_task(work(queue), name=f"kestrel eval {config.name}")
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
+        raise gravest([errors]) from None
     await keeper.finish()
     return keeper.rows
 

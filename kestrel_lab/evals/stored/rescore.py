@@ -20,10 +20,11 @@ from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
-from kestrel_lab.evals.options import Selection, takes
+from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.gate_bounds import SUCCESS, measured
 from kestrel_lab.evals.metrics import PREFIX
-from kestrel_lab.evals.options import Selection, takes
+from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.reports.plots import families_figure
 from kestrel_lab.evals.stored.rescore import each_stored, selects, stored_commit
 from kestrel_lab.evals.suite import Suite
@@ -19,6 +19,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, labelled, with_unit
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, Lacking, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
+from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.elements import headline_html, table_html
