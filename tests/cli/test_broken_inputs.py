@@ -200,3 +200,11 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
         env=dict(os.environ),
     )
     assert (told.returncode, told.stderr.count("\n"), "Traceback" in told.stderr) == (2, 1, False)
+
+
+def test_an_unknown_command_points_to_help_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no help of a command that does not exist: that of the commands above it is named."""
+    for words, help_of in ((["frobnicate"], "kestrel --help"), (["eval", "frobnicate"], "kestrel eval --help")):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert capsys.readouterr().err.strip().endswith(f"The words and options: {help_of}")
