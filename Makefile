@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-all mutants check fix bench notebooks lock clean browser
+.PHONY: help docs demo test test-long test-all mutants check fix bench notebooks lock clean browser
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -64,6 +64,10 @@ fix: $(VENV)/.dev ## Repair what ruff can repair
 
 bench: $(VENV)/.dev ## Measure beside other tools, installed apart, and write the table of README.md; DATA= and REPOSITORIES= add what is found in public data
 	@$(BIN)/python -m bench --readme --out $(ARTIFACTS)/bench $(if $(DATA),--data $(DATA)) $(if $(REPOSITORIES),--repositories $(REPOSITORIES))
+
+docs: $(VENV)/.dev ## Build the documentation site, without the network and with broken links as errors
+	@$(BIN)/python -m bench.reference_pages
+	@$(BIN)/zensical build --strict --clean
 
 notebooks: $(VENV)/.dev ## Execute the notebooks and keep their outputs
 	@$(BIN)/python notebooks/execute.py

@@ -1,0 +1,86 @@
+"""Write the pages of the documentation site that come from code: public names, the command line from its definitions, settings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import typer
+
+import kestrel_lab
+from kestrel_lab import Lab
+from kestrel_lab.cli.app import app
+from kestrel_lab.runtime.settings import Setting
+
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+
+
+def main() -> None:
+    """Write the three pages; raises `OSError` when they cannot be written."""
+    (REFERENCE / "cli.md").write_text(cli_page(), encoding="utf-8")
+    (REFERENCE / "settings.md").write_text(settings_page(), encoding="utf-8")
+    (REFERENCE / "python.md").write_text(python_page(), encoding="utf-8")
+    sys.stdout.write(f"written: {REFERENCE}/cli.md, settings.md, python.md\n")
+
+
+def python_page() -> str:
+    """Return the page of public names, each with a directive that the site's generator fills from its docstring."""
+    names = [name for name in kestrel_lab.__all__ if not name.startswith("_")]
+    directives = "\n\n".join(f"::: {kestrel_lab._HOMES[name]}.{name}" for name in names)
+    return f"# Python\n\nEverything on this page can be imported from `kestrel_lab`. Other names may move.\n\n{directives}\n"
+
+
+def settings_page() -> str:
+    """Return the page of settings with their defaults and meanings."""
+    with TemporaryDirectory() as empty, Lab(home=Path(empty) / ".kestrel", env={}) as lab:
+        rows = [f"| `{each.key}` | `{_default(each)}` | {_cell(each.meaning)} |" for each in lab.settings]
+    return (
+        "# Settings\n\nA setting comes from `kestrel.toml`, from `[tool.kestrel]` in `pyproject.toml`, or from a variable such as\n"
+        "`KESTREL_APPROVE`; the last one wins. `kestrel config` shows each setting with its value and where it came from.\n\n"
+        "| Setting | Default | Meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+    )
+
+
+def _default(setting: Setting) -> str:
+    return ".kestrel" if setting.key == "home" else str(setting.value)
+
+
+def cli_page() -> str:
+    """Return the page of the command line: every command with its arguments and options."""
+    root = typer.main.get_command(app)
+    parts = [
+        "# Command line",
+        "Each command also explains itself: `kestrel COMMAND --help`. In a notebook, `%kestrel` takes the same words.",
+    ]
+    parts += _command(root, "kestrel")
+    return "\n\n".join(parts) + "\n"
+
+
+def _command(command: click.Command, path: str) -> list[str]:
+    parts = []
+    if path != "kestrel":
+        parts = [f"{'##' if path.count(' ') == 1 else '###'} {path}", " ".join((command.help or "").split())]
+        rows = [_parameter(each, path) for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
+        if rows:
+            parts.append("| Argument or option | Meaning |\n| --- | --- |\n" + "\n".join(rows))
+    for name, child in sorted(getattr(command, "commands", {}).items()):
+        if not child.hidden:
+            parts += _command(child, f"{path} {name}")
+    return parts
+
+
+def _parameter(parameter: click.Parameter, path: str) -> str:
+    name = (
+        parameter.make_metavar(click.Context(click.Command(path))) if isinstance(parameter, click.Argument) else ", ".join(parameter.opts)
+    )
+    return f"| `{_cell(name)}` | {_cell(getattr(parameter, 'help', None) or '')} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What README and the documentation show works: Python and cells run, files are read, commands are parsed, links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+import typer
+import yaml
+from markdown_it import MarkdownIt
+from openai_server import OpenAIServer, Reply
+
+from kestrel_lab import Lab
+from kestrel_lab.cli.app import app
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.workflows.loader import load_plan
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    str(path.relative_to(ROOT)): path
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if path.parent.name not in {"reference", "decisions"}
+}
+RUN = {"python", "ipython"}
+KNOWN = RUN | {"yaml", "toml", "console"}
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: str
+    kind: str
+    text: str
+
+
+def blocks_of(name: str) -> list[Block]:
+    """Return the fenced blocks of a page in their order."""
+    tokens = MarkdownIt().parse(PAGES[name].read_text(encoding="utf-8"))
+    return [Block(name, token.info.strip(), token.content) for token in tokens if token.type == "fence"]
+
+
+BLOCKS = [block for name in PAGES for block in blocks_of(name)]
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in BLOCKS
+    if block.kind == "console"
+    for line in block.text.splitlines()
+    if line.startswith("$ kestrel")
+]
+
+
+def test_every_block_is_of_a_kind_that_is_tried() -> None:
+    """No block is left out: each kind has its test below."""
+    assert {block.kind for block in BLOCKS} <= KNOWN
+    assert {block.kind for block in BLOCKS if block.page == "README.md"} == KNOWN - {"toml"}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A repository with the suites of all pages, on a machine where a local server answers for a provider."""
+    (tmp_path / "evals").mkdir()
+    for block in BLOCKS:
+        if block.kind == "yaml" and "scenarios:" in block.text:
+            (tmp_path / "evals" / f"{yaml.safe_load(block.text)['name']}.yaml").write_text(block.text)
+    (tmp_path / "server.log").write_text("stopped\n")
+    (tmp_path / "a.py").write_text("def f(): ...\n")
+    (tmp_path / ".gitignore").write_text(".kestrel/\n")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    for words in ("init -q -b main", "add -A", "commit -qm one", "switch -qc work", "commit -qm two --allow-empty"):
+        subprocess.run([*git, *words.split()], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    with OpenAIServer([Reply(text="a.py")]) as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.api_base)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        yield tmp_path
+
+
+_SHELL = """
+import json, sys
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell = InteractiveShell.instance()
+for code in json.load(sys.stdin):
+    with capture_output():
+        result = shell.run_cell(code)
+    result.raise_error()
+    print("ran", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.kind in RUN}))
+def test_the_code_of_a_page_runs(project: Path, page: str) -> None:
+    """The Python blocks and cells of a page run from top to bottom in one shell without an error."""
+    codes = [block.text for block in blocks_of(page) if block.kind in RUN]
+    done = subprocess.run([sys.executable, "-c", _SHELL], input=json.dumps(codes), cwd=project, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("ran\n")) == (0, len(codes)), done.stderr
+
+
+@pytest.mark.parametrize("block", [each for each in BLOCKS if each.kind == "toml"], ids=lambda block: block.page)
+def test_settings_are_read(block: Block, project: Path) -> None:
+    """A block of settings is a `kestrel.toml` without a mistake, and each line of it counts."""
+    (project / "kestrel.toml").write_text(block.text)
+    told = tomllib.loads(block.text)
+    with Lab(env={"KESTREL_TRUST": "all"}) as lab:
+        counted = {setting.key for setting in lab.settings if setting.source == "kestrel.toml"}
+        assert set(told) - {"rules", "mcp"} <= counted
+        assert len(lab.settings.rules.rules) == len(told.get("rules", []))
+
+
+@pytest.mark.parametrize("block", [each for each in BLOCKS if each.kind == "yaml"], ids=lambda block: block.page)
+def test_files_are_read(block: Block, project: Path) -> None:
+    """A block of YAML is a suite, a workflow or a file of routes without a mistake."""
+    data = yaml.safe_load(block.text)
+    file = project / "evals" / "shown.yaml"
+    file.write_text(block.text)
+    if "scenarios" in data:
+        assert len(load_suite(file).scenarios) == len(data["scenarios"])
+    elif "steps" in data:
+        assert load_plan(file, "how bees dance").steps
+    else:
+        assert set(data) == {"routes"}
+
+
+@pytest.mark.parametrize("line", sorted(set(COMMANDS)))
+def test_a_command_is_one(line: str, project: Path) -> None:
+    """Each command that a page shows exists, with these options."""
+    words = shlex.split(line)[1:]
+    command: click.Command = typer.main.get_command(app)
+    context = click.Context(command, info_name="kestrel")
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words, parent=context)
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_links_lead_somewhere(name: str) -> None:
+    """Each relative link and picture of a page is a file of the repository."""
+    inline = [
+        child for token in MarkdownIt().enable("table").parse(PAGES[name].read_text(encoding="utf-8")) for child in token.children or []
+    ]
+    links = [str(child.attrs.get("href", child.attrs.get("src"))) for child in inline if child.type in {"link_open", "image"}]
+    gone = [
+        link
+        for link in links
+        if not link.startswith(("http:", "https:", "#"))
+        and not (PAGES[name].parent / link.split("#")[0]).exists()
+        and "reference/" not in link
+    ]
+    assert gone == []
