@@ -97,7 +97,7 @@ for code in json.load(sys.stdin):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.kind in RUN}))
 def test_the_code_of_a_page_runs(project: Path, page: str) -> None:
     """The Python blocks and cells of a page run from top to bottom in one shell without an error."""
