@@ -112,10 +112,15 @@ def rate_text(summary: Mapping[str, Any]) -> str:
     return percent(summary["success_rate"], summary["low"], summary["high"])
 
 
+def amount(value: float, spec: str) -> str:
+    """Return a mean as text; `unknown` where it is not known of every trial."""
+    return "unknown" if math.isnan(value) else f"{value:{spec}}"
+
+
 def cost_text(summary: Mapping[str, Any]) -> str:
     """Return the mean cost; where calls of unknown price are left out of it, the text says so."""
     text = f"${summary['cost_estimate']:.4f}"
-    return text if summary["cost_known"] else (at_least(text) if summary["cost_estimate"] else "price not known")
+    return text if summary["cost_known"] else at_least(text if summary["cost_estimate"] > 0 else "")
 
 
 def frame_record(record: dict[str, Any]) -> dict[str, Any]:
@@ -137,10 +142,10 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
             rate_text(summary),
             str(summary["trials"]),
             str(summary["errors"]),
-            f"{summary['wall_time']:.2f}",
-            f"{summary['token_usage']:.0f}",
-            f"{summary['tool_calls']:.1f}",
-            f"{summary['cache_hits']:.1f}",
+            amount(summary["wall_time"], ".2f"),
+            amount(summary["token_usage"], ".0f"),
+            amount(summary["tool_calls"], ".1f"),
+            amount(summary["cache_hits"], ".1f"),
             cost_text(summary),
             "yes" if summary["pareto"] else "",
         ]
