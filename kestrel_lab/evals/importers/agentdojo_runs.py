@@ -26,6 +26,9 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
     scores = [_score(UTILITY, done, "" if done else f"{value['user_task_id']} was not done")]
     if attack:
         scores.append(_score(RESISTED, not obeyed, f"{injection} was done" if obeyed else ""))
+    said = [_said(message) for message in value["messages"] if message["role"] != "system"]
+    if not said:  # what broke before the first answer has no messages
+        said = [Said(role="user", text=f"{value['suite_name']}/{value['user_task_id']} of AgentDojo; the recording has no messages")]
     system = [message for message in value["messages"] if message["role"] == "system"]
     names = [value["suite_name"], value["user_task_id"], *([injection] if attack and injection else [])]
     return Recording(
@@ -35,7 +38,7 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
         digest=digest("agentdojo", value),
         model=str(value["pipeline_name"]),
         system="\n\n".join(_text(message) for message in system),
-        messages=[_said(message) for message in value["messages"] if message["role"] != "system"],
+        messages=said,
         seconds=float(value["duration"]) if value.get("duration") is not None else None,
         error=str(value.get("error") or ""),
         suite=suite_name(str(value["suite_name"]), attack),

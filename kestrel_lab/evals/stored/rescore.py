@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -253,7 +254,8 @@ class Judge:
         outcome, reason = _outcome(row, records, scores, missing)
         result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
         result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
-        return replace(row, result=result, key="" if needing or missing else _key(row, scenario)), needing
+        own: dict[str, Json] = {metric.name: value for metric in self.suite.metrics if not math.isnan(value := metric(records))}
+        return replace(row, result=result, metrics=row.metrics | own, key="" if needing or missing else _key(row, scenario)), needing
 
 
 async def _replayed(environment: Environment, records: Sequence[Record]) -> Opened:
