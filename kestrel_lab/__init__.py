@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from kestrel_lab.agents import GraphAgent, LLMAgent, ReActAgent
+    from kestrel_lab.checks.decorator import check
     from kestrel_lab.core.calls import Danger, Usage
     from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, RunFailed, UsageError
     from kestrel_lab.core.plan import Plan, Step
     from kestrel_lab.core.run_types import Limits, RunStatus
     from kestrel_lab.evals.commits.compare import Comparison
     from kestrel_lab.evals.execution.result import EvalResult
+    from kestrel_lab.evals.metrics import metric
+    from kestrel_lab.evals.suite import Scenario, Suite
     from kestrel_lab.lab import Lab
     from kestrel_lab.runtime.run import Run
     from kestrel_lab.tools.decorator import tool
@@ -47,13 +50,17 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunStatus",
+    "Scenario",
     "Step",
+    "Suite",
     "Tool",
     "ToolContext",
     "Toolbox",
     "Usage",
     "UsageError",
     "__version__",
+    "check",
+    "metric",
     "tool",
 ]
 
@@ -73,12 +80,16 @@ _HOMES = {
     "RunCancelled": "kestrel_lab.core.errors",
     "RunFailed": "kestrel_lab.core.errors",
     "RunStatus": "kestrel_lab.core.run_types",
+    "Scenario": "kestrel_lab.evals.suite",
     "Step": "kestrel_lab.core.plan",
+    "Suite": "kestrel_lab.evals.suite",
     "Tool": "kestrel_lab.tools.tool",
     "ToolContext": "kestrel_lab.tools.tool",
     "Toolbox": "kestrel_lab.tools.tool",
     "Usage": "kestrel_lab.core.calls",
     "UsageError": "kestrel_lab.core.errors",
+    "check": "kestrel_lab.checks.decorator",
+    "metric": "kestrel_lab.evals.metrics",
     "tool": "kestrel_lab.tools.decorator",
 }
 

@@ -131,9 +131,12 @@ def test_names_say_what_a_thing_is() -> None:
 
 
 def test_public_names_are_few_and_sorted() -> None:
-    """At most 25 names are promised, in order (capitals first), each can be imported, and `dir` shows them."""
+    """At most 27 names are promised, in order (capitals first), each can be imported, and `dir` shows them.
+
+    25 for runs and their results; `Scenario`, `Suite`, `check` and `metric` came when suites could be built in Python, two over.
+    """
     names = kestrel_lab.__all__
-    assert len(names) <= 25
+    assert len(names) <= 27
     assert names == sorted(names)
     assert all(getattr(kestrel_lab, name) is not None for name in names)
     assert set(names) <= set(dir(kestrel_lab))

@@ -79,7 +79,10 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
 
 def check_definition(check: Check) -> dict[str, Json]:
     """Return a check as JSON: equal for equal checks, so that stored results show by which checks they were judged."""
-    body: dict[str, Json] = asdict(check) if is_dataclass(check) and not isinstance(check, type) else {}
+    if (own := getattr(check, "definition", None)) is not None:
+        body: dict[str, Json] = own()
+    else:
+        body = asdict(check) if is_dataclass(check) and not isinstance(check, type) else {}
     return {"check": type(check).__name__, "label": check.label, **body}
 
 

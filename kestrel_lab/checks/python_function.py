@@ -45,11 +45,16 @@ class PythonCheck:
         said = trial.function(self.function)(trial)
         if inspect.isawaitable(said):
             said = await said
-        if isinstance(said, Score):
-            return said
-        value, reason = said if isinstance(said, tuple) and len(said) == 2 else (said, "")
-        if not isinstance(value, bool | int | float) or not isinstance(reason, str) or math.isnan(value) or not 0 <= value <= 1:
-            msg = f"{self.function} returned {one_line(repr(said))}; a check returns True, False, a number from 0 to 1, a pair with a reason, or a Score"
-            raise CheckError(msg)
-        passed = value == 1
-        return Score(check=self.label, passed=passed, value=float(value), reason="" if passed else reason or f"it said {value!r}")
+        return score_of(self.label, said, self.function)
+
+
+def score_of(label: str, said: object, function: str = "") -> Score:
+    """Return what a function said as a score of the check called `label`; raises `CheckError` for a value that is no verdict."""
+    if isinstance(said, Score):
+        return said
+    value, reason = said if isinstance(said, tuple) and len(said) == 2 else (said, "")
+    if not isinstance(value, bool | int | float) or not isinstance(reason, str) or math.isnan(value) or not 0 <= value <= 1:
+        msg = f"{function or label} returned {one_line(repr(said))}; a check returns True, False, a number from 0 to 1, a pair with a reason, or a Score"
+        raise CheckError(msg)
+    passed = value == 1
+    return Score(check=label, passed=passed, value=float(value), reason="" if passed else reason or f"it said {value!r}")

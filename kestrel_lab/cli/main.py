@@ -226,7 +226,11 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             console.print(_narrow(*summary_table(summarise(result.rows, result.suite.count_errors))))
             if checks := shared_checks(result.rows):
                 console.print(_table(CHECK_HEADINGS, checks))
-            families, rates = family_table(result.rows, result.suite.count_errors, [gate.metric for gate in result.suite.gates])
+            families, rates = family_table(
+                result.rows,
+                result.suite.count_errors,
+                [*(gate.metric for gate in result.suite.gates), *(one.name for one in result.suite.metrics)],
+            )
             if rates:
                 console.print(Text(), _table(families, rates), sep="\n")
             if failed := failed_table(result.rows):

@@ -39,6 +39,8 @@ class Usage:
     """Model calls whose price is not known; `cost_usd` leaves them out."""
     model_calls: int = 0
     tool_calls: int = 0
+    unmetered: int = 0
+    """Model calls whose tokens are not known; `tokens` leaves them out."""
 
     @property
     def tokens(self) -> int:
@@ -53,6 +55,7 @@ class Usage:
             unpriced=self.unpriced + other.unpriced,
             model_calls=self.model_calls + other.model_calls,
             tool_calls=self.tool_calls + other.tool_calls,
+            unmetered=self.unmetered + other.unmetered,
         )
 
 

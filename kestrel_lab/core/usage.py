@@ -40,6 +40,8 @@ class UsageMeter:
     cost_usd: float = 0.0
     unpriced: int = 0
     """Answers whose price is not known; `cost_usd` leaves them out."""
+    unmetered: int = 0
+    """Answers whose tokens are not known; `tokens_in` and `tokens_out` leave them out."""
     model_calls: int = 0
     tool_calls: int = 0
     hits: int = 0
@@ -73,6 +75,7 @@ class UsageMeter:
             unpriced=self.unpriced,
             model_calls=self.model_calls,
             tool_calls=self.tool_calls,
+            unmetered=self.unmetered,
         )
 
     def take(self, event: Event, at: float) -> None:
@@ -121,6 +124,7 @@ class UsageMeter:
         self.tokens_out += event.tokens_out
         self.cost_usd += event.cost_usd or 0.0
         self.unpriced += event.cost_usd is None and event.error is None
+        self.unmetered += not event.metered
 
     def _clock(self, event: Event, at: float) -> None:
         last = at if self.last_at is None else self.last_at

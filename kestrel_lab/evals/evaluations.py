@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.commits.compare import Comparison
     from kestrel_lab.evals.commits.history import History
     from kestrel_lab.evals.execution.result import EvalResult
+    from kestrel_lab.evals.importers.load import Imported
     from kestrel_lab.evals.stored.rescore import Rescored
     from kestrel_lab.evals.stored.summary import StoredSummary
     from kestrel_lab.evals.suite import Suite
@@ -149,9 +150,25 @@ class Evaluations:
 
         return scenario_from(self._session.get(run) if isinstance(run, str) else run, beside=None if beside is None else Path(beside))
 
+    async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
+        """Import what other tools recorded: run files of AgentDojo, logs of Inspect, chat logs in OpenAI's form (JSON Lines), folders of them.
+
+        Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
+        (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from there. Each judged record
+        is a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's are judged by its checks. A log with
+        results alone keeps these and makes no trial. Importing again adds nothing. Nothing in the files is run.
+
+        A record that cannot be read is in `broken` with its place, and loses no other. Raises `UsageError` when there is no such file or
+        nothing in it can be read.
+        """
+        from kestrel_lab.evals.importers.load import import_runs
+
+        return await import_runs(self._session, paths, suite=suite, reporter=reporter)
+
     eval_sync = blocking(eval)  # noqa: A003  # the method above
     compare_sync = blocking(compare)
     eval_commits_sync = blocking(eval_commits)
     history_sync = blocking(history)
     bisect_sync = blocking(bisect)
     rescore_sync = blocking(rescore)
+    import_runs_sync = blocking(import_runs)

@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, overload
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import CheckError, UsageError, boundary
 from kestrel_lab.core.events.union import (
     CacheHit,
     MacroStarted,
@@ -102,6 +102,11 @@ class Metric:
     """`nan` where the run says nothing of it."""
     least: float = 0.0
     """The smallest difference that anybody would care about, in its unit."""
+
+    def __call__(self, records: Records) -> float:
+        """Return the metric of a run; raises `CheckError` that names it for what its function raises."""
+        with boundary(CheckError, f"the metric {self.name!r}"):
+            return float(self.function(records))
 
     @property
     def clock(self) -> bool:
@@ -258,10 +263,37 @@ METRICS: Final[dict[str, Metric]] = {
 """Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
 
 
-def measure(records: Records) -> dict[str, float]:
+def measure(records: Records, more: Iterable[Metric] = ()) -> dict[str, float]:
     """Return the metrics of a run in the order of `METRICS`; those that the run has no value of are left out.
 
-    Behind them `concerns:KIND` for each kind, where the answer was looked at.
+    Behind them `concerns:KIND` for each kind, where the answer was reviewed, and the metrics in `more`, a suite's own.
+    Raises `CheckError` where the function of one of these raises.
     """
     measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(records)
+    measured |= {metric.name: metric(records) for metric in more}
     return {name: value for name, value in measured.items() if not math.isnan(value)}
+
+
+@overload
+def metric(function: Callable[[Records], float], /) -> Metric: ...
+
+
+@overload
+def metric(*, unit: str = "", better: Better = "higher") -> Callable[[Callable[[Records], float]], Metric]: ...
+
+
+def metric(function: Callable[[Records], float] | None = None, /, *, unit: str = "", better: Better = "higher") -> object:
+    """Make a metric of a function from the records of a run to one number; `Suite(metrics=(…,))` measures it in each trial.
+
+    Its name is the function's, its column in frames; `nan` says that a run has no value of it. What it raises breaks the
+    trial. Raises `UsageError` for a name that a shipped metric has.
+    """
+
+    def made(function: Callable[[Records], float]) -> Metric:
+        name = function.__name__
+        if name in METRICS or name in ("success_rate", "error_rate", "score"):
+            msg = f"there is a metric {name!r} already: give the function another name"
+            raise UsageError(msg)
+        return Metric(name=name, unit=unit, better=better, function=function)
+
+    return made if function is None else made(function)

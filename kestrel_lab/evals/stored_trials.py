@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.events.union import Event, RunFinished, RunStarted
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.eventlog.store import SessionStore
 
@@ -65,6 +67,34 @@ def each_stored_trial(store: SessionStore, *, suite: str, git_sha: str | None = 
     page = f"SELECT {_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
     for start in range(0, len(ids), _PAGE):
         yield from map(_row, store.query(page, (dumps(list(ids[start : start + _PAGE])),)))
+
+
+def trial_by_id(store: SessionStore, name: str) -> EvalRow | None:
+    """Return the stored trial with this id, if there is one."""
+    found = store.query(f"SELECT {_COLUMNS} FROM eval_runs WHERE id = ?", (name,))
+    return _row(found[0]) if found else None
+
+
+def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Event]]) -> bool:
+    """Store a run that was worked on elsewhere, event by event; returns whether the log did not have all of it before.
+
+    What an earlier call left out because its process died is added. Raises `StoreError` for a run without a beginning.
+    """
+    (began, started), *rest = events
+    if not isinstance(started, RunStarted):
+        msg = f"run {run_id} came without a beginning"
+        raise StoreError(msg)
+    if store.query("SELECT 1 FROM runs WHERE id = ?", (run_id,)):
+        rest = rest[len(store.records(run_id)) - 1 :]
+        if not rest or not store.claim(store.run(run_id)):
+            return False
+    else:
+        store.create_run(run_id, started, at=began)
+    for at, event in rest:
+        store.append(run_id, event, at=at)
+    if not any(isinstance(event, RunFinished) for _, event in rest):
+        store.release(run_id)
+    return True
 
 
 def store_scores(store: SessionStore, row: EvalRow, trial: str, suite_hash: str) -> Future[None]:

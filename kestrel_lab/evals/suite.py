@@ -15,6 +15,7 @@ from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.environment import Environment
 from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.seed_notes import GivenNote
 
 MOST = 1_000_000_000
@@ -188,7 +189,12 @@ class CassetteUse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
-    """Scenarios × configurations × epochs. `kestrel_lab.evals.suites.loader.load_suite` reads one from YAML."""
+    """Scenarios × configurations × epochs.
+
+    Made in Python, or read by `kestrel_lab.evals.suites.loader.load_suite` from YAML, or from a Python file that defines one:
+    what other processes run, a cluster or the commits of a repository, is always a file. Raises `UsageError` for names used twice,
+    and where there is nothing to run.
+    """
 
     name: str
     scenarios: tuple[Scenario, ...]
@@ -211,6 +217,8 @@ class Suite:
     gates: tuple[Gate, ...] = ()
     """Bounds that `kestrel eval gate` decides; no trial's outcome depends on them."""
     cassette: CassetteUse = CassetteUse()
+    metrics: tuple[Metric, ...] = ()
+    """Metrics of its own, made by `@metric`, beside the shipped ones; no trial's outcome depends on them."""
     path: Path | None = None
     """The suite file; what the suite names is looked for beside it."""
     root: Path | None = None
@@ -218,6 +226,7 @@ class Suite:
 
     def __post_init__(self) -> None:
         _require_unique("scenario", [scenario.id for scenario in self.scenarios])
+        _require_unique("metric", [metric.name for metric in self.metrics])
         _require_unique("configuration", [config.name for config in self.configs])
         if not self.scenarios or not self.configs:
             msg = f"suite {self.name!r} has no {'configurations' if self.scenarios else 'scenarios'}"

@@ -25,10 +25,11 @@ from kestrel_lab.runtime.agent.system_prompt import citing, system_prompt
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.scope import ruled, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
+from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
-from kestrel_lab.runtime.context.toolboxes import offered
+from kestrel_lab.runtime.context.toolboxes import Tools, offered
 from kestrel_lab.runtime.execution.steps import check_steps, not_of
 from kestrel_lab.runtime.fork import branch_of, records_to_fork
 from kestrel_lab.runtime.lifecycle import live, stop
@@ -116,7 +117,7 @@ class Launcher:
             return Run(store, run_id, state)
         if not take_over and owner.at_work(row.owner, run_id):
             raise owner.taken(run_id, row.owner)
-        ctx = self._again(run_id, state.started, state, options)
+        ctx = self._again(run_id, run_id, state.started, state, options)
         if not store.claim(row):
             raise owner.taken(run_id, store.run(run_id).owner)
         for record in store.records(run_id, after=state.events):  # written until the claim
@@ -143,7 +144,7 @@ class Launcher:
         store.run(run_id)
         branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
         fork_id = new_run_id()
-        ctx = self._again(fork_id, branch.began, branch.state, options)
+        ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
         source = store.origin(run_id, branch.at)
         forked = branch.forked(
             source, ctx.model, ctx.toolbox, policy=ctx.policy.text, by=process_name(), stage=stage, limits=options.limits
@@ -161,12 +162,12 @@ class Launcher:
                 run.live.interrupt()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # each run's log says how it ended
 
-    def _again(self, run_id: str, began: RunStarted, state: RunState, options: RunOptions) -> RunContext:
-        """The context of a run that goes on: with what is given anew, else with what it began with."""
+    def _again(self, run_id: str, earlier: str, began: RunStarted, state: RunState, options: RunOptions) -> RunContext:
+        """Return the context of a run that goes on behind the events of `earlier`: with what is given anew, else with what it began with."""
         options.check_resumable()
         session, registry = self._session, self._session.registry
         place = Workspace(Path(began.workspace))
-        tools = options.tools if options.tools is not None else tools_begun_with(began)
+        tools = options.tools if options.tools is not None else self._tools_again(earlier, began, state)
         known, late = registry.known_at_once(tools)
         toolbox = offer_macros(declared(known, session.store), session.store, place, state)
         toolbox, growth = registry.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
@@ -184,6 +185,16 @@ class Launcher:
         ctx.equip = registry.equipping(ctx, late, tools, state.left)
         return ctx
 
+    def _tools_again(self, earlier: str, began: RunStarted, state: RunState) -> Tools:
+        store = self._session.store
+        names = tools_begun_with(began)
+        if not any(tool.get("version") == RECORDED for tool in began.tools):
+            return names
+        recording = store.records(store.origin(earlier, 1))  # all of it, also what comes behind the fork
+        recorded = recorded_tools(began.tools, recording, after=state.events)
+        theirs = {tool.name for tool in recorded}
+        return [*(name for name in names if name not in theirs), *recorded]
+
     def _check_sandbox(self, toolbox: Toolbox, place: Workspace) -> None:
         """Raise `UsageError` before a run begins if the named sandbox level is known not to work here.
 
@@ -196,6 +207,9 @@ class Launcher:
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
             wanted = self._session.options.model
+            if began.model_kind == "imported":
+                msg = f"{began.model!r} answered elsewhere: the run is imported. Say which model goes on: --model NAME, or model=…"
+                raise UsageError(msg)
             if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
                 msg = f"the run used the {began.model_kind} model {began.model!r}, which only exists in memory: pass model=… to go on"
                 raise UsageError(msg)

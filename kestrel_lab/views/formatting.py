@@ -136,11 +136,14 @@ def count(number: int, noun: str) -> str:
 
 
 def usage_line(usage: Usage) -> str:
-    """Tokens, cost and calls; says how many model calls have no known price."""
+    """Tokens, cost and calls; says where tokens are unknown and how many model calls have no known price."""
     cost = f"${usage.cost_usd:.4f}" if usage.cost_usd or not usage.unpriced else ""
     unpriced = f"{usage.unpriced} unpriced" if usage.unpriced else ""
     money = " + ".join(word for word in (cost, unpriced) if word)
-    parts = (count(usage.tokens, "token"), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
+    tokens = count(usage.tokens, "token")
+    if usage.unmetered:
+        tokens = f"at least {tokens}" if usage.tokens else "tokens unknown"
+    parts = (tokens, money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
     return " · ".join(parts)
 
 

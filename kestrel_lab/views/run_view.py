@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import cast
 
 from kestrel_lab.core.citations import Span
@@ -84,6 +85,8 @@ class RunView:
     """What verifiers said, for how sure the answer is."""
     deeds: DeedLog = field(default_factory=DeedLog)
     """What the run did so far."""
+    timed: bool = True
+    """Whether the seconds of calls are known; those of an imported run need not be."""
     left: str = ""
     """The state in which work on it was broken off; empty while somebody works on it."""
 
@@ -144,7 +147,7 @@ def view_of(records: list[e.Record]) -> RunView:
 def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C901  # one case per event
     match event:
         case e.RunStarted():
-            return [_started(view, event, at)]
+            return _started(view, event, at)
         case e.RunInterrupted():
             return view.interrupt(at)
         case e.RunResumed():
@@ -205,8 +208,14 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return [] if notice is None else [added_row(view, notice)]
 
 
-def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
-    return view.head.change(
+def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
+    notice = []
+    if event.imported:
+        view.timed = event.imported.get("times") == "each"
+        # The file without its folder: that is a machine's, which does not belong in a notebook that is passed on.
+        source = PurePath(str(event.imported.get("source"))).name
+        notice = [notice_row(view, "info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here")]
+    head = view.head.change(
         goal=plain(event.goal),
         status=view.head.status or RunStatus.PLANNING.value,
         model=plain(event.model),
@@ -214,6 +223,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> Change:
         started=at,
         usage=usage_line(view.meter.usage),
     )
+    return [head, *notice]
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
@@ -230,6 +240,7 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
     stopped = stop_texts(view)
     view.forks += 1
+    view.timed = True
     return [*head, *stopped, *withdrawn, notice_row(view, "info", f"{_parted(event)}{given}")]
 
 
@@ -312,10 +323,11 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     if event.error:
         text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
-    took = "cached" if event.cached else "replayed" if event.replayed else duration(event.seconds)
+    took = "cached" if event.cached else "replayed" if event.replayed else duration(event.seconds) if view.timed else ""
     model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
     cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
-    note = _GIVEN if event.given else f"{model} · {event.tokens_in + event.tokens_out:,} tokens{cost} · {took}"
+    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens" if event.metered else ""
+    note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     changes = [settled if known else row.whole(), view.head.change(usage=_used(view))]
     if event.replayed and view.head.model_kind != "replay":
@@ -364,7 +376,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     if event.whole:
         note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
     row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
-    row.change(took="" if state == "denied" else duration(event.seconds), since=0.0)
+    row.change(took=duration(event.seconds) if view.timed and state != "denied" else "", since=0.0)
     return [row.whole(), *withdraw(view, event.call), view.head.change(usage=_used(view))]
 
 

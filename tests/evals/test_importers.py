@@ -79,7 +79,7 @@ def test_summary() -> None:
         "wall s": "0.25",
         "tokens": "12",
         "tool calls": "0.2",
-        "cost per trial": "price not known",
+        "cost per trial": "unknown",
     }
 
 

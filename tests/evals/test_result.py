@@ -72,7 +72,7 @@ def test_text_says_it_is_scripted(result):
     lines = str(result).splitlines()
     assert lines[0].endswith(": 40 trials of 10 scenarios")
     assert re.fullmatch(r"  cheap \(scripted\): 60 % \(31–83\) of 10 trials, 0\.\d\d s, 11 tokens, \$0\.1000", lines[2])
-    assert "price not known" in lines[4]
+    assert "unknown" in lines[4]
     assert repr(result).endswith("30 passed, 10 failed, 0 broke>")
     html = result._repr_html_()
     assert html.count("(scripted)") >= 8

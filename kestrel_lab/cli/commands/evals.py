@@ -379,19 +379,35 @@ def show_calibration(
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
 def import_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Logs of Inspect (.eval, .json) or public routing data (.jsonl).")],
+    ctx: typer.Context,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="Logs of Inspect (.eval, .json), run files of AgentDojo (.json), chat logs with messages (.jsonl), public routing data "
+            "(.jsonl), or folders of them.",
+        ),
+    ],
     *,
+    suite: Annotated[
+        Path | None, typer.Option(metavar="SUITE", help="Judge the runs by the checks of this suite, by scenario id or goal.")
+    ] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one row per trial to this file.")] = None,
 ) -> Any:
-    """Read what others measured and summarise it like our own trials, with 95 % intervals clustered by scenario.
+    """Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates with 95 % intervals.
 
-    Nothing in the files is run, and Inspect need not be installed. What broke there counts in no rate, as in Inspect.
+    Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A record that cannot be
+    read is reported with its place. What broke there counts as its own tool counts it.
     """
-    from kestrel_lab.evals.importers.load import read_files, summary_of
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
 
-    frame = read_files(files)
-    write_csv(frame, csv)
-    return summary_of(frame)
+    async def work(reporter: Any) -> Any:
+        found = await lab.evals.import_runs(*files, suite=suite, reporter=reporter)
+        write_csv(found.frame, csv)
+        return found
+
+    return frontend.wait(work)
 
 
 @evals.command("injection", epilog="Example: kestrel eval injection agentdojo:banking --attack important_instructions --limit 50")

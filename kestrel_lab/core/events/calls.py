@@ -72,6 +72,8 @@ class ModelAnswered:
     """The kind of work for which this model was chosen among several, and how it was told."""
     replayed: bool = False
     """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
+    metered: bool = True
+    """Whether its tokens are known; where they are not, `tokens_in` and `tokens_out` are 0 and mean nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ class RunStarted:
     workspace: str
     model: str
     model_kind: str = "real"
-    """`real`, `scripted` or `replay`; shown wherever a result of the run is."""
+    """`real`, `scripted`, `replay` or `imported`; shown wherever a result of the run is."""
     system: str = ""
     tools: list[dict[str, Json]] = field(default_factory=list)
     """Name, version, danger and effect of each tool offered."""
@@ -37,6 +37,9 @@ class RunStarted:
     """The plan the caller gave; empty when one agent works on the goal."""
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
+    imported: dict[str, Json] = field(default_factory=dict)
+    """Set where another tool recorded the run: `format`, `source` (file and place), `id` there, `at` (when it was imported), `times`
+    (`each`, `total` or `unknown`: which times are the recording's own), `calls` (its ids of calls by ours)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

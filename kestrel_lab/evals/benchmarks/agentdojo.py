@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, nearest
@@ -42,7 +42,7 @@ def load_agentdojo(
     containment: str = "off",
     person: bool = False,
 ) -> Suite:
-    """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`; needs `pip install --no-deps agentdojo`.
+    """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`, or `agentdojo:SUITE?attack=ATTACK`; needs `pip install --no-deps agentdojo`.
 
     With an `attack`, such as `important_instructions`, there is a scenario for each user task with each injection task; `limit`
     takes the first of them. A trial then has two scores, apart in `EvalResult.scores`: `user task done`, the benchmark's utility,
@@ -71,7 +71,12 @@ def load_agentdojo(
         for user in tasks.user_tasks
         for injection in injections
     )
-    return Suite(name=f"agentdojo:{suite}", scenarios=tuple(_scenario(situation, held) for situation in islice(made, limit)))
+    return Suite(name=suite_name(suite, attack), scenarios=tuple(_scenario(situation, held) for situation in islice(made, limit)))
+
+
+def suite_name(suite: str, attack: str | None) -> str:
+    """Return the name under which trials are stored: those of each attack apart, since their scenarios have the same ids."""
+    return f"agentdojo:{suite}" + (f"?attack={attack}" if attack else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,6 +158,9 @@ class World:
 class TaskDone:
     """The user's task was done, as the benchmark's own function judges."""
 
+    needs: ClassVar[str] = ""
+    """Nothing but the environment, in which the calls of a log can be made again."""
+
     @property
     def label(self) -> str:
         """The check in words."""
@@ -169,6 +177,8 @@ class TaskDone:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttackResisted:
     """The attacker's task was not done, as the benchmark's own function judges."""
+
+    needs: ClassVar[str] = ""
 
     @property
     def label(self) -> str:

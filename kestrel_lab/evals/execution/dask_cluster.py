@@ -23,7 +23,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kestrel_lab.core.errors import UsageError, gravest
-from kestrel_lab.core.events.union import Event, RunFinished, RunStarted, StateTransition, from_json
+from kestrel_lab.core.events.union import RunFinished, RunStarted, StateTransition, from_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus, new_run_id
 from kestrel_lab.evals.execution.eval_run import EvalRun
@@ -32,7 +32,7 @@ from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.remote_trials import bench_order, make_trial
 from kestrel_lab.evals.execution.runner import Keeper, MakeTrials, Turn, plan_trials, under_way
 from kestrel_lab.evals.execution.trial import Ask, after
-from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.stored_trials import EvalRow, store_run
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
@@ -200,28 +200,15 @@ class Dispatch:
         if "refused" in answer:
             raise UsageError(answer["refused"])
         row = EvalRow(**answer["row"])
-        take_in(self._session.store, str(row.result["run"]), [(at, from_json(kind, body)) for at, kind, body in answer["run"]])
+        store_run(self._session.store, str(row.result["run"]), [(at, from_json(kind, body)) for at, kind, body in answer["run"]])
         return row
-
-
-def take_in(store: SessionStore, run_id: str, events: Sequence[tuple[float, Event]]) -> None:
-    """Store a run of another process, event by event."""
-    (began, started), *rest = events
-    if not isinstance(started, RunStarted):
-        msg = f"run {run_id} came without a beginning"
-        raise UsageError(msg)
-    store.create_run(run_id, started, at=began)
-    for at, event in rest:
-        store.append(run_id, event, at=at)
-    if not any(isinstance(event, RunFinished) for _, event in rest):
-        store.release(run_id)
 
 
 def _lost(store: SessionStore, ready: Prepared, ask: Ask, why: str) -> EvalRow:
     """Return the row of a trial that killed its workers, one after the other, and store a run that says so."""
     run_id, now, model = new_run_id(), time.time(), ready.models[ask.config.name]
     reason = f"the workers that made it died: {why}"
-    take_in(store, run_id, [
+    store_run(store, run_id, [
         (now, RunStarted(goal=ask.scenario.goal, workspace="", model=model.name, model_kind=model.kind, scenario=ask.scenario.id, config=ask.config.name)),
         (now, RunFinished(outcome="error", reason=reason)),
         (now, StateTransition(source=RunStatus.PLANNING, target=RunStatus.FAILED, reason=reason)),

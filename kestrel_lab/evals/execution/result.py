@@ -25,6 +25,7 @@ from kestrel_lab.evals.summaries.result_table import (
     COLUMNS,
     INTERVAL_UNITS,
     UNITS,
+    amount,
     cost_text,
     frame_record,
     grading_cost,
@@ -103,7 +104,7 @@ class EvalResult:
         apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
         least as good in success, cost and working time and better in one of them.
         """
-        return shown_frame(self._summaries(), units=UNITS).set_index("config")
+        return shown_frame(self.summaries(), units=UNITS).set_index("config")
 
     def by(self, group: str) -> pd.DataFrame:
         """Return one row per configuration and `family`, `scenario`, `check` or kind of `concern`.
@@ -155,7 +156,7 @@ class EvalResult:
         """Draw success rates with intervals, and success against cost and working time with the Pareto front; or `metric` by family."""
         if metric:
             return families_figure(reduced(self.rows, self.suite.count_errors).grouped("family"), metric)
-        return configs_figure(self._summaries(), self.headline)
+        return configs_figure(self.summaries(), self.headline)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""
@@ -187,11 +188,11 @@ class EvalResult:
 
     def __str__(self) -> str:
         lines = [self.headline, *(f"  {note}" for note in self.lines())]
-        for s in self._summaries():
+        for s in self.summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
             lines.append(
-                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {s['working_time']:.2f} s, {s['token_usage']:.0f} tokens, {cost_text(s)}"
+                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {amount(s['working_time'], '.2f')} s, {amount(s['token_usage'], '.0f')} tokens, cost {cost_text(s)}"
             )
         return "\n".join(lines)
 
@@ -201,7 +202,7 @@ class EvalResult:
 
     def _repr_html_(self) -> str:
         notes = "".join(paragraph_html(note) for note in self.lines())
-        return f"{headline_html(self.headline)}{notes}{table_html(*summary_table(self._summaries()))}"
+        return f"{headline_html(self.headline)}{notes}{table_html(*summary_table(self.summaries()))}"
 
     @property
     def headline(self) -> str:
@@ -218,7 +219,7 @@ class EvalResult:
             *self.notes,
             *made,
             *self._broke(),
-            *not_real(summary for summary in self._summaries() if summary["model_kind"] == "replay"),
+            *not_real(summary for summary in self.summaries() if summary["model_kind"] == "replay"),
         ]
 
     def _broke(self) -> list[str]:
@@ -227,5 +228,6 @@ class EvalResult:
         more = [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"] if len(reasons) > _REASONS else []
         return [*(f"{count:,} trials broke: {why or 'no reason given'}" for why, count in reasons.most_common(_REASONS)), *more]
 
-    def _summaries(self) -> list[dict[str, Any]]:
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return the rows of `summary` as records."""
         return summarise(self.rows, self.suite.count_errors)

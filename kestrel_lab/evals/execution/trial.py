@@ -149,6 +149,10 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
             grader=lambda name: guarded(models.grader(name), session.supervisor, _unheard, call_s=bounds.model_seconds),
             function=ready.functions.__getitem__, environment=environment, sandbox=session.sandbox, read_only=workspace.read_only,
         ))  # fmt: skip
+    try:
+        measured = measure(records, ready.suite.metrics)
+    except CheckError as error:
+        measured, judged = measure(records), replace(judged, outcome="error", reason=str(error))
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",
         scenario=scenario.id,
@@ -159,7 +163,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
             model_name=config.model or models.model.name if models.model.kind == "scripted" else models.model.name,
             model_kind=models.kind,
         ),
-        metrics=cast("dict[str, Json]", measure(records)),
+        metrics=cast("dict[str, Json]", measured),
         git_sha=ask.git_sha,
         created_at=time.time(),
         suite=ready.suite.name,

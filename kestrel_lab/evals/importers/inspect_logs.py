@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from kestrel_lab.core.errors import UsageError
@@ -131,9 +131,13 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
         msg = f"there is no file {str(path)!r}"
         raise UsageError(msg)
     found = 0
-    for place, about, sample in _samples(path):
+    for place, head, sample in log_samples(path):
+        if isinstance(sample, UsageError):
+            raise sample
+        if sample is None:
+            continue
         try:
-            yield _row(about, sample, passes)
+            yield sample_row(head["eval"], sample, passes)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"{shown_path(path)}: {place} is not a sample of an Inspect log ({type(error).__name__}: {one_line(str(error), 100)})"
             raise UsageError(msg) from error
@@ -143,26 +147,36 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
         raise UsageError(msg)
 
 
-def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """Where each sample stands, what is known of the evaluation, and the sample; of a zip file only one at a time is in memory."""
+def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Yield where each sample stands, the log's header, and the sample; at last the header again, with `None` for a sample.
+
+    Of a zip file only one sample at a time is in memory; one that cannot be read is the `UsageError` that says why. Raises `UsageError` for
+    what is no log.
+    """
     with path.open("rb") as file:
         zipped = file.read(2) == b"PK"
     if not zipped:
         log = _whole(path)
-        about = _about(path, log)
+        head = _head(path, log)
         samples = log.get("samples")
         for number, sample in enumerate(samples if isinstance(samples, list) else ()):
-            yield f"samples[{number}]", about, sample
+            yield f"samples[{number}]", head, sample
+        yield "", head, None
         return
     with ZipOfJson(path) as parts:
-        head = next((name for name in ("header.json", "_journal/start.json") if name in parts.names), None)
-        if head is None:
+        named = next((name for name in ("header.json", "_journal/start.json") if name in parts.names), None)
+        if named is None:
             msg = f"{shown_path(path)}: a zip file, but no log of Inspect: it has neither header.json nor _journal/start.json"
             raise UsageError(msg)
-        about = _about(path, parts.read(head))
+        head = _head(path, parts.read(named))
         for name in parts.names:
             if name.startswith("samples/") and name.endswith(".json"):
-                yield name, about, parts.read(name)
+                try:
+                    sample = parts.read(name)
+                except UsageError as error:
+                    sample = error
+                yield name, head, sample
+        yield "", head, None
 
 
 def _whole(path: Path) -> Any:
@@ -173,16 +187,17 @@ def _whole(path: Path) -> Any:
         raise UsageError(msg) from error
 
 
-def _about(path: Path, head: Any) -> dict[str, Any]:
-    """The part of a log that says what was evaluated."""
+def _head(path: Path, head: Any) -> dict[str, Any]:
+    """Return what a log says beside its samples; its part `eval` says what was evaluated."""
     about = head.get("eval") if isinstance(head, dict) else None
     if not isinstance(about, dict) or not isinstance(about.get("task"), str) or not isinstance(about.get("model"), str):
         msg = f"{shown_path(path)}: not a log of Inspect: nothing under 'eval' names a task and a model"
         raise UsageError(msg)
-    return about
+    return cast("dict[str, Any]", head)
 
 
-def _row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> dict[str, Any]:
+def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> dict[str, Any]:
+    """Return a sample as a row of a frame, see `read_inspect`."""
     marks = {name: _mark(score["value"]) for name, score in _scores(sample).items()}
     error = sample.get("error")
     values = [mark for mark in marks.values() if not math.isnan(mark)]

@@ -1,28 +1,290 @@
-"""Import of other tools' files as one frame and one summary."""
+"""Import: files that other tools recorded become runs in the log, and trials beside our own."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import Event, Record
+from kestrel_lab.core.json_types import content_key
+from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.core.sanitize import one_line, plain, shown_path
+from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
+from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
 from kestrel_lab.evals.importers.inspect_logs import is_inspect, read_inspect
-from kestrel_lab.evals.importers.routing_data import read_routing
+from kestrel_lab.evals.importers.inspect_transcripts import inspect_recordings
+from kestrel_lab.evals.importers.recording import COMMIT, Broken, Recording, Records, events_of, trial_of
+from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
+from kestrel_lab.evals.stored.rescore import Judge
+from kestrel_lab.evals.stored_trials import EvalRow, store_run, store_trial, trial_by_id
+from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import COLUMNS, summary_table
 from kestrel_lab.evals.summaries.streaming_summary import Reducer
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.formatting import count
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
+from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNKNOWN: Final = {"nan": "–", "$nan": "–", "$nan + calls of unknown price": "–"}
+_ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson")
+_QUEUED: Final = 4_000
+"""Events that may wait for the disk, so that a file of any size takes little memory."""
+_TOLD: Final = 5
+"""Broken records that are shown; all are in `Imported.broken`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Imported:
+    """Runs that were imported: `results` has their trials by suite, as `lab.eval` gives them; `frame` has all of them."""
+
+    results: dict[str, EvalResult] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    """Ids of all runs in the files, those imported earlier among them."""
+    added: int = 0
+    """Runs that were not in the log before."""
+    broken: tuple[Broken, ...] = ()
+    """Records that could not be read, with their place; all others were imported."""
+    notes: tuple[str, ...] = ()
+    data: pd.DataFrame | None = None
+    """Rows of public routing data, which has scores and no conversations."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per trial with the columns of `EvalResult.frame`, and one per prompt and model of routing data."""
+        import pandas as pd
+
+        frames = [result.frame for result in self.results.values()] + ([] if self.data is None else [self.data])
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(COLUMNS))
+
+    def summary(self) -> pd.DataFrame:
+        """Return a row of texts per suite and configuration: rate with 95 % interval, trials, broken trials, means."""
+        headings, rows = self.table()
+        return shown_frame(rows, columns=list(headings)).set_index("configuration")
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """Return headings and a row of texts per suite and configuration."""
+        if not self.results:
+            return _table_of(self.data) if self.data is not None else ((), [])
+        several = len(self.results) > 1
+        headings: list[str] = []
+        rows: list[list[str]] = []
+        for name, result in self.results.items():
+            headings, cells = _shown(result.summaries())
+            rows += [[*row[:1], *([name] if several else []), *row[1:]] for row in cells]
+        return [*headings[:1], *(["suite"] if several else []), *headings[1:]], rows
+
+    @property
+    def headline(self) -> str:
+        """What was imported, in one line."""
+        there = len(self.runs) - self.added
+        parts = [f"{count(self.added, 'run')} imported"] if self.runs or self.data is None else []
+        parts += [f"{there:,} were there before"] if there else []
+        parts += [f"{count(len(self.data), 'row')} of routing data"] if self.data is not None else []
+        parts += [f"{count(len(self.broken), 'record')} could not be read"] if self.broken else []
+        return ", ".join(parts)
+
+    def lines(self) -> list[str]:
+        """Return what to read beside the table: notes, and the first records that could not be read."""
+        more = [f"and {len(self.broken) - _TOLD:,} more: .broken of what lab.evals.import_runs returns"] if len(self.broken) > _TOLD else []
+        return [*self.notes, *map(str, self.broken[:_TOLD]), *more]
+
+    def __repr__(self) -> str:
+        table = table_text(*self.table()) if self.results or self.data is not None else ""
+        return plain("\n".join(filter(None, (self.headline, table, *self.lines()))))
+
+    def _repr_html_(self) -> str:
+        table = table_html(*self.table()) if self.results or self.data is not None else ""
+        return f"{headline_html(self.headline)}{table}{''.join(map(paragraph_html, self.lines()))}"
+
+
+async def import_runs(
+    session: Session, paths: Sequence[str | Path], *, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+) -> Imported:
+    """Import what other tools recorded; see `Evaluations.import_runs`."""
+    files = _files(paths)
+    judge = None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
+    work = _Import(session, judge)
+    sizes = [path.stat().st_size for path in files]
+    done, data = 0, []
+    for path, size in zip(files, sizes, strict=True):
+        try:
+            if is_routing(path):
+                data.append(read_routing(path))
+            else:
+                for number, found in enumerate(_recordings(path)):
+                    await work.take(found)
+                    if number % 50 == 0:
+                        await asyncio.sleep(0)
+        except UsageError as error:
+            if len(files) == 1:
+                raise
+            work.broken.append(Broken(shown_path(path), str(error).removeprefix(f"{shown_path(path)}: ")))
+        done += size
+        if reporter is not None:
+            reporter(done // 1024, sum(sizes) // 1024, f"KB · {count(len(work.runs), 'run')}")
+    session.store.flush()
+    if work.broken and not work.runs and not data:
+        raise UsageError("\n".join(map(str, work.broken[: 2 * _TOLD])))
+    return work.imported(data)
+
+
+class _Import:
+    """One import under way."""
+
+    def __init__(self, session: Session, judge: Judge | None) -> None:
+        self._session, self._judge = session, judge
+        self.runs: dict[str, None] = {}
+        self.broken: list[Broken] = []
+        self._added = 0
+        self._unfit = 0
+        self._unjudged = 0
+        self._rows: dict[str, dict[str, EvalRow]] = {}
+        self._goals: dict[tuple[str, str], str] = {}
+        self._exclude: set[str] = set()
+
+    async def take(self, found: Recording | Broken) -> None:
+        """Store one record: its run, and a trial where it was judged."""
+        if isinstance(found, Broken):
+            self.broken.append(found)
+            return
+        try:
+            scenario = None if self._judge is None else self._judge.scenario(found.scenario, found.goal)
+            if self._judge is not None:
+                named = {} if scenario is None else {"scenario": scenario.id, "family": scenario.family}
+                found = replace(found, suite=self._judge.suite.name if scenario else "", **cast("Any", named))
+            events = events_of(found)
+        except ValueError as error:
+            self.broken.append(Broken(found.source, str(error)))
+            return
+        if found.run_id in self.runs:
+            return
+        self.runs[found.run_id] = None
+        self._added += store_run(self._session.store, found.run_id, events)
+        if self._judge is not None and scenario is None:
+            self._unfit += 1
+        elif scenario is None and found.scores is None:
+            self._unjudged += not found.summary
+        else:
+            await self._trial(found, events, scenario)
+        if self._session.store.backlog > _QUEUED:
+            await asyncio.wrap_future(self._session.store.on_disk())
+
+    async def _trial(self, found: Recording, events: list[tuple[float, Event]], scenario: Scenario | None) -> None:
+        name = f"t{content_key(found.run_id, found.suite, None if self._judge is None else self._judge.suite_hash)[:16]}"
+        row = trial_by_id(self._session.store, name)
+        if row is None:
+            row = replace(trial_of(found, events), id=name)
+            if self._judge is not None and scenario is not None:
+                records = [Record(run_id=found.run_id, seq=n, eid="", at=at, event=event) for n, (at, event) in enumerate(events, 1)]
+                row, _ = await self._judge.judged(row, scenario, records)
+            store_trial(self._session.store, row)
+        self._rows.setdefault(row.suite, {})[row.id] = row
+        self._goals[row.suite, row.scenario] = found.goal
+        if found.format == "inspect":
+            self._exclude.add(row.suite)  # as Inspect does
+
+    def imported(self, data: list[pd.DataFrame]) -> Imported:
+        """Return what was imported."""
+        import pandas as pd
+
+        results = {
+            name: EvalResult(suite=self._suite(name), rows=tuple(rows.values()), store=self._session.store)
+            for name, rows in self._rows.items()
+        }
+        notes = [f"{count(self._unjudged, 'run')} without a score: judge them with --suite FILE"] if self._unjudged else []
+        notes += (
+            [f"{count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they are in the log, unjudged"]
+            if self._unfit
+            else []
+        )
+        notes += [f"shown again by: kestrel eval summary SUITE --commit {COMMIT}"] if results else []
+        return Imported(
+            results=results, runs=tuple(self.runs), added=self._added, broken=tuple(self.broken), notes=tuple(notes),
+            data=pd.concat(data, ignore_index=True) if data else None,
+        )  # fmt: skip
+
+    def _suite(self, name: str) -> Suite:
+        if self._judge is not None:
+            return self._judge.suite
+        rows = self._rows[name].values()
+        scenarios = {row.scenario: str(row.result["family"]) for row in rows}
+        return Suite(
+            name=name,
+            scenarios=tuple(Scenario(id=key, goal=self._goals[name, key], checks=(), family=family) for key, family in scenarios.items()),
+            configs=tuple(
+                Config(name=config, model=model) for config, model in {row.config: str(row.result["model"]) for row in rows}.items()
+            ),
+            epochs=max(row.epoch for row in rows),
+            count_errors="exclude" if name in self._exclude else "fail",
+        )
+
+
+def _files(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the files that are named, and those in folders that are; raises `UsageError` for what is not there."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            found += sorted(one for one in path.rglob("*") if one.suffix in _ENDINGS and one.is_file())
+        elif path.is_file():
+            found.append(path)
+        else:
+            msg = f"there is no file {str(path)!r}"
+            raise UsageError(msg)
+    if not found:
+        msg = f"no files to import in {', '.join(map(str, paths))}: recordings end in {', '.join(_ENDINGS)}"
+        raise UsageError(msg)
+    return list(dict.fromkeys(found))
+
+
+def _recordings(path: Path) -> Records:
+    """Yield the recordings in a file, one at a time; raises `UsageError` for a file of which nothing can be read."""
+    if is_inspect(path) or path.suffix == ".eval":
+        yield from inspect_recordings(path)
+        return
+    lines = path.suffix in (".jsonl", ".ndjson")
+    with path.open("rb") as file:
+        texts = enumerate(file, 1) if lines else iter([(0, file.read())])
+        for number, text in texts:
+            if text.strip():
+                yield from _read(path, text, f"{path}:{number}" if lines else str(path))
+
+
+def _read(path: Path, text: bytes, place: str) -> Records:
+    shown = place.replace(str(path), shown_path(path), 1)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield Broken(shown, f"not JSON: {one_line(str(error), 100)}")
+        return
+    values: Iterable[tuple[str, Any]] = [("", value)]
+    if isinstance(value, list):
+        values = ((f"[{number}]", one) for number, one in enumerate(value))
+    for more, one in values:
+        try:
+            if is_agentdojo(one):
+                yield agentdojo_recording(one, place + more)
+            elif is_chat(one):
+                yield chat_recording(one, place + more, path.stem)
+            else:
+                yield Broken(shown + more, "no recording of a known format: neither AgentDojo's, nor Inspect's, nor a chat with messages")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            yield Broken(shown + more, f"cannot be read as a conversation ({type(error).__name__}: {one_line(str(error), 100)})")
 
 
 def read_files(paths: Sequence[str | Path]) -> pd.DataFrame:
-    """Return the trials in all `paths`: logs of Inspect, and public routing data (JSON Lines).
+    """Return the trials in all `paths` without storing them: logs of Inspect, and public routing data (JSON Lines).
 
     Raises `UsageError` with file and place for what is neither.
     """
@@ -42,24 +304,29 @@ def summary_of(frame: pd.DataFrame) -> pd.DataFrame:
 
     Marks that are no shares, such as those from 1 to 10, are summarised as `mean (95 %)` instead.
     """
+    headings, rows = _table_of(frame)
+    return shown_frame(rows, columns=list(headings)).set_index("configuration")
+
+
+def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
     given = cast("list[dict[str, Any]]", frame.to_dict(orient="records"))
     if any(row["success"] < 0 or row["success"] > 1 for row in given):
-        return _means_of(frame)
-    unknown = dict.fromkeys(COLUMNS, math.nan)
-    defaults = {**unknown, "outcome": "", "weight": 1.0, "model_kind": "real"}
-    records = [{**defaults, "model": row["config"], **{key: value for key, value in row.items() if value == value}} for row in given]
+        return ("configuration", "mean (95 %)", "trials"), list(_means_of(frame))
+    defaults = {**dict.fromkeys(COLUMNS, math.nan), "outcome": "", "weight": 1.0, "model_kind": "real"}
     reducer = Reducer("exclude")
-    for record in records:
-        reducer.add_record(record)
-    headings, cells = summary_table(reducer.summaries())
-    rows = [[_UNKNOWN.get(str(cell), str(cell)) for cell in row] for row in cells]
-    table = shown_frame(rows, columns=list(headings)).set_index("configuration")
-    return table.drop(columns=["model", "cache hits", "Pareto front"], errors="ignore")
+    for row in given:
+        reducer.add_record({**defaults, "model": row["config"], **{key: value for key, value in row.items() if value == value}})
+    return _shown(reducer.summaries())
 
 
-def _means_of(frame: pd.DataFrame) -> pd.DataFrame:
-    rows = []
+def _shown(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of a summary that say something of trials of others."""
+    headings, rows = summary_table(summaries)
+    kept = [place for place, name in enumerate(headings) if name not in ("model", "cache hits", "Pareto front")]
+    return [headings[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+def _means_of(frame: pd.DataFrame) -> Iterator[list[str]]:
     for config, group in frame.dropna(subset=["success"]).groupby("config", sort=False):
         found = mean_interval(group["success"].tolist(), group["scenario"].tolist())
-        rows.append((str(config), f"{found.mean:.2f} ({found.low:.2f}–{found.high:.2f})", str(len(group))))
-    return shown_frame(rows, columns=["configuration", "mean (95 %)", "trials"]).set_index("configuration")
+        yield [str(config), f"{found.mean:.2f} ({found.low:.2f}–{found.high:.2f})", str(len(group))]

@@ -39,6 +39,16 @@ def read_routing(path: str | Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def is_routing(path: Path) -> bool:
+    """Return whether the first line of a file looks like a prompt with scores."""
+    with path.open("rb") as file:
+        try:
+            first = json.loads(file.readline(1 << 20)) if path.suffix in (".jsonl", ".ndjson") else None
+        except ValueError:
+            return False
+    return isinstance(first, dict) and "prompt" in first and bool({"scores", "strong", "weak"} & first.keys())
+
+
 def _rows(path: Path, number: int, line: str) -> Iterator[dict[str, Any]]:
     try:
         item = json.loads(line)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
-from kestrel_lab.core.events.union import Record, RunFinished, RunStarted
+from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
+from kestrel_lab.evals.environment import Environment, Opened
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
@@ -27,6 +30,8 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import ToolContext
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 _SHOWN = 20
@@ -100,9 +105,7 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
     chosen = loaded.select(**parts)
     rows = [*filter(selects(loaded, parts), stored_rows(session, chosen, commit))]
     known = {scenario.id: scenario for scenario in chosen.scenarios}
-    # Of the whole suite, so that scores of a part of it are found under the same name.
-    suite_hash = content_key(loaded.definition(), [[s.id, s.definition()] for s in loaded.scenarios])[:12]
-    function = _functions(chosen)
+    judge = Judge(session, chosen, whole=loaded)
     made: list[EvalRow] = []
     changes: list[dict[str, Any]] = []
     kept: Counter[str] = Counter()
@@ -113,15 +116,15 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
         if scenario is None or (why := _no_longer(row, scenario, records)):
             left_out["left out: the suite has no such scenario any more" if scenario is None else f"left out: {why}"] += 1
             continue
-        new, needing = await _judged(session, row, scenario, records, function, suite_hash)
+        new, needing = await judge.judged(row, scenario, records)
         kept.update(needing)
-        store_scores(session.store, new, row.id, suite_hash)
+        store_scores(session.store, new, row.id, judge.suite_hash)
         made.append(new)
         if new.result["outcome"] != row.result["outcome"]:
             changes.append(_change(row, new))
     session.store.flush()
     result = EvalResult(suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)), rows=tuple(made), store=session.store)
-    return Rescored(result=result, suite_hash=suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
+    return Rescored(result=result, suite_hash=judge.suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
 
 
 def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
@@ -198,38 +201,73 @@ def _no_longer(row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> s
     return "" if task == content_key(scenario.task()) else "its task changed (goal, workspace, tools, limits or approval): run it again"
 
 
-async def _judged(
-    session: Session, row: EvalRow, scenario: Scenario, records: Sequence[Record], function: Callable[[str], Any], suite_hash: str
-) -> tuple[EvalRow, list[str]]:
-    """Return the row with new scores, and which checks kept their old ones, and why."""
-    end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
-    folder = _kept_folder(session, records)
-    trial = Trial(
-        goal=scenario.goal, answer=end.answer if end else "", records=tuple(records), workspace=folder or Path("/nonexistent"),
-        expected=scenario.expected, function=function, sandbox=session.sandbox,
-    )  # fmt: skip
-    old = {str(score["check"]): score for score in cast("list[dict[str, Any]]", row.result["scores"])}
-    scores: list[dict[str, Any]] = []
-    needing, missing = [], []
-    for check in scenario.checks:
-        needs = _needs(check, function, folder)
-        if not needs:
-            try:
-                with boundary(CheckError, f"the check {check.label!r}"):
-                    scores.append(score_json(await check(trial)))
-            except CheckError as error:
-                missing.append(str(error))
-            continue
-        told = f"{check.label} {_NEEDS.format(needs)}"
-        if (before := _old_score(check, old)) is None:
-            missing.append(f"{told}, and there is no earlier score of it: run it again")
-        else:
-            needing.append(f"{told}; its old score stands")
-            scores.append({**before, "kept": True})
-    outcome, reason = _outcome(row, records, scores, missing)
-    result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
-    result["rescored"] = {"suite": suite_hash, "from": row.id, "at": time.time(), "kept": needing}
-    return replace(row, result=result, key="" if needing or missing else _key(row, scenario)), needing
+class Judge:
+    """Judges runs in the log by the checks of a suite."""
+
+    def __init__(self, session: Session, suite: Suite, *, whole: Suite | None = None) -> None:
+        """Judge by `suite`, which may be a part of the `whole`: scores of a part are found under the name of the whole."""
+        named = whole or suite
+        self.suite = suite
+        self.suite_hash = content_key(named.definition(), [[s.id, s.definition()] for s in named.scenarios])[:12]
+        """The key of the scores: equal for equal checks and tasks."""
+        self._session = session
+        self._function = _functions(suite)
+        self._by_id = {scenario.id: scenario for scenario in suite.scenarios}
+        self._by_goal = {scenario.goal: scenario for scenario in suite.scenarios}
+
+    def scenario(self, name: str, goal: str) -> Scenario | None:
+        """Return the scenario with this goal, that of this name before others; `None` where no scenario asks for this."""
+        named = self._by_id.get(name)
+        return named if named is not None and named.goal == goal else self._by_goal.get(goal)
+
+    async def judged(self, row: EvalRow, scenario: Scenario, records: Sequence[Record]) -> tuple[EvalRow, list[str]]:
+        """Return the row with new scores, and which checks kept their old ones, and why.
+
+        Where the scenario has an environment, the run's calls are made in a new one first, in their order, so that it is
+        judged as the run left it.
+        """
+        end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
+        folder = _kept_folder(self._session, records)
+        trial = Trial(
+            goal=scenario.goal, answer=end.answer if end else "", records=tuple(records), workspace=folder or Path("/nonexistent"),
+            expected=scenario.expected, function=self._function, sandbox=self._session.sandbox,
+            environment=None if scenario.environment is None else await _replayed(scenario.environment, records),
+        )  # fmt: skip
+        old = {str(score["check"]): score for score in cast("list[dict[str, Any]]", row.result["scores"])}
+        scores: list[dict[str, Any]] = []
+        needing, missing = [], []
+        for check in scenario.checks:
+            needs = _needs(check, self._function, folder)
+            if not needs:
+                try:
+                    with boundary(CheckError, f"the check {check.label!r}"):
+                        scores.append(score_json(await check(trial)))
+                except CheckError as error:
+                    missing.append(str(error))
+                continue
+            told = f"{check.label} {_NEEDS.format(needs)}"
+            if (before := _old_score(check, old)) is None:
+                missing.append(f"{told}, and there is no earlier score of it: run it again")
+            else:
+                needing.append(f"{told}; its old score stands")
+                scores.append({**before, "kept": True})
+        outcome, reason = _outcome(row, records, scores, missing)
+        result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
+        result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
+        own: dict[str, Json] = {metric.name: value for metric in self.suite.metrics if not math.isnan(value := metric(records))}
+        return replace(row, result=result, metrics=row.metrics | own, key="" if needing or missing else _key(row, scenario)), needing
+
+
+async def _replayed(environment: Environment, records: Sequence[Record]) -> Opened:
+    """Return a new environment in which the calls of a run were made again; what failed then may fail now."""
+    opened = environment.open()
+    tools = {tool.name: tool for tool in opened.tools}
+    context = ToolContext(workspace=Workspace(Path.cwd(), read_only=True))
+    for record in records:
+        if isinstance(record.event, ToolCalled) and (tool := tools.get(record.event.tool)) is not None:
+            with suppress(Exception):  # a tool's error is what the model was told, and changes nothing more
+                await tool.run(tool.validate(record.event.args), context)
+    return opened
 
 
 def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]) -> tuple[str, str]:

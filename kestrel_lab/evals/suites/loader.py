@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -39,6 +39,7 @@ from kestrel_lab.evals.suites.models import (
     SuiteEntry,
     WorkspaceEntry,
 )
+from kestrel_lab.evals.suites.python_files import load_instance
 from kestrel_lab.evals.suites.repository_checkouts import check_place
 from kestrel_lab.models.cassettes.scrub import check_pattern
 from kestrel_lab.permissions.policy import Policy
@@ -61,7 +62,7 @@ class _Placed:
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
-    """Return the suite in the YAML file at `path`, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
+    """Return the suite in the YAML file at `path`, the `Suite` that a Python file defines, or the published one that `path` names, such as `bfcl:multi_turn_base?limit=20`.
 
     What the suite names (folders, tools, scripts) is looked for beside the file, or beside `at`, a place in
     another checkout, when given. Raises `UsageError`, one line for each mistake of it and of the files it takes
@@ -71,6 +72,9 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         return load_published(str(path))
     path = Path(path)
     place = Path(at) if at is not None else path
+    if path.suffix == ".py":
+        root = repository_of(place.absolute().parent)
+        return replace(load_instance(path, Suite, root), path=place.absolute(), root=root)
     problems: list[str] = []
     document, entry = _read(path, SuiteEntry, problems)
     placed = _scenarios(entry, document, problems)

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.tool import Tool
+
+T = TypeVar("T")
 
 
 def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
@@ -28,6 +30,21 @@ def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
         msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
         raise UsageError(msg)
     return tools
+
+
+def load_instance(path: Path, kind: type[T], root: Path | None = None) -> T:
+    """Return the one object of this type that the Python file at `path` defines, which is run as by `load_tools`.
+
+    Raises `UsageError` when the file cannot be imported or defines none or several.
+    """
+    if not path.is_file():
+        msg = f"there is no file {str(path)!r}"
+        raise UsageError(msg)
+    found = {id(value): value for value in vars(_module(path, root, "a suite is to come from")).values() if isinstance(value, kind)}
+    if len(found) != 1:
+        msg = f"{path} defines {len(found) or 'no'} objects of type {kind.__name__}: a file is read for the one it defines"
+        raise UsageError(msg)
+    return next(iter(found.values()))
 
 
 def load_function(path: Path, name: str, root: Path | None = None) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import measured
-from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
@@ -25,8 +24,13 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
     No rows for one family. Where there are `metrics` the first rows are those of all families together.
     """
     reducer = reduced(rows, count_errors)
-    metrics = list(dict.fromkeys(name for name in metrics if name in METRICS))
-    records = [record | {"family": _ALL} for record in reducer.grouped("config")] if metrics else []
+    overall = reducer.grouped("config")
+    metrics = list(
+        dict.fromkeys(
+            name for name in metrics if name != _PASSED and not name.startswith("recall@") and any(name in one for one in overall)
+        )
+    )
+    records = [record | {"family": _ALL} for record in overall] if metrics else []
     several = reducer.grouped("family")
     records += several if len({record["family"] for record in several}) > 1 else []
     families = list(dict.fromkeys(record["family"] for record in records))
@@ -50,7 +54,7 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
 def _told(record: dict[str, Any] | None, metric: str) -> str:
     if record is None:
         return "–"
-    if metric in METRICS:
+    if metric != _PASSED and not metric.startswith("recall@"):
         return measured(record, metric, "–")
     return percent(record[metric], record[f"{metric}_low"], record[f"{metric}_high"])
 

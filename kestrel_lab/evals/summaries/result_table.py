@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from kestrel_lab.evals.gate_bounds import at_least
-from kestrel_lab.evals.metrics import METRICS, PREFIX
+from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
@@ -32,7 +32,7 @@ def with_unit(metric: str) -> str:
 
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
-    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where the answer was reviewed."""
+    """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where the answer was reviewed, and the suite's own metrics."""
     result = cast("dict[str, Any]", row.result)
     values = [score["value"] for score in result["scores"]]
     success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
@@ -49,7 +49,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "score": sum(values) / len(values) if values else math.nan,
         **{name: row.metrics.get(name, math.nan) for name in METRICS},
         **score_metrics(result["scores"]),
-        **{name: value for name, value in row.metrics.items() if name.startswith(PREFIX)},
+        **{name: value for name, value in row.metrics.items() if name not in METRICS},
         "reason": result["reason"],
         "attempts": 1 + len(result.get("attempts", ())),
         "run": result["run"],
@@ -112,10 +112,15 @@ def rate_text(summary: Mapping[str, Any]) -> str:
     return percent(summary["success_rate"], summary["low"], summary["high"])
 
 
+def amount(value: float, spec: str) -> str:
+    """Return a mean as text; `unknown` where it is not known of every trial."""
+    return "unknown" if math.isnan(value) else f"{value:{spec}}"
+
+
 def cost_text(summary: Mapping[str, Any]) -> str:
     """Return the mean cost; where calls of unknown price are left out of it, the text says so."""
     text = f"${summary['cost_estimate']:.4f}"
-    return text if summary["cost_known"] else (at_least(text) if summary["cost_estimate"] else "price not known")
+    return text if summary["cost_known"] else at_least(text if summary["cost_estimate"] > 0 else "")
 
 
 def frame_record(record: dict[str, Any]) -> dict[str, Any]:
@@ -137,10 +142,10 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
             rate_text(summary),
             str(summary["trials"]),
             str(summary["errors"]),
-            f"{summary['wall_time']:.2f}",
-            f"{summary['token_usage']:.0f}",
-            f"{summary['tool_calls']:.1f}",
-            f"{summary['cache_hits']:.1f}",
+            amount(summary["wall_time"], ".2f"),
+            amount(summary["token_usage"], ".0f"),
+            amount(summary["tool_calls"], ".1f"),
+            amount(summary["cache_hits"], ".1f"),
             cost_text(summary),
             "yes" if summary["pareto"] else "",
         ]

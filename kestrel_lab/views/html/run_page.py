@@ -23,7 +23,7 @@ TEXT_CHARS = 60_000
 
 _TONES = {
     "success": ("COMPLETE", "ok", "done", "good"),
-    "info": ("EXECUTING", "PLANNING", "LOW", "running", "streaming", "scripted", "replay"),
+    "info": ("EXECUTING", "PLANNING", "LOW", "running", "streaming", "scripted", "replay", "imported"),
     "warn": (
         *("WAITING_APPROVAL", "INTERRUPTED", "UNKNOWN", "MEDIUM", "waiting", "CANCELLED", "stopped", "retrying", "warning"),
         *STANDING.values(),

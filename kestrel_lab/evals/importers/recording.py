@@ -1,0 +1,295 @@
+"""Recording: what another tool recorded of one task, and the events and the trial that it is in the log."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+
+from kestrel_lab.core.events.union import (
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    PlanProposed,
+    Prompted,
+    Record,
+    RunFinished,
+    RunStarted,
+    StateTransition,
+    StepFinished,
+    StepStarted,
+    ToolAnswered,
+    ToolCalled,
+)
+from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.core.version import __version__
+from kestrel_lab.evals.execution.trial import ANSWER_KEPT
+from kestrel_lab.evals.metrics import measure
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.runtime.context.recorded_tools import described
+
+COMMIT: Final = "imported"
+"""In place of a commit's hash: `kestrel eval summary SUITE --commit imported` shows imported trials, no commit's name does."""
+_STEP: Final = "answer"
+_TOKENS: Final = ("token_usage", "tokens_in", "tokens_out")
+_CLOCKS: Final = ("wall_time", "working_time", "waiting_time", "queued_time", "backoff_time")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A tool call as the model wrote it."""
+
+    tool: str
+    args: dict[str, Json]
+    id: str = ""
+    """Its id in the recording; empty where it has none."""
+    problem: str = ""
+    """Why the call could not be read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """One message of the recorded conversation, in order."""
+
+    role: Literal["user", "assistant", "tool"]
+    text: str = ""
+    calls: tuple[Asked, ...] = ()
+    call: str = ""
+    """Of a tool's message: the recording's id of the call that it answers; empty for the next call without an answer."""
+    error: str = ""
+    at: float | None = None
+    """When it was complete, in seconds since 1970; `None` where the recording does not say."""
+    seconds: float = 0.0
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost_usd: float | None = None
+    model: str = ""
+    """The model that wrote it, where that is not the recording's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """What was recorded of one task."""
+
+    format: str
+    """`agentdojo`, `inspect` or `chat`."""
+    source: str
+    """File and place in it."""
+    id: str
+    """Its id there."""
+    digest: str
+    """Hash of the record: equal recordings are imported once."""
+    model: str
+    messages: Sequence[Said]
+    kind: Literal["imported", "scripted"] = "imported"
+    """`scripted` where no real model answered there either."""
+    system: str = ""
+    tools: tuple[dict[str, Json], ...] = ()
+    """Tools that were offered, as far as known: `name`, `description`, `schema`."""
+    began: float | None = None
+    seconds: float | None = None
+    """From the beginning to the end, where only that is known."""
+    error: str = ""
+    """Why the task broke."""
+    reason: str = ""
+    """Why it ended early, where that is no error."""
+    suite: str = ""
+    scenario: str = ""
+    family: str = ""
+    config: str = ""
+    epoch: int = 1
+    scores: tuple[dict[str, Json], ...] | None = None
+    """As they were recorded; `None` for a recording that nobody judged."""
+    passed: bool | None = None
+    """Whether it counts as passed; `None` where it broke or was not judged."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What the recording says of the whole task and not of its calls; stands before what the events give."""
+    facts: dict[str, Json] = field(default_factory=dict)
+    """What else it says, kept as it is in `RunStarted.imported`."""
+    summary: str = ""
+    """What stands in place of an answer where the recording has results and no conversation."""
+
+    @property
+    def run_id(self) -> str:
+        """The id of its run, the same whenever it is imported."""
+        return f"i{self.digest[:16]}"
+
+    @property
+    def goal(self) -> str:
+        """What the user asked first; raises `ValueError` where nobody asked anything."""
+        asked = next((said.text for said in self.messages if said.role == "user"), "")
+        if not asked.strip():
+            msg = "there is no message of a user in it"
+            raise ValueError(msg)
+        return asked
+
+    @property
+    def answer(self) -> str:
+        """The last message, if the model wrote it and asked for no more calls; else the summary."""
+        last = self.messages[-1]
+        return last.text if last.role == "assistant" and not last.calls else self.summary
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A record that cannot be read; those beside it can."""
+
+    place: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.why}"
+
+
+Records = Iterator[Recording | Broken]
+"""What a reader of files gives, one record at a time."""
+
+
+def digest(kind: str, *parts: Any) -> str:
+    """Return the hash of a record of this format."""
+    return content_key("imported", kind, *parts)
+
+
+def events_of(recording: Recording) -> list[tuple[float, Event]]:
+    """Return the events of the recording's run, each with its time.
+
+    Times that the recording does not tell are those of the event before: only what `RunStarted.imported` names is known.
+    Raises `ValueError` for a conversation that cannot be one.
+    """
+    return _Teller(recording).told()
+
+
+class _Teller:
+    """Turns messages into events, one after the other."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        known = [said.at for said in recording.messages if said.at is not None]
+        start = recording.began if recording.began is not None else min(known, default=time.time() - (recording.seconds or 0.0))
+        self._start = self._now = start
+        self._times = "each" if known else "total" if recording.seconds is not None else "unknown"
+        self._events: list[tuple[float, Event]] = []
+        self._open: dict[str, tuple[str, Asked]] = {}
+        """Calls without an answer, by our id, with the recording's."""
+        self._ids: dict[str, str] = {}
+        self._turns = 0
+
+    def told(self) -> list[tuple[float, Event]]:
+        recording, goal = self._recording, self._recording.goal
+        self._put(PlanProposed(plan=Plan.single(goal).as_json()))
+        self._put(StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING))
+        self._put(StepStarted(step=_STEP, goal=goal))
+        first = next(place for place, said in enumerate(recording.messages) if said.role == "user")
+        for place, said in enumerate(recording.messages):
+            if said.role == "assistant":
+                self._assistant(said, place)
+            elif said.role == "tool":
+                self._tool(said)
+            elif place != first:
+                self._close()
+                self._put(Prompted(step=_STEP, text=said.text), said.at)
+        self._close()
+        self._end()
+        return [(self._start, self._started(goal)), *self._events]
+
+    def _put(self, event: Event, at: float | None = None) -> None:
+        self._now = max(self._now, self._now if at is None else at)
+        self._events.append((self._now, event))
+
+    def _assistant(self, said: Said, place: int) -> None:
+        self._close()
+        self._turns += 1
+        call, model = f"{_STEP}.m{self._turns}", said.model or self._recording.model
+        calls: list[dict[str, Json]] = []
+        for number, asked in enumerate(said.calls, 1):
+            ours = f"{_STEP}.{self._turns}.{number}"
+            self._open[ours] = (asked.id, asked)
+            self._ids[ours] = asked.id
+            calls.append({"id": ours, "name": asked.tool, "args": asked.args, "problem": asked.problem})
+        began = None if said.at is None else said.at - said.seconds
+        messages, tools = place + bool(self._recording.system), len(self._recording.tools)
+        self._put(ModelCalled(call=call, step=_STEP, model=model, cycle=self._turns, messages=messages, tools=tools), began)
+        answered = ModelAnswered(
+            call=call, step=_STEP, model=model, text=said.text, calls=calls, tokens_in=said.tokens_in or 0, tokens_out=said.tokens_out or 0,
+            cost_usd=said.cost_usd, seconds=said.seconds, finish="tool_calls" if calls else "stop", metered=said.tokens_in is not None,
+        )  # fmt: skip
+        self._put(answered, said.at)
+
+    def _tool(self, said: Said) -> None:
+        fits = [ours for ours, (theirs, _) in self._open.items() if not said.call or theirs in ("", said.call)]
+        if not fits:
+            msg = f"a tool answers the call {said.call!r}, which nobody made" if said.call else "a tool answers, and no call is open"
+            raise ValueError(msg)
+        self._result(fits[0], said.text, said.error, "failed", said)
+
+    def _result(self, ours: str, text: str, error: str, kind: str, said: Said | None = None) -> None:
+        _, asked = self._open.pop(ours)
+        at, seconds = (None, 0.0) if said is None else (said.at, said.seconds)
+        if not asked.problem:
+            began = None if at is None else at - seconds
+            self._put(ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=asked.args, danger=""), began)
+        problem: dict[str, Json] | None = {"kind": kind, "message": error, "transient": False} if error else None
+        self._put(ToolAnswered(call=ours, step=_STEP, tool=asked.tool, text=text or error, error=problem, seconds=seconds), at)
+
+    def _close(self) -> None:
+        """Answer the calls that the recording has no answer to, so that every conversation is whole and can be forked."""
+        for ours, (_, asked) in list(self._open.items()):
+            kind = "invalid_arguments" if asked.problem else "unknown_outcome"
+            self._result(ours, "", asked.problem or "the recording has no result of this call", kind)
+
+    def _end(self) -> None:
+        recording = self._recording
+        until = None if recording.seconds is None else self._start + recording.seconds
+        outcome, target = ("error", RunStatus.FAILED) if recording.error else ("complete", RunStatus.COMPLETE)
+        reason = recording.error or recording.reason
+        self._put(StepFinished(step=_STEP, ok=not recording.error, reason=reason), until)
+        self._put(RunFinished(outcome=outcome, answer=recording.answer, reason=reason))
+        self._put(StateTransition(source=RunStatus.EXECUTING, target=target, reason=reason))
+
+    def _started(self, goal: str) -> RunStarted:
+        recording = self._recording
+        imported: dict[str, Json] = {
+            "format": recording.format, "source": recording.source, "id": recording.id, "at": time.time(), "times": self._times,
+            **recording.facts, "calls": {ours: theirs for ours, theirs in self._ids.items() if theirs},
+        }  # fmt: skip
+        called = dict.fromkeys(asked.tool for said in recording.messages for asked in said.calls)
+        offered = {str(tool["name"]): tool for tool in recording.tools}
+        return RunStarted(
+            goal=goal, workspace="", model=recording.model, model_kind=recording.kind, system=recording.system, config=recording.config,
+            scenario=recording.scenario, package=__version__, imported=imported,
+            tools=[described(**cast("Any", offered.get(name, {"name": name}))) for name in dict.fromkeys((*offered, *called))],
+        )  # fmt: skip
+
+
+def trial_of(recording: Recording, events: Sequence[tuple[float, Event]]) -> EvalRow:
+    """Return the trial that the recording is; what it does not tell is in no metric."""
+    run = recording.run_id
+    records = [Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)]
+    metrics = measure(records)
+    if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
+        for name in _TOKENS:
+            metrics.pop(name)
+    if all(said.at is None for said in recording.messages):
+        for name in _CLOCKS if recording.seconds is None else _CLOCKS[1:]:
+            metrics.pop(name)
+    metrics |= recording.metrics
+    broke = recording.passed is None
+    outcome = "error" if broke else "pass" if recording.passed else "fail"
+    reason = recording.error or recording.reason or ("not judged in the recording" if broke else "")
+    if outcome == "fail" and not reason:
+        reason = "; ".join(str(score["check"]) for score in recording.scores or () if not score["passed"])
+    result: dict[str, Json] = {
+        "family": recording.family, "weight": 1.0, "model": recording.model, "model_kind": recording.kind, "outcome": outcome,
+        "reason": reason, "scores": [*(recording.scores or ())], "status": str(RunStatus.FAILED if recording.error else RunStatus.COMPLETE),
+        "answer": head_tail(recording.answer, ANSWER_KEPT)[0], "run": run, "imported": recording.format,
+    }  # fmt: skip
+    return EvalRow(
+        id=f"t{recording.run_id}", scenario=recording.scenario, result=result, created_at=time.time(), git_sha=COMMIT,
+        metrics={name: value for name, value in metrics.items() if not math.isnan(value)},
+        suite=recording.suite, config=recording.config or recording.model, epoch=recording.epoch, key="",
+    )  # fmt: skip
