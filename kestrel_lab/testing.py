@@ -26,7 +26,7 @@ Turn = str | Sequence[ScriptedCall] | ModelAnswer | Exception
 
 
 class ScriptedModel:
-    """Plays prepared turns. The conversation decides which one, so a script may serve many runs at once.
+    """Plays prepared turns. The conversation of the run decides which one, so a script may serve many runs at once.
 
     `turns` is a list, or a function from the request to a turn. Raises `ModelError` when the list is
     used up, so that a script that is too short cannot pass for an answer.
@@ -70,7 +70,7 @@ class ScriptedModel:
     def _turn(self, request: ModelRequest) -> Turn:
         if callable(self._turns):
             return self._turns(request)
-        played = sum(message.role == "assistant" for message in request.messages)
+        played = sum(message.role == "assistant" and not message.earlier for message in request.messages)
         if played >= len(self._turns):
             msg = f"the script {self._name!r} has only {len(self._turns)} turns and is asked for one more"
             raise ModelError(msg)
@@ -104,8 +104,9 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
     parsed = [_rule(rule, f"{path}: rules[{place}]") for place, rule in enumerate(rules)]
 
     def play(request: ModelRequest) -> Turn:
-        goal = next((m.text for m in request.messages if m.role == "user"), "")
-        played = sum(message.role == "assistant" for message in request.messages)
+        own = [message for message in request.messages if not message.earlier]
+        goal = next((message.text for message in own if message.role == "user"), "")
+        played = sum(message.role == "assistant" for message in own)
         for pattern, turns in parsed:
             if pattern.search(goal):
                 if played < len(turns):

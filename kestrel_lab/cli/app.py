@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.commits import along_commits
 from kestrel_lab.cli.commands.doctor import Doctor, examine, known_models
 from kestrel_lab.cli.commands.evals import compare_commits, evals
@@ -43,6 +44,8 @@ from kestrel_lab.cli.frontend import (
     ToolNames,
     WorkFolder,
     frontend_of,
+    limits_of,
+    run_options,
 )
 from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.core.errors import UsageError
@@ -70,6 +73,7 @@ app.add_typer(search)
 app.add_typer(searching)
 app.command(epilog="Example: kestrel trust --show")(trust)
 app.add_typer(tainting)
+app.add_typer(chatting)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 
 Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your words.")]
@@ -108,6 +112,10 @@ def run(
     form: Annotated[
         str | None, typer.Option(metavar="FORM", help="What the answer has to look like: brief, plan, patch, explanation, research, auto.")
     ] = None,
+    follow: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run; a notebook does so with the last one.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Notebook: begin a conversation anew.")] = False,
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
@@ -127,6 +135,9 @@ def run(
         raise UsageError(msg)
     if plan is not None or inputs or verify is not None or form is not None:
         msg = "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
+        raise UsageError(msg)
+    if follow is not None:
+        msg = "--resume goes on with the run itself, --follow with its conversation in a new run: give one of them"
         raise UsageError(msg)
     if rules is not None:
         msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
@@ -166,20 +177,18 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
     frontend = frontend_of(ctx)
     screen = frontend.screen(ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words}))
     known = RunChanges.__annotations__ if resume is None else ResumeChanges.__annotations__
-    options: dict[str, Any] = {name: value for name, value in words.items() if name in known}
-    if options["tools"] is not None:
-        options["tools"] = [word.strip() for word in str(words["tools"]).split(",") if word.strip()]
+    options = {name: value for name, value in run_options(words).items() if name in known}
     if options.get("inputs"):
         options["inputs"] = workflow_inputs(words["inputs"])
-    limits = {"cycles": words["cycles"], "cost_usd": words["cost"], "seconds": words["seconds"], "tokens": words["tokens"]}
-    limits = {key: value for key, value in limits.items() if value is not None}
+    if resume is None and not options.get("plan") and not words.get("new"):
+        options |= {name: value for name, value in frontend.goes_on_with().items() if options.get(name) is None}
 
     async def follow() -> Run:
         lab = frontend.lab()
         async with screen:
             options["approver"] = screen.approver
             usual = lab.session.limits if resume is None else lab.get(resume).report.limits
-            options["limits"] = replace(usual, **limits) if limits else usual
+            options["limits"] = limits_of(words, usual)
             if resume is None:
                 return await screen.show(lab.start(" ".join(words["goal"] or ()), **options))
             return await screen.show(_going_on(lab.session.restart(resume, **options)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Annotated, Any, Protocol, Self
 
@@ -12,7 +12,9 @@ import typer
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver, Reporter
+from kestrel_lab.core.run_types import Limits
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.context.run_options import RunChanges
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
 
@@ -69,6 +71,20 @@ class Screen(Protocol):
         ...
 
 
+def run_options(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a command that are options of a run, of which `tools` becomes a list."""
+    options = {name: value for name, value in words.items() if name in RunChanges.__annotations__}
+    if options["tools"] is not None:
+        options["tools"] = [word.strip() for word in str(words["tools"]).split(",") if word.strip()]
+    return options
+
+
+def limits_of(words: Mapping[str, Any], usual: Limits) -> Limits:
+    """The limits that a command names, and the `usual` ones for the rest."""
+    named = {"cycles": words["cycles"], "cost_usd": words["cost"], "seconds": words["seconds"], "tokens": words["tokens"]}
+    return replace(usual, **{key: value for key, value in named.items() if value is not None})
+
+
 class Frontend(Protocol):
     """Where commands are typed and results are shown."""
 
@@ -83,6 +99,14 @@ class Frontend(Protocol):
 
     def configure(self, key: str, value: str) -> Settings:
         """Change a setting, for as long as makes sense here; returns it as it is in force then."""
+        ...
+
+    def goes_on_with(self) -> dict[str, Any]:
+        """Return the options of a run that goes on with the conversation here; none where each command stands alone."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a sentence between runs."""
         ...
 
     def screen(self, how: ShowOptions) -> Screen:

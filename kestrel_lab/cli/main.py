@@ -81,6 +81,14 @@ class TerminalFrontend:
         write_setting(Path.cwd(), key, value)
         return load_settings(Path.cwd(), os.environ).only(key)
 
+    def goes_on_with(self) -> dict[str, Any]:
+        """Nothing: each command of a terminal stands alone."""
+        return {}
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        self.console.print(Text(plain(text), style="yellow"))
+
     def screen(self, how: ShowOptions) -> Screen:
         """The screen for one run; Ctrl-C on it stops the run."""
         if how.background or how.name:
@@ -156,7 +164,9 @@ def _main(argv: list[str]) -> int:
             result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-        return _show(frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch"})
+        return _show(
+            frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch", "chat"}
+        )
     except typer.TyperException as error:
         known = argv[:1] if argv[:1] and not str(error).startswith(f"No such command '{argv[0]}'") and argv[0][:1] != "-" else []
         _complain(f"{wrong_usage(error)}. The words and options: {' '.join(['kestrel', *known, '--help'])}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.json_types import Json
@@ -35,6 +35,30 @@ class Message:
     """Which call a tool message answers."""
     name: str = ""
     """Which tool a tool message comes from."""
+    earlier: bool = False
+    """Whether it was said in a run that this one follows."""
+
+    def as_json(self) -> dict[str, Json]:
+        """Return the message as a JSON object, without `earlier`."""
+        calls: list[Json] = [{"id": call.id, "name": call.name, "args": call.args, "problem": call.problem} for call in self.calls]
+        body: dict[str, Json] = {"role": self.role, "text": self.text, "calls": calls, "call_id": self.call_id, "name": self.name}
+        return {key: value for key, value in body.items() if value}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], *, earlier: bool = False) -> Message:
+        """Return the message that `as_json` described; fields that this version does not know are ignored."""
+        calls = tuple(
+            ToolRequest(id=call["id"], name=call["name"], args=call.get("args") or {}, problem=call.get("problem", ""))
+            for call in body.get("calls", ())
+        )
+        return cls(
+            role=body["role"],
+            text=body.get("text", ""),
+            calls=calls,
+            call_id=body.get("call_id", ""),
+            name=body.get("name", ""),
+            earlier=earlier,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

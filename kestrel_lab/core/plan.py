@@ -20,10 +20,20 @@ if TYPE_CHECKING:
 
     from kestrel_lab.core.drawing.plan_graph import Node
 
-__all__ = ["REPORTS", "Plan", "Step"]
+__all__ = ["REPORTS", "Plan", "Step", "conversation_step"]
 
 REPORTS: Final = frozenset({"quality"})
 """Operations that report on an answer and never make one."""
+
+
+ONLY_STEP: Final = "answer"
+"""The id of the step of a plain run."""
+
+
+def conversation_step(plan: Mapping[str, Any]) -> str:
+    """Return the id of the step that goes on with an earlier conversation: the first one of `plan`, as JSON, that an agent works on."""
+    agents = [str(step.get("id")) for step in plan.get("steps") or () if not step.get("tool") and not step.get("operation")]
+    return agents[0] if agents else ONLY_STEP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,7 +216,7 @@ class Plan:
     @classmethod
     def single(cls, goal: str) -> Plan:
         """The plan of a plain run: one agent works on the goal."""
-        return cls(steps=(Step(id="answer", goal=goal),))
+        return cls(steps=(Step(id=ONLY_STEP, goal=goal),))
 
     @classmethod
     def from_json(cls, body: Mapping[str, Json]) -> Plan:

@@ -6,9 +6,9 @@ never written anywhere and can always be rebuilt by `fold`; resuming a run is `f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import StoreError
@@ -48,7 +48,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ToolRequest
-from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.plan import Plan, Step, conversation_step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.eventlog.conversation import Conversation, OpenMacro
@@ -191,6 +191,7 @@ class RunState:
                 self.status = RunStatus(event.target)
             case RunStarted():
                 self.started, self.model_kind = event, event.model_kind
+                self._take_over(event.earlier)
             case RunResumed():
                 self._resumed(event)
             case RunInterrupted():
@@ -234,6 +235,11 @@ class RunState:
             case _:
                 pass
 
+    def _take_over(self, earlier: Mapping[str, Any]) -> None:
+        """Begin with what the run has from the run that it follows; its messages are said when its agent begins."""
+        self.recalled.update(earlier.get("recalled", ()))
+        self.wholes |= {name: Whole(**whole) for name, whole in earlier.get("wholes", {}).items()}
+
     def _joined_by(self, model_kind: str) -> None:
         self.model_kind = self.model_kind if model_kind == "real" else model_kind
 
@@ -271,6 +277,10 @@ class RunState:
             said = system if system is not None else self.started.system if self.started is not None else ""
             if said:
                 conversation.messages.append(Message(role="system", text=said))
+            if self.started is not None and self.started.earlier and step == conversation_step(self.started.plan):
+                earlier: Mapping[str, Any] = self.started.earlier
+                conversation.messages += [Message.from_json(body, earlier=True) for body in earlier["messages"]]
+                conversation.files |= earlier.get("files", {})
         conversation.messages.append(Message(role="user", text=text))
         conversation.prompts += 1
 

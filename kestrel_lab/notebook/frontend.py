@@ -61,6 +61,8 @@ class Notebook:
         self.panels: deque[Panel] = deque(maxlen=LOOKED_AT)
         """The newest panels."""
         self._own_lab: Lab | None = None
+        self._last: tuple[Lab, Run, object] | None = None
+        """The last run that was shown, its lab, and the model that the lab had then."""
 
     def lab(self) -> Lab:
         """The notebook's variable `lab` if it is one, else a lab of the magics' own."""
@@ -70,6 +72,19 @@ class Notebook:
         if self._own_lab is None:
             self._own_lab = Lab()
         return self._own_lab
+
+    def note(self, run: Run) -> None:
+        """Remember `run` as the one that the next goal goes on with."""
+        self._last = (self.lab(), run, self.lab().session.options.model)
+
+    def goes_on_with(self) -> dict[str, Any]:
+        """The options of a run that goes on where the last one ended; none in a new lab, and while the last run still works."""
+        lab = self.lab()
+        if self._last is None or self._last[0] is not lab or not (self._last[1].status.terminal or not self._last[1].working):
+            return {}
+        _, run, model = self._last
+        changed = lab.session.options.model
+        return {"follow": run, **({"model": changed} if changed is not model and changed is not None else {})}
 
     def runs(self) -> list[str]:
         """Names of variables that hold runs."""
@@ -98,6 +113,14 @@ class NotebookFrontend:
     def configure(self, key: str, value: str) -> Settings:
         """Change a setting of the notebook's lab, for this session."""
         return self.lab().configure(key, value)
+
+    def goes_on_with(self) -> dict[str, Any]:
+        """The last run of the notebook's lab once it has ended, and the lab's model where that was changed since."""
+        return self.notebook.goes_on_with()
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        print(text)  # noqa: T201  # a notebook shows what is printed
 
     def screen(self, how: ShowOptions) -> NotebookScreen:
         """The screen for one run: a panel, questions on standard input, or one picture at the end."""
@@ -159,6 +182,7 @@ class NotebookScreen:
         notebook, surface = self._frontend.notebook, self._frontend.surface
         if surface != "terminal":
             notebook.shown.add(run)
+        notebook.note(run)
         if self._how.name:
             notebook.variables[self._how.name] = run
         if self._panel is not None:

@@ -1,4 +1,5 @@
 // The live panel: puts patches on the page and sends clicks back. It decides nothing, and every text goes in as text.
+// The one exception is Markdown (`html`, `settled`, `tail`), which the kernel renders and sanitises: see views/html/markdown.py.
 
 const make = (tag, cls, text) => {
   const node = document.createElement(tag);
@@ -90,17 +91,45 @@ function headPart(el, send) {
   return { bar, goal, health, said, progress, reason, foot, update, tick };
 }
 
-function textRow() {
+const rendered = html => document.createRange().createContextualFragment(html);
+// Buttons on code: copy it, and where the front end has a notebook put it into a new cell.
+function dress(box, tools) {
+  for (const pre of box.querySelectorAll("pre:not(.kst-dressed)")) {
+    const bar = make("div", "kst-codebar"), code = pre.textContent.replace(/\n$/, "");
+    const add = (text, click) => {
+      const button = make("button", "", text);
+      button.type = "button";
+      button.onclick = async () => { put(button, (await click()) === false ? "Not possible here" : "Done"); setTimeout(() => put(button, text), 1500); };
+      bar.append(button);
+    };
+    pre.classList.add("kst-dressed");
+    pre.tabIndex = 0;
+    add("Copy", () => navigator.clipboard ? navigator.clipboard.writeText(code).catch(() => false) : false);
+    if (tools?.insert && /^(python3?|py|ipython|)$/.test(pre.dataset.language || "")) add("Insert as cell", () => tools.insert(code));
+    pre.before(bar);
+  }
+}
+
+function textRow(tools) {
   const root = make("div", "kst-text"), label = make("div", "kst-label", "Answer"), body = make("div", "kst-body"), note = make("div", "kst-note kst-soft");
+  const done = make("div", "kst-md"), tail = make("div", "kst-md kst-tail");
+  body.append(done, tail);
   const step = make("span", "kst-step kst-soft");
   const cites = make("div", "kst-cites");
+  const grow = c => {
+    if (c.settled) done.append(rendered(c.settled));
+    tail.replaceChildren(rendered(c.tail));
+    root.classList.toggle("kst-empty", !body.textContent);
+  };
   root.append(label, step, body, cites, note);
   return {
     root, step,
     update(c) {
       if (c.state !== undefined) root.dataset.state = c.state;
       if (c.role !== undefined) root.dataset.role = c.role;
-      if (c.text !== undefined) put(body, c.text);
+      if (c.html !== undefined) { done.replaceChildren(rendered(c.html)); tail.replaceChildren(); }
+      if (c.settled !== undefined) grow(c);
+      else if (c.html) dress(done, tools);
       if (c.note !== undefined) put(note, c.note);
       if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text, since]) => {
         const cite = make("details"), title = make("summary");
@@ -110,7 +139,7 @@ function textRow() {
       }));
       root.classList.toggle("kst-empty", !body.textContent);
     },
-    append(text) { body.append(text); root.classList.remove("kst-empty"); },
+    grow,
   };
 }
 
@@ -433,7 +462,7 @@ function filterPart(rows) {
   };
 }
 
-function view(el, send) {
+function view(el, send, tools) {
   el.classList.add("kst");
   el.setAttribute("role", "region");
   // A key pressed on one of our buttons is no notebook command; JupyterLab looks at the focused element first.
@@ -448,7 +477,7 @@ function view(el, send) {
   el.append(head.bar, head.goal, head.health, head.said, plan, find.bar, rows, head.progress, asks, head.reason, head.foot);
   const boxes = { step: list, row: rows, ask: asks };
   const kinds = { call: callRow, notice: noticeRow, stage: stageRow, text: textRow };
-  const create = c => c.op === "step" ? stepPart(graph.nodes, goTo) : c.op === "ask" ? (c.kind === "question" ? questionCard : approvalCard)(c.id, send) : kinds[c.kind]();
+  const create = c => c.op === "step" ? stepPart(graph.nodes, goTo) : c.op === "ask" ? (c.kind === "question" ? questionCard : approvalCard)(c.id, send) : kinds[c.kind](tools);
   const drop = (op, id) => {
     const part = parts[op].get(id);
     if (op === "row" && part) find.dropped(part.root);
@@ -484,7 +513,7 @@ function view(el, send) {
     if (c.op === "asked") return drop("ask", c.id);
     if (c.op === "text") {
       const row = parts.row.get(c.id);
-      row?.append(c.append);
+      row?.grow(c);
       return row && find.changed(row);
     }
     let part = parts[c.op].get(c.id);
@@ -543,6 +572,16 @@ function keep(manager, id, data) {
   } catch { return false; }
 }
 
+// A new code cell below the active one. False where a front end keeps its notebook to itself.
+function insertCell(manager, source) {
+  try {
+    const { cells, sharedModel } = manager.context.model, active = document.querySelector(".jp-Notebook .jp-Cell.jp-mod-active");
+    const place = active ? [...active.parentElement.querySelectorAll(":scope > .jp-Cell")].indexOf(active) + 1 : cells.length;
+    sharedModel.insertCell(place, { cell_type: "code", source, metadata: {} });
+    return true;
+  } catch { return false; }
+}
+
 export default {
   // Runs as soon as the model exists, seen or not: an answer tells the kernel that clicks will arrive. The first
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
@@ -557,7 +596,7 @@ export default {
     hello();
   },
   render({ model, el }) {
-    const screen = view(el, message => model.send(message));
+    const screen = view(el, message => model.send(message), { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)) });
     let seq = -1, skew = 0, tries = 0, whole = false;
     const resync = () => { if (!whole && tries++ < 30) { model.send({ k: "resync" }); setTimeout(resync, 500); } };
     const receive = m => {

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from kestrel_lab.core.events.union import Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import encodable
+from kestrel_lab.views.html.markdown import RenderedChanges
 from kestrel_lab.views.rows import Change
 from kestrel_lab.views.run_view import RunView
 
@@ -31,6 +32,7 @@ class PatchStream:
     def __init__(self, view: RunView, send: Send) -> None:
         self.view = view
         self._send = send
+        self._rendered = RenderedChanges(view)
         self._buffer: list[Change] = []
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -66,7 +68,7 @@ class PatchStream:
                 self._spare -= 1
                 bundle, self._buffer = self._buffer, []
                 self._number += 1
-                self._send(self._message("patch", bundle))
+                self._send(self._message("patch", self._rendered.of(bundle)))
 
     def _has_spare(self) -> bool:
         """Whether a bundle may go before its time: one is earned with each interval."""
@@ -83,7 +85,8 @@ class PatchStream:
 
     def picture(self) -> dict[str, Json]:
         """The message that carries the whole view."""
-        return self._message("snap", self.view.snapshot())
+        self._rendered = RenderedChanges(self.view)  # a page that has the whole view knows nothing of what was complete before
+        return self._message("snap", self._rendered.of(self.view.snapshot()))
 
     def _message(self, kind: str, changes: list[Change]) -> dict[str, Json]:
         return {"k": kind, "seq": self._number, "now": time.time(), "changes": [_sendable(change) for change in changes]}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunResumed, RunStarted
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import foreseen
 from kestrel_lab.core.protocols import Model
@@ -27,9 +28,10 @@ from kestrel_lab.runtime.approvals.scope import ruled, rules_as_json, rules_from
 from kestrel_lab.runtime.context.budget import Dearest
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.run_options import RunOptions
+from kestrel_lab.runtime.context.run_options import Followed, RunOptions
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import Tools, offered
+from kestrel_lab.runtime.conversation.follow_up import taken_over
 from kestrel_lab.runtime.execution.steps import check_steps, not_of
 from kestrel_lab.runtime.fork import branch_of, records_to_fork
 from kestrel_lab.runtime.lifecycle import live, stop
@@ -41,6 +43,7 @@ from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import declared
 from kestrel_lab.runtime.workflows.loader import plan_for
+from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.select import choose, tried
 from kestrel_lab.tools.timeparse.session_time import handshake
@@ -48,6 +51,10 @@ from kestrel_lab.tools.tool import Toolbox
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
+
+
+def _id_of(run: str | Followed) -> str:
+    return run if isinstance(run, str) else run.id
 
 
 class Launcher:
@@ -64,6 +71,9 @@ class Launcher:
             msg = "the goal is empty: say what the run should do"
             raise UsageError(msg)
         session, registry, usual = self._session, self._session.registry, self._session.options
+        earlier: dict[str, Json] = {}
+        if options.follow is not None:
+            options, earlier = self._following(options.follow, options)
         limits, resolve, ports = options.limits or session.limits, options.resolve or registry.resolve_model, options.ports or session.ports
         model = registry.resolve_model(options.model)
         place = options.workspace if isinstance(options.workspace, Workspace) else Workspace(Path(options.workspace))
@@ -94,12 +104,33 @@ class Launcher:
             scenario=options.scenario,
             package=__version__,
             plan={} if plan is None else plan.as_json(),
+            follows="" if options.follow is None else _id_of(options.follow),
+            earlier=earlier,
             time=met.as_json(),
         )
         ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
         ctx.equip = registry.equipping(ctx, late, options.tools, steps)
         missing = missing_servers(session.mcp, but=late) if options.tools is None else ()
         return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
+
+    def _following(self, follow: str | Followed, options: RunOptions) -> tuple[RunOptions, dict[str, Json]]:
+        """Return the options of a run that follows another, with that run's own where none are given, and what it takes over."""
+        store = self._session.store
+        earlier = taken_over(store, _id_of(follow), self._flow_of)
+        began = store.state(_id_of(follow)).started
+        assert began is not None  # else nothing could be taken over
+        given = replace(
+            options,
+            model=self._model_again(began, options.model),
+            tools=tools_begun_with(began) if options.tools is None else options.tools,
+            workspace=began.workspace if options.workspace == "." else options.workspace,
+            rules=rules_from_json(began.rules) if options.rules is None else options.rules,
+        )
+        return given, earlier
+
+    def _flow_of(self, tool: str) -> Flow:
+        known, _ = self._session.registry.known_at_once(None)
+        return known.get(tool).flow if tool in known else UNKNOWN
 
     def restart(self, run_id: str, options: RunOptions, *, take_over: bool = False) -> Run:
         """Go on with a run where its log ends; see `Session.restart`."""
@@ -114,7 +145,7 @@ class Launcher:
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(store.records(run_id))) is not None:
             return self.fork(run_id, options, at=found.at, stage=found.stage)
         if state.started is None or state.status.terminal:
-            return Run(store, run_id, state)
+            return Run(store, run_id, state, start=self.start)
         if not take_over and owner.at_work(row.owner, run_id):
             raise owner.taken(run_id, row.owner)
         ctx = self._again(run_id, run_id, state.started, state, options)
@@ -123,7 +154,7 @@ class Launcher:
         for record in store.records(run_id, after=state.events):  # written until the claim
             state.apply(record.event, record.at)
         if state.status.terminal:
-            return Run(store, run_id, state)
+            return Run(store, run_id, state, start=self.start)
         bounds = {} if options.limits is None else options.limits.as_json()
         resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
         return self._launch(ctx, state.planned, resumed=resumed)
@@ -261,7 +292,7 @@ class Launcher:
         """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
         session, run_id, state = self._session, ctx.run_id, ctx.state
         ctx.begin()
-        run = Run(session.store, run_id, state)
+        run = Run(session.store, run_id, state, start=self.start)
         ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
         if resumed is not None:
             ctx.emit(resumed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
@@ -20,14 +21,13 @@ from kestrel_lab.eventlog.run_status import cancel_in_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.run_report import RunReport, records_of
 from kestrel_lab.runtime.run_results import Answers
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.run_view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 _UNITS = {"at": "UTC", "timestamp": "UTC", "seconds": "s", "queued": "s", "waited": "s", "cost_usd": "US dollars"}
 """Of columns of frames."""
@@ -67,13 +67,21 @@ class LiveRun:
 class Run:
     """The handle of one run. Everything it says comes from the run's events; `report` has tables, drawings and evidence."""
 
-    def __init__(self, store: SessionStore, run_id: str, state: RunState | None = None, damage: Damaged | None = None) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        run_id: str,
+        state: RunState | None = None,
+        damage: Damaged | None = None,
+        start: Callable[[str, RunOptions], Run] | None = None,
+    ) -> None:
+        """`start` begins further runs, for `ask`."""
         self.id = run_id
         self.damage = damage
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
         self.live: LiveRun | None = None
         """Set by the session that works on the run."""
-        self._store = store
+        self._store, self._start = store, start
         self._state = state if state is not None else store.state(run_id)
 
     if not TYPE_CHECKING:  # type checkers lead to the report
@@ -140,10 +148,6 @@ class Run:
         """The steps it follows; one of an agent when no plan was given."""
         return self._state.planned
 
-    def plot_plan(self) -> Figure:
-        """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
-        return self.plan.plot({step.id: step.state for step in view_of(self.records()).steps.values()})
-
     @property
     def report(self) -> RunReport:
         """Evidence, quality, confidence, stages, next actions and more; called with a path, `run.report("run.html")`, it writes a page."""
@@ -191,6 +195,17 @@ class Run:
         if self.live is not None:
             await self.live.task
         return self
+
+    async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
+        """Go on with the conversation: run `goal` as a new run that follows this one, and wait for its end.
+
+        Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless they are given.
+        Raises what `Session.run` raises, and `UsageError` while this run has not ended.
+        """
+        if self._start is None:
+            msg = f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
+            raise UsageError(msg)
+        return await self._start(goal, replace(RunOptions(**changes), follow=self)).wait()
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.

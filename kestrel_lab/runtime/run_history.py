@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from kestrel_lab.eventlog.checkpoints import Checkpoint
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.run_status import standing
 from kestrel_lab.eventlog.store import RunRow, SessionStore
+from kestrel_lab.runtime.context.run_options import RunOptions
+from kestrel_lab.runtime.conversation.follow_up import conversation
 from kestrel_lab.runtime.diff import RunDiff, diff_runs
 from kestrel_lab.runtime.resume import damaged
 from kestrel_lab.runtime.run import Run
@@ -63,6 +65,8 @@ class RunHistory:
     def __init__(self, store: SessionStore) -> None:
         self.live: dict[str, Run] = {}
         """The runs that the session of this history works on, by id."""
+        self.start: Callable[[str, RunOptions], Run] | None = None
+        """Begins a run of the session, for `Run.ask`."""
         self._store = store
 
     def get(self, run_id: str) -> Run:
@@ -77,8 +81,15 @@ class RunHistory:
         self._store.run(run_id)
         damage = self._store.damage(run_id)
         if damage is None:
-            return Run(self._store, run_id)
+            return Run(self._store, run_id, start=self.start)
         return Run(self._store, run_id, fold(self._store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
+
+    def conversation(self, run_id: str) -> list[Run]:
+        """Return the runs whose conversation a run goes on with, the first one first, and the run itself at the end.
+
+        A parent that is no longer in the log ends the list. Raises `UsageError` for a run that does not exist.
+        """
+        return [self.get(one) for one in conversation(self._store, run_id)]
 
     def decide(
         self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()

@@ -120,6 +120,10 @@ class RunReport:
         self._store.flush()
         return self._store.head(self._id)
 
+    def plot_plan(self) -> Figure:
+        """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
+        return self._state.planned.plot({step.id: step.state for step in view_of(self._records()).steps.values()})
+
     def view(self) -> RunView:
         """The run as it is shown, with the citations of its answer checked against the workspace as it is now."""
         records = self._records()

@@ -23,6 +23,7 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
+from kestrel_lab.runtime.conversation.chat import Chat
 from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
@@ -132,6 +133,7 @@ class Session:
         self.files = FileTaint(lambda: self.store)
         self.history = RunHistory(self.store)
         self.launcher = Launcher(self)
+        self.history.start = self.launcher.start
 
     @property
     def limits(self) -> Limits:
@@ -235,6 +237,11 @@ class Session:
         return self.launcher.fork(run_id, replace(options or RunOptions(), **changes), at=at, answer=answer, result=result)
 
     fork = _waited(start_fork, "fork")
+
+    @takes(RunChanges, RunOptions)
+    def chat(self, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Chat:
+        """Return a conversation whose turns take these options: `await chat.ask("…")`. A notebook shows it with a box to type into."""
+        return Chat(self.launcher.start, replace(options or RunOptions(), **changes))
 
     def get(self, run_id: str) -> Run:
         """Return a run of this log; see `RunHistory.get`."""

@@ -24,6 +24,7 @@ from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.server.protocol import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
 from kestrel_lab.views.formatting import options_of
+from kestrel_lab.views.html.markdown import RenderedChanges
 from kestrel_lab.views.rows import Change
 from kestrel_lab.views.run_view import RunView
 
@@ -156,6 +157,7 @@ class Follower:
         self._store, self._tail, self._patience_s = store, tail, patience_s
         self._seen = after
         self._view = RunView() if view else None
+        self._rendered = RenderedChanges(self._view or RunView())
         self._asks: dict[str, tuple[str, str, float | None]] = {}
         self._streaming: dict[str, list[str]] = {}
         """Pieces that were not told yet, by call; those of calls the log does not show yet wait for it."""
@@ -229,7 +231,7 @@ class Follower:
         if not changes and not whole:
             return None
         shown = view.snapshot() if whole else changes
-        return View(run=self.run, seq=self._seen, at=time.time(), whole=whole, changes=shown, asks=dict(self._asks))
+        return View(run=self.run, seq=self._seen, at=time.time(), whole=whole, changes=self._rendered.of(shown), asks=dict(self._asks))
 
     def _note(self, record: Record) -> None:
         match record.event:

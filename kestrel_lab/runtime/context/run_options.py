@@ -28,6 +28,12 @@ class MakesPlan(Protocol):
         ...
 
 
+class Followed(Protocol):
+    """A run whose conversation another one can go on with."""
+
+    id: str
+
+
 class ResumeChanges(TypedDict, total=False):
     """The run options that a resumed or forked run can be given anew, as keyword arguments."""
 
@@ -55,6 +61,7 @@ class RunChanges(ResumeChanges, total=False):
     ports: Ports | None
     containment: str | None
     expand: bool | None
+    follow: str | Followed | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +110,10 @@ class RunOptions:
     has the value of the session that resumes it."""
     expand: bool | None = None
     """Whether the run may look for MCP servers with tools that it lacks, and ask to install one."""
+
+    follow: str | Followed | None = None
+    """The run, or its id, whose conversation this one goes on with: its messages, and what is known of whose words they are. Model,
+    tools, workspace and rules are those of that run unless they are given."""
 
     def __post_init__(self) -> None:
         if self.cache is not None:

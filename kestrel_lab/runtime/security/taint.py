@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.events.union import (
@@ -32,7 +32,9 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
 )
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
+from kestrel_lab.core.plan import conversation_step
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
@@ -100,6 +102,8 @@ class Taint:
     """By tool and question, what a person said in this run, see `engine.declaration`."""
     put: set[tuple[str, str]] = field(default_factory=set)
     """Such questions that were put in this run, whatever was said."""
+    _sources: dict[str, Any] = field(default_factory=dict)
+    """By call of an earlier turn, what is known of its answer; see `Passage`."""
     _root: str = ""
     _flows: dict[str, Flow] = field(default_factory=dict)
     _steps: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -151,6 +155,7 @@ class Taint:
                 self.words += [event.goal, *(text for _, text in leaves(event.plan))]
                 self._offered(event.tools)
                 self._planned(event.plan)
+                self._take_over(event.earlier, conversation_step(event.plan))
             case RunForked():
                 self._offered(event.tools)
             case PlanProposed():
@@ -179,6 +184,37 @@ class Taint:
                 self._decided(event)
             case _:
                 pass
+
+    def carried(self, messages: Iterable[Message]) -> dict[str, Json]:
+        """Return what a run that follows this one has to know of the taint of `messages`, as JSON; see `RunStarted.earlier`.
+
+        Everything that any step has read counts: the answer may hold words of all of it.
+        """
+        known = {passage.text: passage for passage in self.passages}
+        sources: dict[str, Json] = {
+            message.call_id: {"source": one.source, "private": one.private, "untrusted": one.untrusted, "tool": one.tool}
+            for message in messages
+            if message.role == "tool" and (one := known.get(message.text)) is not None
+        }
+        return {
+            "untrusted": list(dict.fromkeys(source for sources in self._steps.values() for source in sources)),
+            "doubts": {**self.doubts},
+            "private": [*self._private],
+            "words": [*self.words],
+            "sources": {**self._sources, **sources},
+        }
+
+    def _take_over(self, earlier: Mapping[str, Any], step: str) -> None:
+        """Begin with the taint of the conversation that the run goes on with."""
+        if not earlier:
+            return
+        self.words += earlier.get("words", ())
+        self.doubts |= earlier.get("doubts", {})
+        self._private |= dict.fromkeys(earlier.get("private", ()))
+        self._into(step, earlier.get("untrusted", ()))
+        self._sources = dict(earlier.get("sources", {}))
+        texts = {body.get("call_id"): body.get("text", "") for body in earlier["messages"]}
+        self.passages += [Passage(text=texts[call], **told) for call, told in self._sources.items() if call in texts]
 
     def _offered(self, tools: Iterable[Mapping[str, Json]]) -> None:
         for tool in tools:

@@ -12,6 +12,7 @@ from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.evidence import STANDING
 from kestrel_lab.views.formatting import duration, ends
 from kestrel_lab.views.html.elements import macros, safe
+from kestrel_lab.views.html.markdown import markdown_html
 from kestrel_lab.views.rows import Row, StageRow
 from kestrel_lab.views.run_text import MARKS, budget_line, in_order, left_out_line
 from kestrel_lab.views.run_view import RunView
@@ -39,7 +40,7 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
     Of a long run the rows in the middle are left out, so that the rest has about `limit` characters; a line says how
     many they are and how to see them.
     """
-    parts = macros("run.html", tones=_TONE, marks=MARKS, diff_groups=_diff_groups, shortened=lambda text: head_tail(text, TEXT_CHARS)[0])
+    parts = macros("run.html", tones=_TONE, marks=MARKS, diff_groups=_diff_groups, shortened=_shortened, markdown=_markdown)
 
     def shown(row: Row) -> str:
         step = view.steps.get(row.step) if len(view.steps) > 1 and not isinstance(row, StageRow) else None
@@ -69,6 +70,14 @@ def _plan(view: RunView, limit: int | None, parts: Any) -> Any:
     missing = [parts.steps_left_out(left_out)] if left_out else []
     drawing = safe(plan_svg(view.plan.layout(), stages=view.plan.marks()))
     return parts.plan(drawing, view.plan.graph.summary, [*map(safe, first), *missing, *map(safe, last)])
+
+
+def _shortened(text: str) -> str:
+    return head_tail(text, TEXT_CHARS)[0]
+
+
+def _markdown(text: str) -> Any:
+    return safe(markdown_html(_shortened(text), styled=True))
 
 
 def _diff_groups(diff: str) -> list[tuple[str, str]]:

@@ -1,0 +1,143 @@
+"""`kestrel chat`: a conversation in the terminal; each line is a run that follows the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kestrel_lab.cli.frontend import (
+    ApprovalTimeout,
+    Approve,
+    Cost,
+    Cycles,
+    Model,
+    Seconds,
+    ShowOptions,
+    Tokens,
+    ToolNames,
+    WorkFolder,
+    frontend_of,
+    limits_of,
+    run_options,
+)
+from kestrel_lab.core.errors import ApprovalRequired, RunCancelled, UsageError
+
+if TYPE_CHECKING:
+    from kestrel_lab.cli.frontend import Frontend
+    from kestrel_lab.runtime.run import Run
+
+chatting = typer.Typer()
+_LEAVE = ("/exit", "/quit")
+
+Ask = Callable[[], Awaitable[str]]
+"""Gives the next thing that the person says; raises `EOFError` when they have left."""
+
+
+@chatting.command(epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves.')
+def chat(
+    ctx: typer.Context,
+    *,
+    follow: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run.")] = None,
+    model: Model = None,
+    approve: Approve = None,
+    workspace: WorkFolder = ".",
+    tools: ToolNames = None,
+    cycles: Cycles = None,
+    cost: Cost = None,
+    seconds: Seconds = None,
+    tokens: Tokens = None,
+    approval_timeout: ApprovalTimeout = None,
+) -> Any:
+    """Talk with an agent: what you type goes on where the last answer ended. Ctrl-C cancels the turn, a second one leaves."""
+    return _converse(frontend_of(ctx), ctx.params)
+
+
+async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
+    lab = frontend.lab()
+    options = run_options(words)
+    if options["follow"] is not None:
+        lab.get(options["follow"])  # a wrong id is refused before anything is typed
+    ask = _terminal_lines(str(lab.session.home / "chat_history")) if sys.stdin.isatty() else _read_line
+    run: Run | None = None
+    while True:
+        try:
+            goal = (await ask()).strip()
+        except (EOFError, KeyboardInterrupt):
+            return run
+        if goal in _LEAVE:
+            return run
+        if goal:
+            begun = await _turn(frontend, goal, words, options)
+            if begun is None:
+                return run
+            run, options = begun, {**options, "follow": begun}
+
+
+async def _turn(frontend: Frontend, goal: str, words: dict[str, Any], options: dict[str, Any]) -> Run | None:
+    """Carry out one turn; Ctrl-C cancels it. Returns the run, or nothing where a second Ctrl-C came before it was over."""
+    screen, begun = frontend.screen(ShowOptions(approval_timeout=words["approval_timeout"])), []
+
+    async def work() -> None:
+        async with screen:
+            run = frontend.lab().start(
+                goal, **{**options, "approver": screen.approver, "limits": limits_of(words, frontend.lab().session.limits)}
+            )
+            begun.append(run)
+            await screen.show(run)
+
+    task = asyncio.ensure_future(work())
+    with _interrupts(task) as pressed:
+        try:
+            await task
+        except (RunCancelled, ApprovalRequired) as error:
+            frontend.say(str(error))
+        except asyncio.CancelledError:
+            if not pressed:
+                raise
+        except UsageError as error:
+            if begun:
+                raise
+            frontend.say(str(error))
+    return None if len(pressed) > 1 else (begun or [options["follow"]])[0]
+
+
+@contextmanager
+def _interrupts(task: asyncio.Task[None]) -> Iterator[list[int]]:
+    """While the block runs, Ctrl-C cancels `task`; gives a list that grows with each Ctrl-C."""
+    pressed: list[int] = []
+
+    def press() -> None:
+        pressed.append(signal.SIGINT)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows; a thread other than the main one
+        loop.add_signal_handler(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        with suppress(NotImplementedError, ValueError, RuntimeError):
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+def _terminal_lines(history: str) -> Ask:
+    """Lines typed at a terminal, with editing and the history of earlier conversations."""
+    from prompt_toolkit import PromptSession  # loaded on use
+    from prompt_toolkit.history import FileHistory
+
+    session: PromptSession[str] = PromptSession("› ", history=FileHistory(history))
+    return session.prompt_async
+
+
+async def _read_line() -> str:
+    """The next line of a script's standard input."""
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    if not line:
+        raise EOFError
+    return line

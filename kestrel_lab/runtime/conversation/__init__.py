@@ -1,0 +1,1 @@
+"""Conversations: runs that go on where another one ended."""

@@ -1,0 +1,101 @@
+"""Conversation: what a run takes over from the run that it follows, and the runs of a conversation in order.
+
+A follow-up is a run of its own that names its parent. It begins with the messages that the parent ended with, so that it can be
+read, resumed and forked without the parent's log; what is known of those messages (whose words, which notes, which long
+results) comes with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import Message
+from kestrel_lab.core.plan import conversation_step
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.resume import check_whole
+from kestrel_lab.runtime.security.taint import Taint
+from kestrel_lab.tools.data_flow import Flow
+
+_NO_ANSWER = "(The run ended without an answer: {reason})"
+_NOT_DONE = "This call was not carried out: the run ended before."
+
+
+def taken_over(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -> dict[str, Json]:
+    """Return what a run takes over from run `run_id`: the field `earlier` of its `run_started`. `known` gives the flow of a tool.
+
+    Raises `UsageError` for a run that does not exist or has not ended, `Damaged` for one whose events are not those that were written.
+    """
+    store.flush()
+    store.run(run_id)
+    check_whole(store, run_id)
+    state = store.state(run_id)
+    if state.started is None or not (state.status.terminal or state.interrupted):
+        msg = f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new"
+        raise UsageError(msg)
+    taint = Taint(known=known)
+    for record in store.records(run_id):
+        taint.apply(record.event)
+    turn = cast("int", state.started.earlier.get("turn", 0)) + 1
+    messages = [_renamed(message, turn) for message in _messages(state)]
+    return {
+        "turn": turn,
+        "messages": [message.as_json() for message in messages],
+        "recalled": [*sorted(state.recalled)],
+        "files": dict(state.conversation(conversation_step(state.started.plan)).files),
+        "wholes": {name: {"call": whole.call, "tool": whole.tool, "chars": whole.chars} for name, whole in state.wholes.items()},
+        **taint.carried(messages),
+    }
+
+
+def _messages(state: RunState) -> list[Message]:
+    """The conversation that a run ended with, the system message left out; of a run with a plan its goal and its answer."""
+    assert state.started is not None
+    talk = state.conversation(conversation_step(state.started.plan))
+    if len(state.planned.steps) > 1:
+        messages = [message for message in talk.messages if message.earlier]
+        messages.append(Message(role="user", text=state.started.goal))
+    else:
+        messages = [message for message in talk.messages if message.role != "system"]
+        messages += [
+            Message(role="tool", text=talk.answers.get(request.id, _NOT_DONE), call_id=request.id, name=request.name)
+            for request in talk.requests
+        ]
+        messages = messages or [Message(role="user", text=state.started.goal)]
+    said = messages[-1].text if messages[-1].role == "assistant" else ""
+    if state.answer and said.strip() != state.answer.strip():
+        messages.append(Message(role="assistant", text=state.answer))
+    elif messages[-1].role != "assistant":
+        reason = state.finished.reason if state.finished is not None and state.finished.reason else "it was stopped"
+        messages.append(Message(role="assistant", text=_NO_ANSWER.format(reason=reason)))
+    return messages
+
+
+def _renamed(message: Message, turn: int) -> Message:
+    """The message with ids of calls that no other turn has: each run counts its calls from the beginning."""
+    if message.earlier:
+        return message
+    calls = tuple(replace(call, id=f"turn{turn}.{call.id}") for call in message.calls)
+    return replace(message, calls=calls, call_id=message.call_id and f"turn{turn}.{message.call_id}")
+
+
+def conversation(store: SessionStore, run_id: str) -> list[str]:
+    """Return the ids of the runs whose conversation `run_id` goes on with, the first one first, and its own at the end.
+
+    A parent that is no longer in the log ends the list.
+    """
+    found = [run_id]
+    while True:
+        try:
+            started = store.state(found[0]).started
+        except UsageError:
+            if len(found) == 1:
+                raise
+            return found[1:]
+        if started is None or not started.follows or started.follows in found:
+            return found
+        found.insert(0, started.follows)

@@ -1,0 +1,299 @@
+"""Markdown as safe HTML: what a model writes, with tables, highlighted code and formulas, and nothing in it that loads or runs.
+
+HTML in the text is shown as text. What comes out has passed nh3, which keeps only the elements that are named here:
+no image, no script, no style sheet, and links only to web and mail addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, cast
+from xml.etree.ElementTree import ParseError, fromstring
+
+from kestrel_lab.core.sanitize import plain
+from kestrel_lab.views.rows import Change, TextRow
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+    from kestrel_lab.views.run_view import RunView
+
+_LONGEST: Final = 200_000
+"""Characters of a text that is rendered; a longer one is shown as it is written."""
+_LONGEST_TAIL: Final = 20_000
+"""Characters of the last block of a growing text that is rendered again and again."""
+_LONGEST_FORMULA: Final = 2_000
+_WEB: Final = ("https://", "http://", "mailto:")
+"""How the address of a link begins."""
+
+# Colours of JupyterLab's editor, with ones for pages without it that can be read on light and on dark paper.
+_COLOURS: Final = {
+    "keyword": "var(--jp-mirror-editor-keyword-color,#8250df)",
+    "string": "var(--jp-mirror-editor-string-color,#c0392b)",
+    "number": "var(--jp-mirror-editor-number-color,#2e8540)",
+    "comment": "var(--jp-mirror-editor-comment-color,#7a8a8a)",
+    "name": "var(--jp-mirror-editor-def-color,#2f7fd6)",
+}
+_MATHML: Final = frozenset(
+    [
+        "math",
+        "mrow",
+        "mi",
+        "mn",
+        "mo",
+        "mtext",
+        "mspace",
+        "mfrac",
+        "msqrt",
+        "mroot",
+        "msub",
+        "msup",
+        "msubsup",
+        "munder",
+        "mover",
+        "munderover",
+        "mtable",
+        "mtr",
+        "mtd",
+        "mstyle",
+        "mpadded",
+        "mphantom",
+        "menclose",
+    ]
+)
+_MATHML_ATTRIBUTES: Final = frozenset(
+    [
+        "xmlns",
+        "display",
+        "stretchy",
+        "fence",
+        "form",
+        "separator",
+        "lspace",
+        "rspace",
+        "linethickness",
+        "mathvariant",
+        "columnalign",
+        "rowspacing",
+        "columnspacing",
+        "width",
+        "height",
+        "depth",
+        "linebreak",
+        "displaystyle",
+        "scriptlevel",
+        "minsize",
+        "maxsize",
+        "accent",
+        "movablelimits",
+        "notation",
+        "symmetric",
+        "largeop",
+    ]
+)
+_TAGS: Final = frozenset(
+    [
+        "a",
+        "blockquote",
+        "br",
+        "code",
+        "em",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "hr",
+        "li",
+        "ol",
+        "p",
+        "pre",
+        "s",
+        "span",
+        "strong",
+        "table",
+        "tbody",
+        "td",
+        "th",
+        "thead",
+        "tr",
+        "ul",
+        "div",
+    ]
+)
+
+
+def markdown_html(text: str, *, styled: bool = False) -> str:
+    """Return `text` as HTML that is safe to show; `styled` gives highlighted code its colours in place, for pages without our style sheet."""
+    import nh3
+
+    if len(text) > _LONGEST:
+        return f"<pre>{escape(text)}</pre>"
+    classes = {"span": {f"kst-{name}" for name in _COLOURS} | {"kst-formula"}, "code": {"kst-formula"}}
+    return nh3.clean(
+        _parser(styled).render(plain(text)),
+        tags=set(_TAGS | _MATHML),
+        clean_content_tags=set(),
+        attributes={
+            "a": {"href", "title", "target"},
+            "td": {"align"},
+            "th": {"align"},
+            "ol": {"start"},
+            "pre": {"data-language"},
+            **({"span": {"style"}} if styled else {}),
+            **{name: set(_MATHML_ATTRIBUTES) for name in _MATHML},
+        },
+        allowed_classes=classes,
+        filter_style_properties={"color"},
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+    )
+
+
+class GrowingText:
+    """Renders a text that grows: the blocks that are complete once, the last one again each time."""
+
+    def __init__(self) -> None:
+        self._settled = 0
+
+    def grown(self, text: str) -> tuple[str, str]:
+        """Return the HTML of the blocks that were completed since the last time, and of the one that `text` ends with.
+
+        A later part can change what an earlier one means (the address of a link by its name): the whole text is to be
+        rendered again at its end.
+        """
+        rest = text[self._settled :]
+        if len(rest) > _LONGEST_TAIL:
+            return "", f"<pre>{escape(rest)}</pre>"
+        starts = [token.map[0] for token in _parser(False).parse(rest) if token.level == 0 and token.map and token.nesting >= 0]
+        lines = rest.split("\n")
+        complete = sum(len(line) + 1 for line in lines[: starts[-1]]) if starts else 0
+        self._settled += complete
+        return markdown_html(rest[:complete]) if complete else "", markdown_html(rest[complete:])
+
+
+class RenderedChanges:
+    """Adds to the changes of a view what a page shows of its texts: `html`, and of a growing one `settled` and `tail`."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._growing: dict[str, GrowingText] = {}
+
+    def of(self, changes: Sequence[Change]) -> list[Change]:
+        """Return `changes` with HTML beside each text; call with every change of the view, in order."""
+        return [self._rendered(change) for change in changes]
+
+    def _rendered(self, change: Change) -> Change:
+        name = str(change.get("id"))
+        if change["op"] == "text":
+            grown = cast("TextRow", self._view.rows[name]).text
+            settled, tail = self._growing.setdefault(name, GrowingText()).grown(grown)
+            return {**change, "settled": settled, "tail": tail}
+        if change["op"] != "row" or not isinstance(row := self._view.rows.get(name), TextRow):
+            return change
+        if "text" in change or change.get("state") == "done":
+            self._growing.pop(name, None)
+            if row.state == "streaming":  # pieces follow, which say what is complete
+                settled, tail = self._growing.setdefault(name, GrowingText()).grown(row.text)
+                return {**change, "html": "", "settled": settled, "tail": tail}
+            return {**change, "html": markdown_html(row.text)}
+        return change
+
+
+@cache
+def _parser(styled: bool) -> MarkdownIt:
+    """The parser, with HTML off and images as links."""
+    from markdown_it import MarkdownIt  # loaded on use
+    from mdit_py_plugins.dollarmath import dollarmath_plugin
+    from mdit_py_plugins.texmath import texmath_plugin
+
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    parser.use(texmath_plugin, delimiters="brackets")
+    parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True)
+    for name in ("math_inline", "math_inline_double", "math_block", "math_block_eqno"):
+        parser.add_render_rule(name, _formula)
+    parser.add_render_rule("image", _image)
+    parser.add_render_rule("fence", _styled_code if styled else _code)
+    parser.add_render_rule("code_block", _styled_code if styled else _code)
+    for name in ("heading_open", "heading_close", "th_open", "td_open", "link_open"):
+        parser.add_render_rule(name, _adapted)
+    return parser
+
+
+def _adapted(renderer: Any, tokens: Any, place: int, options: Any, _env: Any) -> str:
+    """Render a heading two levels lower, for it stands inside of a page; a cell without a style; a link that opens beside the page."""
+    token = tokens[place]
+    if token.type.startswith("heading"):
+        return f"<{'/' if token.nesting < 0 else ''}h{min(6, int(token.tag[1]) + 2)}>"
+    if token.type == "link_open":
+        # An address without a scheme leads into the server that shows the page.
+        if not (address := str(token.attrs.pop("href", ""))).startswith(_WEB):
+            return ""
+        token.attrs.update({"href": address, "title": address, "target": "_blank"})
+    elif (style := token.attrs.pop("style", "")) and isinstance(style, str):
+        token.attrSet("align", style.removeprefix("text-align:"))
+    rendered: str = renderer.renderToken(tokens, place, options, {})
+    return rendered
+
+
+def _image(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
+    """An image would be loaded from wherever the text says, which tells somebody there what was read here: a link waits for a click."""
+    address, told = str(tokens[place].attrGet("src") or ""), escape(tokens[place].content)
+    if not address.startswith(_WEB):
+        return f"image: {told or escape(address)}"
+    return f'<a href="{escape(address)}" title="{escape(address)}" target="_blank">image: {told or escape(address)}</a>'
+
+
+def _formula(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
+    token = tokens[place]
+    block = token.type != "math_inline"
+    found = _mathml(token.content.strip(), block)
+    shown = found or f'<code class="kst-formula">{escape(token.content)}</code>'
+    return f"<p>{shown}</p>" if token.block else shown
+
+
+def _mathml(source: str, block: bool) -> str:
+    """Return a formula as MathML, which browsers draw themselves; nothing for one that is not understood or holds anything but MathML."""
+    from latex2mathml.converter import Converter
+
+    if len(source) > _LONGEST_FORMULA or "\\def" in source or "newcommand" in source:  # macros may grow without end
+        return ""
+    try:
+        html = Converter(display="block" if block else "inline").convert(source)
+        root = fromstring(html)  # noqa: S314  # made by the converter; it has no doctype, so no entities
+    except (Exception, ParseError):  # noqa: BLE001  # a formula that the converter does not know is shown as it is written
+        return ""
+    known = all(node.tag.rpartition("}")[2] in _MATHML and set(node.attrib) <= _MATHML_ATTRIBUTES for node in root.iter())
+    return html if known and "<!" not in html else ""
+
+
+def _code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
+    return _highlighted(tokens[place], lambda name, text: f'<span class="kst-{name}">{escape(text)}</span>')
+
+
+def _styled_code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
+    return _highlighted(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
+
+
+def _highlighted(token: Any, span: Any) -> str:
+    from pygments.lexers import get_lexer_by_name
+    from pygments.token import Comment, Keyword, Name, Number, Operator, String
+    from pygments.util import ClassNotFound
+
+    kinds = ((Keyword, "keyword"), (Operator.Word, "keyword"), (String, "string"), (Number, "number"), (Comment, "comment"))
+    named = (Name.Function, Name.Class, Name.Decorator, Name.Builtin, Name.Tag)
+    language = (token.info or "").strip().split(" ")[0]
+    try:
+        pieces = (
+            get_lexer_by_name(language, stripnl=False, ensurenl=False).get_tokens(token.content) if language else [(None, token.content)]
+        )
+    except ClassNotFound:
+        pieces = [(None, token.content)]
+
+    def shown(kind: Any, text: str) -> str:
+        name = next((name for base, name in kinds if kind in base), "name" if any(kind in base for base in named) else "") if kind else ""
+        return span(name, text) if name and text.strip() else escape(text)
+
+    body = "".join(shown(kind, text) for kind, text in pieces)
+    return f'<pre data-language="{escape(language)}"><code>{body}</code></pre>\n'
