@@ -22,7 +22,7 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
     VerifierFinished,
 )
-from kestrel_lab.core.usage import metered, waiting_time, wall_time, working_time
+from kestrel_lab.core.usage import MeteredRecords, metered, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.confidence import stated
 from kestrel_lab.verification.engine import CHECKS
@@ -263,5 +263,6 @@ def measure(records: Records) -> dict[str, float]:
 
     Behind them `concerns:KIND` for each kind, where the answer was looked at.
     """
+    records = MeteredRecords(records)
     measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(records)
     return {name: value for name, value in measured.items() if not math.isnan(value)}
