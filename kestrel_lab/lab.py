@@ -11,28 +11,26 @@ from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, cast
 
-from kestrel_lab.agents import SearchAgent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.evals.evaluations import Evaluations
 from kestrel_lab.permissions.rulebook import rulebook
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes
 from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, told
-from kestrel_lab.runtime.run_history import RunHistory
-from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
 from kestrel_lab.runtime.sync import blocking
-from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
-from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
-from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
 from kestrel_lab.views.html.elements import headline_html, table_html
 
 if TYPE_CHECKING:
+    from kestrel_lab.evals.evaluations import Evaluations
     from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle
+    from kestrel_lab.runtime.run_history import RunHistory
+    from kestrel_lab.runtime.session import Session
+    from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
+    from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,15 +49,32 @@ def _tell_ignored(settings: Settings) -> None:
         sys.stderr.write(f"{plain(text)}\n")
 
 
-def _part(find: Callable[[Lab], Owner], method: Callable[Concatenate[Owner, P], T]) -> Callable[Concatenate[Lab, P], T]:
+def _part(
+    find: Callable[[Lab], Owner], method: Callable[[], Callable[Concatenate[Owner, P], T]]
+) -> Callable[Concatenate[Lab, P], T]:
     """Offer a method of a part of the lab as one of the lab's own, with its parameters and documentation."""
+    return cast("Callable[Concatenate[Lab, P], T]", _Part(find, method))
 
-    @functools.wraps(method)
-    def forwarded(lab: Lab, /, *args: P.args, **options: P.kwargs) -> T:
-        return method(find(lab), *args, **options)
 
-    forwarded.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]  # `inspect` reads it
-    return forwarded
+class _Part:
+    """Stands for a method of a part until it is first used: half of the package is loaded for a part, and not to import `Lab`."""
+
+    def __init__(self, find: Callable[[Lab], Any], method: Callable[[], Callable[..., Any]]) -> None:
+        self._find, self._method = find, method
+
+    def __set_name__(self, owner: type[Lab], name: str) -> None:
+        self._name = name
+
+    def __get__(self, lab: Lab | None, owner: type[Lab]) -> Callable[..., Any]:
+        find, method = self._find, self._method()
+
+        @functools.wraps(method)
+        def forwarded(lab: Lab, /, *args: Any, **options: Any) -> Any:
+            return method(find(lab), *args, **options)
+
+        forwarded.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]  # `inspect` reads it
+        setattr(Lab, self._name, forwarded)
+        return cast("Callable[..., Any]", getattr(owner if lab is None else lab, self._name))
 
 
 def _session(lab: Lab) -> Session:
@@ -72,6 +87,24 @@ def _history(lab: Lab) -> RunHistory:
 
 def _evals(lab: Lab) -> Evaluations:
     return lab.evals
+
+
+def _of_session() -> type[Session]:
+    from kestrel_lab.runtime.session import Session
+
+    return Session
+
+
+def _of_history() -> type[RunHistory]:
+    from kestrel_lab.runtime.run_history import RunHistory
+
+    return RunHistory
+
+
+def _of_evals() -> type[Evaluations]:
+    from kestrel_lab.evals.evaluations import Evaluations
+
+    return Evaluations
 
 
 class Lab:
@@ -127,24 +160,24 @@ class Lab:
             **{name: self.settings[name] for name in same},
             **given,
         )
-        self.session = Session(self.settings["home"], options=options)
-        self.evals = Evaluations(self.session)
+        self.session = _of_session()(self.settings["home"], options=options)
+        self.evals = _of_evals()(self.session)
 
-    start = _part(_session, Session.start)
-    run = _part(_session, Session.run)
-    run_sync = _part(_session, Session.run_sync)
-    resume = _part(_session, Session.resume)
-    fork = _part(_session, Session.fork)
-    chat = _part(_session, Session.chat)
-    get = _part(_session, Session.get)
-    close = _part(_session, Session.close)
-    runs = _part(_history, RunHistory.runs)
-    decide = _part(_history, RunHistory.decide)
-    diff = _part(_history, RunHistory.diff)
-    eval = _part(_evals, Evaluations.eval)
-    eval_sync = _part(_evals, Evaluations.eval_sync)
-    compare = _part(_evals, Evaluations.compare)
-    compare_sync = _part(_evals, Evaluations.compare_sync)
+    start = _part(_session, lambda: _of_session().start)
+    run = _part(_session, lambda: _of_session().run)
+    run_sync = _part(_session, lambda: _of_session().run_sync)
+    resume = _part(_session, lambda: _of_session().resume)
+    fork = _part(_session, lambda: _of_session().fork)
+    chat = _part(_session, lambda: _of_session().chat)
+    get = _part(_session, lambda: _of_session().get)
+    close = _part(_session, lambda: _of_session().close)
+    runs = _part(_history, lambda: _of_history().runs)
+    decide = _part(_history, lambda: _of_history().decide)
+    diff = _part(_history, lambda: _of_history().diff)
+    eval = _part(_evals, lambda: _of_evals().eval)
+    eval_sync = _part(_evals, lambda: _of_evals().eval_sync)
+    compare = _part(_evals, lambda: _of_evals().compare)
+    compare_sync = _part(_evals, lambda: _of_evals().compare_sync)
 
     if not TYPE_CHECKING:  # type checkers lead to the part that has it
 
@@ -189,11 +222,15 @@ class Lab:
     @property
     def macros(self) -> WorkspaceMacros:
         """The macros (tool sequences that agents use again) of the current folder, saved or proposed; `macros.at(folder)` for another."""
+        from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
+
         return WorkspaceMacros(self.session)
 
     @property
     def memory(self) -> WorkspaceMemory:
         """The notes that later runs in the current folder can recall; `memory.at(folder)` for another."""
+        from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
+
         return WorkspaceMemory(self.session)
 
     @takes(RunChanges, RunOptions)
@@ -215,6 +252,9 @@ class Lab:
         Raises `UsageError` for a model without web search where `grounded` is asked for, `RunFailed` when the run fails,
         `ApprovalRequired` like `run`.
         """
+        from kestrel_lab.agents import SearchAgent
+        from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
+
         agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
         options["model"], options["plan"] = search_model(self.session, options.get("model"), grounded=grounded), agent
         return evidence_of(await self.session.run(question, **options))

@@ -178,7 +178,7 @@ def test_what_a_run_needs_loads_nothing_heavy(module: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "most"),
     [
-        ("from kestrel_lab import Lab, tool", 345),
+        ("from kestrel_lab import Lab, tool", 160),
         ("import sys; sys.argv[1:] = ['--help']; from kestrel_lab.cli.overview import main; main()", 12),
     ],
 )

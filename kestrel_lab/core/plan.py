@@ -56,6 +56,8 @@ class Plan:
     """What the answer must meet: the operations `plan` and `verify` hold it to these."""
     _growth: Mapping[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
     """What `growth` found."""
+    _waits: dict[str, tuple[str, ...]] | None = field(default=None, init=False, repr=False, compare=False)
+    """What `needs` found."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -85,7 +87,10 @@ class Plan:
 
     def needs(self) -> dict[str, tuple[str, ...]]:
         """For each step, in the order written, the steps it waits for: named ones, producers of what it consumes, and what these grew."""
-        return self._needs(self._producers())
+        if self._waits is None:  # asked for several times for each run
+            object.__setattr__(self, "_waits", self._needs(self._producers()))
+        assert self._waits is not None
+        return dict(self._waits)
 
     def growth(self) -> Mapping[str, tuple[str, ...]]:
         """For each step that grew others, all that came of it, in the order of the plan."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.events.union import (
@@ -147,8 +148,19 @@ def idle_before(event: ModelAnswered, at: float, until: float) -> float:
     return max(0.0, min(event.queued + event.backoff, at - max(at - event.seconds, until)))
 
 
+class MeteredRecords(tuple[Record, ...]):
+    """Records of a run whose usage is summed up once, however many metrics ask for it."""
+
+    @cached_property
+    def meter(self) -> UsageMeter:
+        """The usage of the run."""
+        return metered(tuple(self))
+
+
 def metered(records: Iterable[Record]) -> UsageMeter:
     """Return the usage of the run that `records` are the log of."""
+    if isinstance(records, MeteredRecords):
+        return records.meter
     meter = UsageMeter()
     for record in records:
         meter.take(record.event, record.at)

@@ -22,7 +22,7 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
     VerifierFinished,
 )
-from kestrel_lab.core.usage import metered, waiting_time, wall_time, working_time
+from kestrel_lab.core.usage import MeteredRecords, metered, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.confidence import stated
 from kestrel_lab.verification.engine import CHECKS
@@ -269,6 +269,7 @@ def measure(records: Records, more: Iterable[Metric] = ()) -> dict[str, float]:
     Behind them `concerns:KIND` for each kind, where the answer was reviewed, and the metrics in `more`, a suite's own.
     Raises `CheckError` where the function of one of these raises.
     """
+    records = MeteredRecords(records)
     measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(records)
     measured |= {metric.name: metric(records) for metric in more}
     return {name: value for name, value in measured.items() if not math.isnan(value)}

@@ -71,14 +71,14 @@ def link(
     epoch: int | None,
 ) -> bytes:
     """The hash of an event that follows one with the hash `before`: of all its columns, each with its length."""
-    hashed = hashlib.sha256()
+    hashed = []
     for part in (before, run_id, str(seq), eid, repr(float(at) + 0.0), kind, ref, body, None if epoch is None else str(epoch)):
         if part is None:
-            hashed.update(b"-")
+            hashed.append(b"-")
         else:
             content = part if isinstance(part, bytes) else part.encode()
-            hashed.update(b"%d:%b" % (len(content), content))
-    return hashed.digest()
+            hashed.append(b"%d:%b" % (len(content), content))
+    return hashlib.sha256(b"".join(hashed)).digest()
 
 
 def tip(read: Read, run_id: str) -> tuple[int, bytes]:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ class SessionStore:
         self._writer.put(Execute(sql, bindings, what, done), urgent=True)
         return done
 
-    @property
+    @cached_property
     def _owner(self) -> str:
         return str(Owner.here(self.session))
 

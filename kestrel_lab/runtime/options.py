@@ -6,10 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 from kestrel_lab.core.errors import UnknownOption, nearest
-from kestrel_lab.core.events.union import Event
 from kestrel_lab.core.protocols import Middleware, Model
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.mcp.config import ServerConfig
@@ -18,11 +17,14 @@ from kestrel_lab.permissions.rulebook import GivenRules
 from kestrel_lab.runtime.context.toolboxes import Tools
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.operations.verify_plan import NONE, parse_form, parse_level
-from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB
 
-RunListener = Callable[[Run, Event], None]
+if TYPE_CHECKING:
+    from kestrel_lab.core.events.union import Event
+    from kestrel_lab.runtime.run import Run
+
+RunListener: TypeAlias = "Callable[[Run, Event], None]"
 """Receives the events of many runs."""
 
 P = ParamSpec("P")

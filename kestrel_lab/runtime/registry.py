@@ -46,7 +46,7 @@ class Registry:
         self.options = options
         """Those of the session as they are now; `Session.change` replaces them."""
         self.sandbox = sandbox
-        self._home, self._mcp = home, mcp
+        self._servers_home, self._mcp = home.resolve() / "mcp", mcp
         self._models: dict[str, Model] = dict(options.models or {})
         self._tools = known_tools(tools, options.tools, mcp.names)
 
@@ -57,7 +57,7 @@ class Registry:
     @property
     def sources(self) -> Sources:
         """The catalogue and registry of MCP servers that are not configured."""
-        return Sources(root=self._home.resolve() / "mcp", env=self._env, settings=self.options.expansion or ExpansionSettings())
+        return Sources(root=self._servers_home, env=self._env, settings=self.options.expansion or ExpansionSettings())
 
     def grown(self, toolbox: Toolbox, workspace: Path, expand: bool | None) -> tuple[Toolbox, Expansion | None]:
         """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not configured."""

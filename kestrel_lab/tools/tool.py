@@ -234,14 +234,17 @@ class Tool:
         """
         return self.arguments.validate(args)
 
-    async def run(self, args: dict[str, Json], ctx: ToolContext) -> Json:
+    async def run(self, args: dict[str, Json], ctx: ToolContext | None) -> Json:
         """Call the function with arguments that `validate` returned; whatever it raises escapes.
+
+        `ctx` is what a function with a context parameter is given; only one without may go without.
 
         A synchronous function blocks the event loop unless `thread` is set; Ctrl-C or a notebook's Stop
         interrupts it with `KeyboardInterrupt` when it runs on the main thread.
         """
         values = self.arguments.bind(args)
         if self.context_parameter:
+            assert ctx is not None
             values[self.context_parameter] = ctx
         if self._is_async:
             return to_json(await self.function(**values))

@@ -51,7 +51,7 @@ async def opened(
         yield Workspace(source, read_only=True)
         return
     if only_pure and scenario.place == InlineFiles() and keep_in is None:
-        yield Workspace(Path(_empty_folder().name), read_only=True)
+        yield _empty_workspace()
         return
     if isinstance(scenario.place, GitCheckout) and source is not None:
         await checkout(scenario.place, source)
@@ -75,6 +75,11 @@ def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]] | None
 def _empty_folder() -> tempfile.TemporaryDirectory[str]:
     """The folder that trials without files share; it is removed when the process ends."""
     return tempfile.TemporaryDirectory(prefix="kestrel-empty-")
+
+
+@cache
+def _empty_workspace() -> Workspace:
+    return Workspace(Path(_empty_folder().name), read_only=True)
 
 
 def _fresh(inside: Path | None) -> Path:

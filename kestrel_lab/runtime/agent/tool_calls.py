@@ -226,23 +226,16 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
     def tell(text: str, fraction: float | None = None) -> None:
         ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
 
-    tasks = Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit)
-    notes = notes_of(ctx, step.id)
-
-    async def run(call: Call) -> Result:
-        tool = ctx.tools.get(call.target)
-        versions = versions_of(call, ctx)
-        parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
-        spools: list[Spool] = []
-        scope = ToolContext(
+    def scope_of(call: Call, parts: MacroCalls | None, spools: list[Spool]) -> ToolContext:
+        return ToolContext(
             workspace=ctx.workspace.for_call(),
             run_id=ctx.run_id,
             call_id=call.id,
-            versions=versions,
+            versions=versions_of(call, ctx),
             progress=tell,
             time=ctx.began,
-            tasks=tasks,
-            notes=notes,
+            tasks=Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit),
+            notes=notes_of(ctx, step.id),
             parts=parts,
             sandbox=ctx.sandbox,
             folder=ctx.state.conversation(call.step).folder,
@@ -253,12 +246,19 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
             spool=partial(begin_spool, ctx, spools),
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
         )
+
+    async def run(call: Call) -> Result:
+        tool = ctx.tools.get(call.target)
+        parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
+        spools: list[Spool] = []
+        scope = scope_of(call, parts, spools) if tool.context_parameter else None
         try:
             began = time.perf_counter()
             value = ctx.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
             seconds = (parts.seconds if parts else 0.0) or time.perf_counter() - began
-            return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=versions.knows, changed=versions.changed)
+            knows, changed = ({}, []) if scope is None else (scope.versions.knows, scope.versions.changed)
+            return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=knows, changed=changed)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             ctx.break_off()

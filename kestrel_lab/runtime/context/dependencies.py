@@ -9,7 +9,6 @@ from datetime import datetime
 
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.protocols import Gatherer, Memory
-from kestrel_lab.runtime.context.gatherers import FileGatherer
 from kestrel_lab.runtime.supervision.retry_budget import RetryBudget, Sleep
 from kestrel_lab.tools.timeparse.session_time import machine_now
 
@@ -30,12 +29,18 @@ class NoMemory:
         return ()
 
 
+def _file_gatherer() -> Gatherer:
+    from kestrel_lab.runtime.context.gatherers import FileGatherer  # with it comes the search of files: not to name an option
+
+    return FileGatherer()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ports:
     """Each may be replaced, for example `session.ports = replace(session.ports, memory=…)`; runs begun later use it."""
 
     memory: Memory = field(default_factory=NoMemory)
-    gatherer: Gatherer = field(default_factory=FileGatherer)
+    gatherer: Gatherer = field(default_factory=_file_gatherer)
     now: Callable[[], datetime] = machine_now
     """The time, with its zone; asked once per run, at its beginning, the answer is in the log."""
     sleep: Sleep = asyncio.sleep

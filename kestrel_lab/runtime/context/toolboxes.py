@@ -10,7 +10,6 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Step
 from kestrel_lab.models.chat_format import wire_name
-from kestrel_lab.tools.builtin import NEEDS
 from kestrel_lab.tools.decorator import tool as as_tool
 from kestrel_lab.tools.tool import Tool, Toolbox
 
@@ -102,6 +101,8 @@ def _named(known: Toolbox, name: str) -> Iterator[Tool]:
     elif name in (groups := group_names(known)):
         yield from (tool for tool in known if tool.group == ("" if name == DEFAULT else name))
     else:
+        from kestrel_lab.tools.builtin import NEEDS  # with it come all shipped tools: not to name an option
+
         needs = next((what for start, what in NEEDS.items() if name == start or name.startswith(f"{start}_")), "")
         msg = f"there is no tool {name!r}; {f'it needs {needs} in the environment' if needs else nearest(name, [*known.names, *groups])}"
         raise UsageError(msg)

@@ -7,7 +7,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -97,6 +97,7 @@ class Zone:
         return not isinstance(self.rules, ZoneInfo)
 
 
+@lru_cache(maxsize=64)
 def zone_named(name: str, origin: str) -> Zone:
     """Return the zone of an IANA name, `UTC`, a distance such as `+05:30`, or an abbreviation that means one distance.
 
