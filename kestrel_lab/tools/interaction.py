@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ToolError, nearest
 from kestrel_lab.core.events.union import TaskChanged
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tasks, Tool, ToolContext
@@ -112,7 +111,7 @@ class StatedEffect:
     """The name of the tool."""
     times: int = 1
     """How many calls of it."""
-    arguments: dict[str, Json] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments that are known already, by name."""
 
 

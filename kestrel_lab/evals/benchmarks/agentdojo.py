@@ -79,7 +79,15 @@ def load_agentdojo(
     injections = list(tasks.injection_tasks) if attack is not None else [""]
     made = (
         Situation(
-            suite=suite, task=user, injection=injection, attack=attack or "", target=target, version=version, release=release, person=person, stated=stated
+            suite=suite,
+            task=user,
+            injection=injection,
+            attack=attack or "",
+            target=target,
+            version=version,
+            release=release,
+            person=person,
+            stated=stated,
         )
         for user in tasks.user_tasks
         for injection in injections

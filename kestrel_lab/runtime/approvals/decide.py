@@ -59,7 +59,7 @@ class ApprovalDesk:
 
         Raises `ApprovalRequired` when it must be asked and nobody is here.
         """
-        state, tool = self.ctx.state, self.ctx.tools.find(call.target)
+        state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without

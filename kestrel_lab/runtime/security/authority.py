@@ -57,9 +57,7 @@ def bearing(call: Call, tool: Tool) -> dict[str, Json]:
     """Return the arguments that bear authority: all but those declared as content and those left at their default."""
     properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
     content = content_of(tool)
-    return {
-        name: value for name, value in call.args.items() if name not in content and not _default(properties.get(name, {}), value)
-    }
+    return {name: value for name, value in call.args.items() if name not in content and not _default(properties.get(name, {}), value)}
 
 
 def content_of(tool: Tool) -> frozenset[str]:
@@ -91,11 +89,12 @@ def _stated(call: Call, tool: Tool, taint: Taint) -> bool:
 
 
 def _liked(call: Call, tool: Tool, taint: Taint) -> bool:
-    """Whether a person allowed all calls like this one: of this tool, with authority-bearing values that are theirs or were allowed."""
-    if (liked := taint.liked.get(tool.name)) is None:
-        return False
-    given = all(value in liked or from_user(value, taint.words) for value in values_of(bearing(call, tool)))
-    return given and not _carries(call, tool, taint)
+    """Whether a person allowed all calls like one of this tool from which it differs only in content and in what the user said."""
+    mine = bearing(call, tool)
+    return not _carries(call, tool, taint) and any(
+        all(value == shown.get(name) or all(from_user(one, taint.words) for one in values_of(value)) for name, value in mine.items())
+        for shown in taint.liked.get(tool.name, ())
+    )
 
 
 def _carries(call: Call, tool: Tool, taint: Taint) -> list[str]:

@@ -34,7 +34,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.authority import stated_effects, values_of, wants_of
+from kestrel_lab.runtime.security.authority import stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.interaction import STATE_EFFECTS
@@ -108,8 +108,8 @@ class Taint:
     """Calls that a person denied together with another one."""
     closed: bool = False
     """Whether a person denied all further calls of the run that three things meet in."""
-    liked: dict[str, list[Json]] = field(default_factory=dict)
-    """By tool of which a person allowed all like calls, the values in those that were shown."""
+    liked: dict[str, list[Mapping[str, Json]]] = field(default_factory=dict)
+    """By tool of which a person allowed all like calls, the arguments of those that were shown."""
     agreed: set[str] = field(default_factory=set)
     """Calls, by key, that a person allowed for the whole run though three things met in them."""
     doubts: dict[str, str] = field(default_factory=dict)
@@ -357,7 +357,7 @@ class Taint:
             self.agreed |= {call.key for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args))}
         if given.scope == "run":
             for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args)):
-                self.liked.setdefault(call.target, []).extend(values_of(call.args))
+                self.liked.setdefault(call.target, []).append(call.args)
 
     def _declared(self, tool: str, question: str, yes: bool | None) -> None:
         self.put.add((tool, question))
