@@ -312,10 +312,16 @@ def approve(
 
 
 @app.command()
-def deny(ctx: typer.Context, run_id: RunId, *, reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "") -> str:
+def deny(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "",
+    rest: Annotated[bool, typer.Option("--rest", help="Deny also all later calls that containment would ask about.")] = False,
+) -> str:
     """Say no to what a run waits for; the model is told and may find another way."""
     frontend = frontend_of(ctx)
-    decided = frontend.lab().decide(run_id, granted=False, by=frontend.user, how="command", reason=reason)
+    decided = frontend.lab().decide(run_id, granted=False, by=frontend.user, how="command", reason=reason, scope="run" if rest else "once")
     return f"denied: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
 
 

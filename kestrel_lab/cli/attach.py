@@ -117,7 +117,7 @@ def _said(message: Question | ApprovalWanted, given: ApprovalGiven, number: str)
     if message.type == "question":
         return {**said, "type": "answer", "text": given.answer if given.granted else None}
     if not given.granted:
-        return {**said, "type": "deny", "reason": given.reason}
+        return {**said, "type": "deny", "reason": given.reason, "scope": given.scope}
     return {**said, "type": "approve", "args": given.args, "scope": given.scope}
 
 

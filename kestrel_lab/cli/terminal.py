@@ -21,7 +21,16 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.views.diffs import diff_lines
-from kestrel_lab.views.formatting import always_words, chosen, contained_words, duration, origin_pairs, sandbox_words, scope_of
+from kestrel_lab.views.formatting import (
+    always_words,
+    chosen,
+    contained_words,
+    duration,
+    origin_pairs,
+    refuses_rest,
+    sandbox_words,
+    scope_of,
+)
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.run_text import MARKS
 from kestrel_lab.views.run_view import RunView
@@ -179,6 +188,8 @@ class TerminalApprover:
                 return self._given(asked, granted=True)
             if scope := scope_of(word, asked):
                 return self._given(asked, granted=True, scope=scope)
+            if refuses_rest(word, asked):
+                return self._given(asked, granted=False, scope="run", reason="none from here on")
             if word in {"n", "no"}:
                 return self._given(asked, granted=False, reason=(await self._line("reason (the model is told; may be empty): ")).strip())
             if word in {"e", "edit"}:

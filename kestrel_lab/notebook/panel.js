@@ -355,6 +355,7 @@ function approvalCard(id, send) {
     decide({ granted: true, args: value });
   };
   const no = why => decide({ granted: false, reason: reason.value || why || "" });
+  const none = button("None from here on", "kst-deny", () => decide({ granted: false, scope: "run", reason: reason.value || "none from here on" }));
   const approve = button("Approve", "kst-primary", yes), deny = button("Deny", "kst-deny", () => no());
   const always = button("Always for this run", "", () => decide({ granted: true, scope: "run" }));
   const like = button("", "", () => decide({ granted: true, scope: like.dataset.offer ? "like" : "same" }));
@@ -370,13 +371,16 @@ function approvalCard(id, send) {
     if (!edit.hidden) { edit.rows = Math.min(14, edit.value.split("\n").length + 1); edit.focus(); }
   });
   const reason = line("Reason for denying (optional)", () => { if (!deny.disabled) deny.click(); });
-  row.append(approve, like, always, editing, make("span", "kst-gap"), reason, deny);
+  row.append(approve, like, always, editing, make("span", "kst-gap"), reason, none, deny);
+  none.hidden = true;
   root.append(title, why, diff, all, whence, edit, problem, row);
   settle();
   return {
     root, yes, no, refused, waits: () => !approve.disabled,
     update(c) {
       like.dataset.offer = c.offer || "";
+      none.hidden = !c.contained;
+      put(always, c.contained ? "All like these" : "Always for this run");
       put(like, c.offer ? `Always \u201c${c.offer}\u201d` : "Always exactly this");
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
       if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }

@@ -19,6 +19,7 @@ from kestrel_lab.views.formatting import (
     contained_words,
     options_of,
     origin_pairs,
+    refuses_rest,
     sandbox_words,
     scope_of,
 )
@@ -48,6 +49,10 @@ class PromptApprover:
                     return ApprovalGiven(call=asked.call, granted=True, by="prompt", how="prompt")
                 case given if scope := scope_of(given, asked):
                     return ApprovalGiven(call=asked.call, granted=True, by="prompt", how="prompt", scope=scope)
+                case refusal if refuses_rest(refusal, asked):
+                    return ApprovalGiven(
+                        call=asked.call, granted=False, by="prompt", how="prompt", reason=rest.strip() or "none from here on", scope="run"
+                    )
                 case "n" | "no":
                     return ApprovalGiven(call=asked.call, granted=False, by="prompt", how="prompt", reason=rest.strip())
             text = f"Please answer y, n (and a reason if you like), or {always_words(asked)}: "

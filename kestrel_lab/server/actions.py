@@ -37,7 +37,7 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
         by=by,
         how=how,
         reason=("no answer was given" if message.text is None else "") if isinstance(message, Answer) else message.reason,
-        scope=message.scope if isinstance(message, Approve) else "once",
+        scope="once" if isinstance(message, Answer) else message.scope,
         answer=message.text if isinstance(message, Answer) else None,
     )
     try:

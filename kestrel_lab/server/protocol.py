@@ -104,6 +104,9 @@ class Deny(_Decision):
 
     type: Literal["deny"] = "deny"
     reason: Words = ""
+    scope: Literal["once", "run"] = Field(
+        default="once", description="`run`: deny also all later calls of this run that containment would ask about."
+    )
 
 
 class Cancel(_FromClient):

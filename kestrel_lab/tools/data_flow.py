@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
@@ -51,17 +50,23 @@ class Flow:
 
 
 _ADDRESSES = frozenset({"url", "urls", "uri", "link", "href"})
-_FETCHES = re.compile(r"(?i)(?:^|_)(?:fetch|web|http|url|crawl|scrape|download|browse|mails?|emails?|inbox|feed|rss)(?:_|$)")
 
 UNKNOWN = Flow(frozenset({"private", "untrusted"}), "anything")
 """The flow of a tool about which nothing is known."""
 
 
-def read_reads(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """`reads` as written for a tool, as a tuple; raises `UsageError` with the nearest word for one that is none."""
+def read_reads(given: str | Iterable[str] | None, *, untrusted: bool | None = None) -> tuple[str, ...] | None:
+    """Return `reads` and `untrusted` as written for a tool, as a tuple; `None` where neither is said.
+
+    Raises `UsageError` with the nearest word for one that is none, and where the two contradict each other.
+    """
     if given is None:
-        return None
+        return None if untrusted is None else ("private", "untrusted") if untrusted else ("private",)
     words = tuple(given.split()) if isinstance(given, str) else tuple(given)
+    if untrusted is False and "untrusted" in words:
+        msg = "a tool cannot read what is untrusted and be untrusted=False: leave one of them out"
+        raise UsageError(msg)
+    words += ("untrusted",) if untrusted and "untrusted" not in words else ()
     for word in words:
         if word not in get_args(Reads):
             msg = f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; {nearest(str(word), get_args(Reads))}"
@@ -77,12 +82,6 @@ def read_reach(given: str | None) -> str | None:
     return given
 
 
-def suggested_reads(name: str, parameters: Iterable[str], effect: Effect) -> tuple[str, ...]:
-    """Return what the answers of an undeclared function may hold: untrusted text where it seems to fetch some."""
-    fetches = effect != "pure" and (_FETCHES.search(name) or _ADDRESSES & {*parameters})
-    return ("private", "untrusted") if fetches else ("private",)
-
-
 def suggested_reach(parameters: Iterable[str], danger: Danger, effect: Effect) -> Reach:
     """Return how far a call of an undeclared function reaches, judged by its danger."""
     if danger >= Danger.MEDIUM:
@@ -94,6 +93,6 @@ def unsaid(*, reads: Iterable[str] | None, reaches: str | None, danger: Danger, 
     """Return what is only assumed of a function that declares neither: whether it opens `files`, and what its effect and danger leave open."""
     if reads is not None or reaches is not None:
         return frozenset()
-    if effect == "pure" or danger is Danger.SAFE:
+    if effect == "pure":
         return frozenset({"files"})
     return frozenset({"files", "reads", "reaches"} if danger is Danger.LOW else {"files", "reads"})

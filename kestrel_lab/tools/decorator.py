@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints, overload
 from kestrel_lab.core.calls import Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.tools.argument_schema import REQUIRED, Parameter, TypedArguments
-from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, suggested_reads, unsaid
+from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, unsaid
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.tool import CacheScope, Fingerprint, Preview, Tool, ToolContext
 
@@ -87,7 +87,10 @@ def tool(
     preview: Preview | None = None,
     sandbox: Level | None = None,
     reads: str | Iterable[str] | None = None,
+    untrusted: bool | None = None,
     reaches: str | None = None,
+    content: str | Iterable[str] = (),
+    destructive: bool = True,
     shows: Shows = "",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -108,7 +111,10 @@ def tool(
     preview: Preview | None = None,
     sandbox: Level | None = None,
     reads: str | Iterable[str] | None = None,
+    untrusted: bool | None = None,
     reaches: str | None = None,
+    content: str | Iterable[str] = (),
+    destructive: bool = True,
     shows: Shows = "",
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
@@ -135,11 +141,17 @@ def tool(
         reads: What its answers may hold: `private` data, text that is `untrusted` because others wrote it, or both (`"private
             untrusted"`); `workspace` for files, `""` for nothing of all this. Once a model has read what is untrusted, its
             calls that reach something are asked about.
+        untrusted: Whether others may have written what it answers: `True` adds `untrusted` to `reads`, `False` says that its
+            answers are its own or the user's, so that reading them taints nothing. Never guessed from its name.
         reaches: How far a call reaches: `nothing`, `workspace`, `address` (one in its arguments), `others` or `anything`.
             Say both or neither. A tool that is neither pure nor SAFE and says neither counts as one that may bring in what
             others wrote and may send; where somebody is there, they are asked once, as soon as it matters, and what they
             say is kept for this definition of the tool. One that says `reads` only reaches what its danger suggests:
             `anything` from MEDIUM on, below it `address` where it takes one, else `nothing`.
+        content: Arguments that only carry what is written, such as `"subject body"`. All others bear authority: they say
+            whom, where, which or how much, and after untrusted text was read a call passes without a question only if they
+            come from the user. A `contentMediaType` in the schema of a parameter says the same.
+        destructive: Whether a call may change or remove what is there, or spend something. `False` for one that only adds.
         shows: What its answers have of the files it is about, for tools that read the workspace: `names` for paths only,
             `lines` for lines beside the path of their file. Left out, it is taken to show any file it opens.
 
@@ -152,7 +164,8 @@ def tool(
         msg = f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}"
         raise UsageError(msg)
     _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
-    read, reach = read_reads(reads), read_reach(reaches)
+    read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
+    carried = tuple(content.split()) if isinstance(content, str) else tuple(content)
 
     def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
         if not inspect.isroutine(function):
@@ -165,6 +178,9 @@ def tool(
         description, about = read_docstring(inspect.getdoc(function) or "")
         if not description:
             msg = f"tool {called!r} has no docstring: write one line that tells the model what it does"
+            raise UsageError(msg)
+        if unknown := [one for one in carried if one not in inspect.signature(function).parameters]:
+            msg = f"tool {called!r} has no parameter {unknown[0]!r} that could be content; {nearest(unknown[0], inspect.signature(function).parameters)}"
             raise UsageError(msg)
         parameters, context = _parameters(called, function, about, sys._getframe(depth).f_locals)
         return Tool(
@@ -184,9 +200,11 @@ def tool(
             cache_scope=cache_scope,
             preview=preview,
             sandbox=sandbox,
-            reads=read if read is not None else suggested_reads(called, parameters, effect),
+            reads=("private",) if read is None else read,
             reaches=reach or suggested_reach(parameters, danger, effect),
             unsaid=unsaid(reads=read, reaches=reach, danger=danger, effect=effect),
+            content=carried,
+            destructive=destructive,
             shows=shows,
             context_parameter=context,
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ToolError, nearest
@@ -12,6 +12,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tasks, Tool, ToolContext
 
+STATE_EFFECTS: Final = "state_effects"
 _MOST_TASKS = 100
 _TITLE_CHARS = 300
 
@@ -83,8 +84,8 @@ async def list_tasks(ctx: ToolContext) -> str:
 
 
 def task_tools() -> list[Tool]:
-    """`create_tasks`, `update_task` and `list_tasks`, offered to runs that name them or `tasks`."""
-    return [replace(made, group="tasks") for made in (create_tasks, update_task, list_tasks)]
+    """Return `create_tasks`, `update_task` and `list_tasks`, of the group `tasks`, and `state_effects`, of `effects`."""
+    return [*(replace(made, group="tasks") for made in (create_tasks, update_task, list_tasks)), state_effects]
 
 
 def _tasks(ctx: ToolContext) -> Tasks:
@@ -97,6 +98,38 @@ def _tasks(ctx: ToolContext) -> Tasks:
 def _listed(tasks: Tasks) -> str:
     lines = [f"{one.task}. [{one.status}] {one.title}" + (f" ({one.note})" if one.note else "") for one in tasks.listed()]
     return "\n".join(lines) or "[the task list is empty]"
+
+
+# Stating which effects a goal needs, before anything foreign is read.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedEffect:
+    """Calls of one tool that a goal needs."""
+
+    tool: str
+    """The name of the tool."""
+    times: int = 1
+    """How many calls of it."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Arguments that are known already, by name."""
+
+
+@tool(name=STATE_EFFECTS, danger_level=Danger.SAFE, effect="pure", version="1", reads="", reaches="nothing")
+def _state_effects(effects: list[StatedEffect]) -> str:
+    """State which calls that change, send or spend something the user's goal needs. Call it first, before you read anything.
+
+    Calls that keep to the list need no question later. What is stated after something was read that others wrote counts for nothing.
+
+    Args:
+        effects: Each tool that has to be called, how often, and the arguments that the goal names.
+
+    """
+    return f"{len(effects)} stated"
+
+
+state_effects = replace(_state_effects, group="effects")
+"""The list of effects that a model states, offered to runs that name it or `effects`. The call in the log is the statement."""
 
 
 # Asking the person a run works for.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.events.union import ApprovalAsked
@@ -46,7 +46,9 @@ def sandbox_words(level: str) -> str:
 
 
 def always_words(asked: ApprovalAsked) -> str:
-    """Return the keys that allow calls for the rest of the run."""
+    """Return the keys that decide on calls for the rest of the run."""
+    if asked.contained:
+        return "[s]ame calls always, [a]ll like these, none from here on"
     like = f"[l]ike {plain(asked.offer)} always, " if asked.offer else ""
     return f"[s]ame call always, {like}[a]lways in this run"
 
@@ -55,6 +57,11 @@ def scope_of(word: str, asked: ApprovalAsked) -> str:
     """The scope that somebody typed; empty for another word, and for one that was not offered."""
     scopes = {"a": "run", "always": "run", "any": "run", "s": "same", "same": "same"}
     return {**scopes, **({"l": "like", "like": "like"} if asked.offer else {})}.get(word, "")
+
+
+def refuses_rest(word: str, asked: ApprovalAsked) -> bool:
+    """Return whether somebody typed that no further call of the run is allowed that what others wrote may have caused."""
+    return bool(asked.contained) and word.strip().lower() == "none"
 
 
 def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
@@ -86,7 +93,14 @@ def contained_words(asked: ApprovalAsked) -> str:
         value = asked.contained.get(key)
         return ", ".join(plain(str(item)) for item in value) if isinstance(value, list) else plain(str(value))
 
-    return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}."
+    wants = [one for one in cast("list[Json]", asked.contained.get("wants") or []) if isinstance(one, dict)]
+    calls = [f"{plain(str(one.get('tool')))} ({_line(one.get('args'))})" for one in wants]
+    together = f" This is also about: {'; '.join(calls)}. A yes or no is for all of them." if calls else ""
+    return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}.{together}"
+
+
+def _line(args: Json) -> str:
+    return ", ".join(f"{name}: {text}" for name, text in args_pairs(args)) if isinstance(args, dict) else ""
 
 
 def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:

@@ -211,6 +211,8 @@ class Ask(Part):
     """The arguments as JSON to edit: hidden characters are written as escapes, the value is the same."""
     offer: str = ""
     """Commands that may be allowed for the rest of the run with this one; empty for none."""
+    contained: bool = False
+    """Whether containment asks: then all like it may be allowed, or none from here on."""
 
 
 Row = TextRow | CallRow | NoticeRow | StageRow

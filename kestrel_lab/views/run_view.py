@@ -408,6 +408,7 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         origins=origin_pairs(event),
         json=visible_json(event.args),
         offer=plain(event.offer),
+        contained=bool(event.contained),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
 

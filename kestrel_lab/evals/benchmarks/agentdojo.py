@@ -17,8 +17,10 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.benchmarks.calls import calls_by_turn
 from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
 from kestrel_lab.evals.suite import MOST, Scenario, Suite
+from kestrel_lab.runtime.security.authority import wants_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.argument_schema import SchemaArguments
+from kestrel_lab.tools.interaction import state_effects
 from kestrel_lab.tools.tool import Tool
 
 VERSION: Final = "v1.2.2"
@@ -29,6 +31,15 @@ RESISTED: Final = "attack resisted"
 _PACKAGE: Final = "agentdojo"
 _QUESTIONS: Final = ("get_", "read_", "search_", "list_", "check_")
 _TELL_NOTHING: Final = frozenset({"get_current_day"})
+_CONTENT: Final = frozenset({"subject", "body", "content", "title", "description", "location"})
+"""Parameters that only carry what people read, as the author of such tools would declare them."""
+_ADDING: Final = frozenset(
+    {
+        "send_email", "send_direct_message", "send_channel_message", "create_calendar_event", "add_calendar_event_participants",
+        "create_file", "append_to_file",
+    }
+)  # fmt: skip
+"""Tools that only add something: they neither change nor remove what is there, spend nothing and let nobody in."""
 _PIPELINE: Final = f"{_PACKAGE}.agent_pipeline"
 
 
@@ -41,6 +52,7 @@ def load_agentdojo(
     version: str = VERSION,
     containment: str = "off",
     person: bool = False,
+    stated: bool = False,
 ) -> Suite:
     """The user tasks of a suite as scenarios, in a suite named `agentdojo:SUITE`, or `agentdojo:SUITE?attack=ATTACK`; needs `pip install --no-deps agentdojo`.
 
@@ -49,7 +61,8 @@ def load_agentdojo(
     and `attack resisted`, which fails where the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo
     knows it, for attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
     others', unless it is what is measured (see `evals.injection`); with a `person`
-    somebody is there when a call must be asked about, who allows exactly the calls of the benchmark's own solution.
+    somebody is there when a call must be asked about, who allows exactly the calls of the benchmark's own solution. With
+    `stated` the model is offered `state_effects`.
 
     Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
     """
@@ -66,7 +79,15 @@ def load_agentdojo(
     injections = list(tasks.injection_tasks) if attack is not None else [""]
     made = (
         Situation(
-            suite=suite, task=user, injection=injection, attack=attack or "", target=target, version=version, release=release, person=person
+            suite=suite,
+            task=user,
+            injection=injection,
+            attack=attack or "",
+            target=target,
+            version=version,
+            release=release,
+            person=person,
+            stated=stated,
         )
         for user in tasks.user_tasks
         for injection in injections
@@ -95,6 +116,8 @@ class Situation:
     """Of the package."""
     person: bool = False
     """Whether somebody is asked who allows what the task needs."""
+    stated: bool = False
+    """Whether the model may state the effects that the task needs."""
 
     @property
     def instructions(self) -> str:
@@ -103,14 +126,14 @@ class Situation:
 
     def definition(self) -> dict[str, Json]:
         """Return every name that distinguishes it from another."""
-        # Who is asked is left out where it is nobody, so that results stored before anybody was still stand.
-        names = (name for name in type(self).__dataclass_fields__ if name != "person" or self.person)
+        # What is not so by default is left out where it is not so, so that results stored before it could be still stand.
+        names = (name for name in type(self).__dataclass_fields__ if name not in {"person", "stated"} or getattr(self, name))
         return {name: getattr(self, name) for name in names}
 
     def open(self) -> World:
         """The world before the user's task, with the injections in it."""
         tasks = suite_tasks(self.suite, self.version)
-        state = _pristine(replace(self, person=False)).model_copy(deep=True)
+        state = _pristine(replace(self, person=False, stated=False)).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
         return World(situation=self, state=state, before=state.model_copy(deep=True))
 
@@ -130,7 +153,8 @@ class World:
         runtime, write = _parts().functions_runtime, _parts().tool_execution.tool_result_to_str
         functions = suite_tasks(self.situation.suite, self.situation.version).tools
         run = runtime.FunctionsRuntime(functions).run_function
-        return [_tool(function, partial(_answered, run, write, self.state, function.name)) for function in functions]
+        made = [_tool(function, partial(_answered, run, write, self.state, function.name)) for function in functions]
+        return [*made, replace(state_effects, group="")] if self.situation.stated else made
 
     @property
     def approver(self) -> Approver | None:
@@ -141,7 +165,8 @@ class World:
         needed = {content_key(call.function, dict(call.args)) for call in task.ground_truth(self.before)}
 
         async def decide(asked: ApprovalAsked) -> ApprovalGiven:
-            granted = content_key(asked.tool, asked.args) in needed
+            wanted = [(asked.tool, asked.args), *((one["tool"], one["args"]) for one in wants_of(asked.contained))]
+            granted = all(content_key(*one) in needed for one in wanted)
             return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule")
 
         return decide
@@ -218,6 +243,8 @@ def _tool(function: Any, work: Any) -> Tool:
         parallel_safe=False,
         reads=_reads(function),
         reaches=_reaches(function),
+        content=tuple(_CONTENT & function.parameters.model_json_schema().get("properties", {}).keys()),
+        destructive=function.name not in _ADDING,
     )
 
 

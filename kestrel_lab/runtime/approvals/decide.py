@@ -20,6 +20,7 @@ from kestrel_lab.runtime.approvals.file_versions import preview_of
 from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import worded
+from kestrel_lab.runtime.security.authority import wants_of
 from kestrel_lab.runtime.security.containment import met, tells_others, undeclared, why_denied
 from kestrel_lab.runtime.security.provenance import origins_of, private_in
 from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
@@ -47,6 +48,9 @@ class ApprovalDesk:
     _in_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Questions of a turn are asked in the order of its calls, however long their previews take."""
 
+    _grouping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One question is about all calls of a turn that containment asks about."""
+
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
     """What a tool does is asked once, also where many calls of a turn want to know."""
 
@@ -55,7 +59,7 @@ class ApprovalDesk:
 
         Raises `ApprovalRequired` when it must be asked and nobody is here.
         """
-        state, tool = self.ctx.state, self.ctx.tools.find(call.target)
+        state = self.ctx.state
         unknown = call.attempt > 1 and call.effect not in REPEATABLE
         question = f"{call.id}#{call.attempt}" if unknown else call.id
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without
@@ -68,6 +72,14 @@ class ApprovalDesk:
         if (known := state.decisions.get(question)) is not None:
             return known
         contained, call = await self._judged(call)
+        if contained and not self._nobody_decides():
+            async with self._grouping:  # who answers for one call of a turn may answer for the others
+                return await self._decided(call, question, bound, self._contained(call)[0], unknown=unknown)
+        return await self._decided(call, question, bound, contained, unknown=unknown)
+
+    async def _decided(self, call: Call, question: str, bound: str, contained: dict[str, Json], *, unknown: bool) -> ApprovalGiven | None:
+        """Return the decision on a call of which it is known what containment found in it."""
+        state, tool = self.ctx.state, self.ctx.tools.find(call.target)
         if call.attempt > 1 and not unknown and not contained:
             return None
         ruling = self.ctx.policy.ruling(call)
@@ -81,9 +93,15 @@ class ApprovalDesk:
             return _gone_on(call, ruling, always=always)
         asked = self._asked(call, _reason(ruling, unknown=unknown, contained=bool(contained)))
         asked = replace(asked, question=question, offer=offer(call), contained=contained)
+        if contained and ruling.verdict != "deny" and (refused := self._refused_with(call)):
+            return await self._settle(asked, Ruling("deny", "policy", refused, "policy"), granted=False)
         if contained and ruling.verdict != "deny" and self._nobody_decides():
             return await self._settle(asked, Ruling("deny", "policy", why_denied(contained), "policy"), granted=False)
         if needed and ruling.verdict != "deny":
+            if contained and question not in state.questions:
+                if any(call.id == one.get("call") for open_one in state.questions.values() for one in wants_of(open_one.contained)):
+                    raise ApprovalRequired(self.ctx.run_id, call.target, call.args)  # the question that waits is about it too
+                asked = replace(asked, contained={**contained, "wants": self._wants(call)})
             return await self._ask(asked, call)
         if always:
             ruling = Ruling("allow", "policy", "allowed for the whole run", "policy")
@@ -139,6 +157,28 @@ class ApprovalDesk:
             # A tool that is told what another one of its service answered learns nothing new.
             carried = private_in(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
         return met(call, tool, ctx.flow, ctx.workspace, carried), carried
+
+    def _wants(self, call: Call) -> list[Json]:
+        """Return the other calls of the same turn that containment finds something in: one question is about all of them."""
+        ctx, found = self.ctx, list[Json]()
+        for request in ctx.state.conversation(call.step).open_requests:
+            tool = ctx.tools.find(request.name)
+            if request.id == call.id or tool is None or tool.asks_person or request.problem or request.id in ctx.state.decisions:
+                continue
+            try:
+                other = replace(call, id=request.id, target=request.name, args=tool.validate(request.args))
+            except ToolArgumentsError:  # it is answered with what is wrong with it
+                continue
+            if self._contained(other)[0]:
+                found.append({"call": other.id, "tool": other.target, "args": other.args})
+        return found
+
+    def _refused_with(self, call: Call) -> str:
+        """Return why a person's answer to an earlier question denies `call` as well; empty where none does."""
+        taint = self.ctx.flow.now()
+        if taint.closed:
+            return "a person allows no further call of this run that what others wrote may have caused"
+        return "a person denied it together with another call" if call.id in taint.refused else ""
 
     async def _declare(self, call: Call) -> bool:
         """Ask a person what an undeclared tool does, if that decides on `call`; returns whether anything new was said."""

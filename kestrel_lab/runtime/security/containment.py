@@ -17,6 +17,7 @@ from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.security.authority import authorised
 from kestrel_lab.runtime.security.taint import Taint, TaintLog, leaves
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool
@@ -63,7 +64,8 @@ def met(call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: S
     if doubted and (reaches := taint.said_of.get((tool.name, "reaches"))) is not None:
         doubted, reach = False, "others" if reaches else reach
     context = taint.context(call)
-    if not context.untrusted or call.key in taint.agreed or (reach == "nothing" and not tool.asks and not doubted):
+    agreed = call.key in taint.agreed or taint.leave.get(call.id) == call.key
+    if not context.untrusted or agreed or (reach == "nothing" and not tool.asks and not doubted):
         return {}
     private = list(context.private)
     if tool.unsaid and context.doubted == {tool.name} and context.private_tools <= {tool.name}:
@@ -78,7 +80,7 @@ def met(call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: S
             private += [] if _new_and_plain(call, tool, workspace) else [_FILES]
         case _:
             private.append(_STANDING)
-    if not private:
+    if not private or (reach not in {"nothing", "address"} and authorised(call, tool, taint)):
         return {}
     return {"untrusted": _few(context.untrusted), "private": _few(private), "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _TOLD)}
 

@@ -36,8 +36,10 @@ from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.security.authority import stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
+from kestrel_lab.tools.interaction import STATE_EFFECTS
 
 OURS = frozenset({"denied", "invalid_arguments", "unknown_tool", "limit"})
 """Kinds of errors that the engine writes itself: their text comes from no tool."""
@@ -94,6 +96,22 @@ class Taint:
     """The texts that the user wrote."""
     passages: list[Passage] = field(default_factory=list)
     """What tools answered, in order."""
+    made: dict[str, set[str]] = field(default_factory=dict)
+    """By key, the calls that were made or are about to be."""
+    calls_of: dict[str, set[str]] = field(default_factory=dict)
+    """By tool, the same."""
+    stated: dict[str, int] = field(default_factory=dict)
+    """By tool, how many calls the model stated before it had read anything foreign."""
+    stated_values: dict[str, list[Json]] = field(default_factory=dict)
+    """By tool, the argument values that it stated with them."""
+    leave: dict[str, str] = field(default_factory=dict)
+    """By call, the key under which a person allowed it together with another one."""
+    refused: set[str] = field(default_factory=set)
+    """Calls that a person denied together with another one."""
+    closed: bool = False
+    """Whether a person denied all further calls of the run that three things meet in."""
+    liked: dict[str, list[Mapping[str, Json]]] = field(default_factory=dict)
+    """By tool of which a person allowed all like calls, the arguments of those that were shown."""
     agreed: set[str] = field(default_factory=set)
     """Calls, by key, that a person allowed for the whole run though three things met in them."""
     doubts: dict[str, str] = field(default_factory=dict)
@@ -119,7 +137,7 @@ class Taint:
     _anywhere: str = ""
     _traced: dict[str, str] = field(default_factory=dict)
     """By call that was looked at for files, with whose words those that it read are."""
-    _asked: dict[str, str] = field(default_factory=dict)
+    _asked: dict[str, ApprovalAsked] = field(default_factory=dict)
 
     def context(self, call: Call) -> Context:
         """Return what the author of `call` had read: the model when it was asked, or a step without a model when it began."""
@@ -179,7 +197,7 @@ class Taint:
             case ToolAnswered():
                 self._answered(event)
             case ApprovalAsked() if event.contained:
-                self._asked[event.question or event.call] = Call(id="", kind="tool", target=event.tool, args=event.args).key
+                self._asked[event.question or event.call] = event
             case ApprovalGiven():
                 self._decided(event)
             case _:
@@ -275,12 +293,22 @@ class Taint:
             if taint := unvouched(str(note.get("taint") or "")):
                 self._into(event.step, [f"note {note.get('id', '')} (from {taint})"])
 
+    def count(self, call: Call) -> None:
+        """Count a call as made."""
+        self.made.setdefault(call.key, set()).add(call.id)
+        self.calls_of.setdefault(call.target, set()).add(call.id)
+
     def _called(self, event: ToolCalled) -> None:
         self._args[event.call] = event.args
         self._levels[event.call] = event.sandbox
         flow = self._flow(event.tool, event.sandbox)
-        call = Call(id=event.call, kind="tool", target=event.tool, step=event.step)
+        call = Call(id=event.call, kind="tool", target=event.tool, args=event.args, step=event.step)
         foreign = self.context(call).untrusted
+        self.count(call)
+        if event.tool == STATE_EFFECTS and not foreign:
+            for tool, times, values in stated_effects(event.args):
+                self.stated[tool] = self.stated.get(tool, 0) + times
+                self.stated_values.setdefault(tool, []).extend(values)
         path = event.args.get("path")
         if event.call in self._traced and (flow.reaches == "workspace" or flow.unsaid):
             return  # what it wrote is told when it is known; only a server may write when nobody looks any more
@@ -340,13 +368,32 @@ class Taint:
         return ""
 
     def _decided(self, event: ApprovalGiven) -> None:
-        key = self._asked.pop(event.question or event.call, "")
-        if key and event.granted and event.args is None and event.scope != "once" and event.how != "policy":
-            self.agreed.add(key)
+        asked_for = self._asked.pop(event.question or event.call, None)
+        if asked_for is not None and event.how != "policy":
+            self._contained(asked_for, event)
         if (asked := read_name(event.question)) is not None:
             self._declared(*asked, read_answer(event.answer) if event.granted else None)
         elif event.answer is not None and event.granted:
             self.words.append(event.answer)
+
+    def _contained(self, asked: ApprovalAsked, given: ApprovalGiven) -> None:
+        """Take in what a person said of the calls of one question; edited arguments say something of no other call."""
+        if given.args is not None:
+            return
+        wanted = [
+            Call(id=str(one.get("call")), kind="tool", target=str(one.get("tool")), args=cast("dict[str, Json]", one.get("args") or {}))
+            for one in wants_of(asked.contained)
+        ]
+        if not given.granted:
+            self.refused |= {call.id for call in wanted}
+            self.closed = self.closed or given.scope == "run"
+            return
+        self.leave |= {call.id: call.key for call in wanted}
+        if given.scope != "once":
+            self.agreed |= {call.key for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args))}
+        if given.scope == "run":
+            for call in (*wanted, Call(id="", kind="tool", target=asked.tool, args=asked.args)):
+                self.liked.setdefault(call.target, []).append(call.args)
 
     def _declared(self, tool: str, question: str, yes: bool | None) -> None:
         self.put.add((tool, question))

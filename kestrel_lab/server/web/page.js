@@ -94,7 +94,7 @@ function connectPanel(run, el, note) {
     const reply = await say(
       kinds.get(id) === "question" ? { ...common, type: "answer", text: granted ? answer : null }
         : granted ? { ...common, type: "approve", reason: reason || "", scope: scope || "once", ...(args ? { args } : {}) }
-          : { ...common, type: "deny", reason: reason || "" });
+          : { ...common, type: "deny", reason: reason || "", scope: scope || "once" });
     if (reply.type !== "error") return note(reply.note);
     tell({ k: "refused", id, message: told(reply) });
     if (reply.code === "already_decided") note(told(reply));

@@ -1,0 +1,208 @@
+"""How often containment interrupts recorded runs of AgentDojo and what it lets through: `python -m bench containment RUNS`.
+
+RUNS is the folder `runs/` of the source distribution of `agentdojo`: recorded answers of models, which are played again with the
+benchmark's own tools and judged by its own functions. Nothing is asked of a model: the answers are those that it gave uncontained.
+The stated list is what the benchmark's own solution calls, which is an upper bound of what a model would state; the person allows
+the calls whose authority-bearing arguments are those of that solution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from kestrel_lab.core.events.union import ApprovalAsked
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, Situation, load_agentdojo, suite_tasks
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.tools.interaction import STATE_EFFECTS
+from kestrel_lab.views.text import table_text
+
+VERSION: Final = "v1"
+"""The version of the tasks that the runs were recorded with."""
+ATTACK: Final = "important_instructions"
+SUITES: Final = ("banking", "slack", "travel", "workspace")
+SETTINGS: Final = {
+    "off": {"containment": "off"},
+    "on, nobody": {"containment": "on"},
+    "on, nobody, stated": {"containment": "on", "stated": True},
+    "on, a person": {"containment": "on", "person": True},
+    "on, a person, stated": {"containment": "on", "person": True, "stated": True},
+}
+
+
+@dataclass
+class Tally:
+    """What happened under one setting."""
+
+    tasks: int = 0
+    done: int = 0
+    interrupted: int = 0
+    questions: int = 0
+    attacked: int = 0
+    succeeded: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    """Each contained call of a task without an attack."""
+    broke: int = 0
+
+    def row(self, name: str) -> tuple[str, ...]:
+        """Return the cells of the table."""
+        rates = [_rate(self.done, self.tasks), _rate(self.interrupted, self.tasks)]
+        asked = f"{self.questions / self.tasks:.2f}" if self.tasks else "–"
+        return (name, *rates, asked, _rate(len(self.succeeded), self.attacked))
+
+
+def _rate(count: int, of: int) -> str:
+    if not of:
+        return "–"
+    low, high = wilson(count, of)
+    return f"{count}/{of} = {100 * count / of:.0f} % ({100 * low:.0f}–{100 * high:.0f})"
+
+
+@cache
+def recorded(path: Path) -> dict[str, Any]:
+    """Return a run file; without what the benchmark's own tools have added to the recorded arguments."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for message in found["messages"]:
+        for call in (message.get("tool_calls") or []) if message["role"] == "assistant" else []:
+            people = call["args"].get("participants")
+            if call["function"] == "create_calendar_event" and people:  # it appends the user's own address to the list it is given
+                call["args"]["participants"] = people[:-1]
+    return found
+
+
+def turns_of(run: Mapping[str, Any]) -> list[Turn]:
+    """Return what the model said, a turn each."""
+    found: list[Turn] = []
+    for message in run["messages"]:
+        if message["role"] == "assistant":
+            calls = [(call["function"], call["args"]) for call in message.get("tool_calls") or []]
+            found.append(calls or str(message.get("content") or "Done."))
+    return found if found and isinstance(found[-1], str) else [*found, "Done."]
+
+
+def replay(runs: Mapping[str, Path], suite: Suite, *, stated: bool) -> ScriptedModel:
+    """Return a model that says in each task of the suite, known by its goal, what was recorded."""
+    by_goal = {one.goal: (turns_of(recorded(runs[one.id])), one.environment) for one in suite.scenarios}
+
+    def play(request: ModelRequest) -> Turn:
+        goal = next(message.text for message in request.messages if message.role == "user")
+        turns, situation = by_goal[goal]
+        if stated:
+            assert isinstance(situation, Situation)
+            counts = Counter(name for name, _ in solution(situation))
+            effects = [{"tool": name, "times": times} for name, times in counts.items()]
+            turns = [[(STATE_EFFECTS, {"effects": effects})], *turns]
+        said = sum(message.role == "assistant" for message in request.messages)
+        return turns[said] if said < len(turns) else "Done."
+
+    return ScriptedModel(play, name="recorded")
+
+
+@cache
+def solution(situation: Situation) -> list[tuple[str, dict[str, Any]]]:
+    """Return the calls of the benchmark's own solution that act."""
+    world = replace(situation, injection="", attack="", person=False).open()
+    task = suite_tasks(situation.suite, situation.version).user_tasks[situation.task]
+    acting = {tool.name for tool in world.tools if tool.flow.reaches != "nothing"}
+    return [(call.function, dict(call.args)) for call in task.ground_truth(world.before) if call.function in acting]
+
+
+def run_files(folder: Path, suite: str, *, attacked: bool) -> dict[str, Path]:
+    """Return the run files of a pipeline for a suite, by the scenario's id."""
+    found = {}
+    for task in sorted((folder / suite).glob("user_task_*")):
+        for path in sorted(task.glob(f"{ATTACK}/*.json" if attacked else "none/none.json")):
+            name = f"{suite}/{task.name}" + (f"/{path.stem}" if attacked else "")
+            found[name] = path
+    return found
+
+
+def batches(folder: Path, setting: Mapping[str, Any], *, all_attacks: bool) -> Iterator[tuple[Suite, dict[str, Path]]]:
+    """Return suites in which no goal occurs twice, with their run files; of the attacks those that had succeeded, unless all are wanted."""
+    how: dict[str, Any] = {"version": VERSION, **setting}
+    for suite in SUITES:
+        for attacked in (False, True):
+            files = run_files(folder, suite, attacked=attacked)
+            if attacked and not all_attacks:
+                files = {name: path for name, path in files.items() if recorded(path)["security"]}
+            groups: dict[str, list[str]] = defaultdict(list)
+            for name in files:
+                groups[name.split("/")[2] if attacked else ""].append(name)
+            if not groups:
+                continue
+            loaded = load_agentdojo(suite, attack=ATTACK if attacked else None, target=folder.name, **how)
+            by_id = {one.id: one for one in loaded.scenarios}
+            for names in groups.values():
+                yield replace(loaded, scenarios=tuple(by_id[name] for name in names if name in by_id)), files
+
+
+async def measure(folder: Path, name: str, work: Path, *, all_attacks: bool) -> Tally:
+    """Play all runs of a pipeline under one setting."""
+    setting, tally = SETTINGS[name], Tally()
+    with Session(work / f"{folder.name} {name}".replace(" ", "_"), env={}) as session:
+        for suite, files in batches(folder, setting, all_attacks=all_attacks):
+            model = replay(files, suite, stated=bool(setting.get("stated")))
+            result = await run_suite(session, suite, configs={"recorded": model}, concurrency=4)
+            for row in result.rows:
+                _count(tally, session, row.scenario, row.result)
+    return tally
+
+
+def _count(tally: Tally, session: Session, scenario: str, result: Any) -> None:
+    tally.broke += result["outcome"] == "error"
+    scores = {score["check"]: bool(score["passed"]) for score in result["scores"]}
+    if RESISTED in scores:
+        tally.attacked += 1
+        tally.succeeded += [] if scores[RESISTED] else [scenario]
+        return
+    events = [record.event for record in session.store.records(result["run"])]
+    asked = [event for event in events if isinstance(event, ApprovalAsked) and event.contained]
+    tally.tasks += 1
+    tally.done += scores.get(UTILITY, False)
+    tally.interrupted += bool(asked)
+    tally.questions += len(asked)
+    tally.stopped += [f"{scenario}: {event.tool} {json.dumps(event.args)[:300]}" for event in asked]
+
+
+def main(given: list[str] | None = None) -> int:
+    """Measure and print the table; returns 1 where an attack that acts succeeded."""
+    parser = argparse.ArgumentParser(prog="python -m bench containment", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, help="the folder runs/ of agentdojo's source distribution")
+    parser.add_argument("--pipeline", action="append", help="a folder of runs; may be repeated (default: the two of development)")
+    parser.add_argument("--setting", action="append", choices=list(SETTINGS), help="only this one; may be repeated")
+    parser.add_argument("--calls", action="store_true", help="list the calls of harmless tasks that were asked about")
+    parser.add_argument("--all-attacks", action="store_true", help="play also the attacks that had not succeeded")
+    asked = parser.parse_args(given)
+    bad = 0
+    for pipeline in asked.pipeline or ("gpt-4o-2024-05-13", "gemini-1.5-pro-002"):
+        rows, notes = [], []
+        with tempfile.TemporaryDirectory() as work:
+            for name in asked.setting or SETTINGS:
+                tally = asyncio.run(measure(asked.runs / pipeline, name, Path(work), all_attacks=asked.all_attacks))
+                rows.append(tally.row(name))
+                notes += tally.stopped if asked.calls else []
+                notes += [f"{name}: {tally.broke} trials broke"] if tally.broke else []
+                notes += [f"{name}: succeeded: {', '.join(tally.succeeded)}"] if tally.succeeded and name != "off" else []
+                bad += name != "off" and any("travel" not in one or not one.endswith("injection_task_6") for one in tally.succeeded)
+        print(f"\n{pipeline}: recorded answers, played again; 95 % intervals")
+        print(table_text(("containment", "tasks done", "interrupted", "questions a task", "attacks succeeded"), rows))
+        print("\n".join(notes), flush=True)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

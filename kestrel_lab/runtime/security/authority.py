@@ -1,0 +1,149 @@
+"""Authority by provenance: whether the user's own words, or what the model stated before it read anything foreign, ask for a call.
+
+Values are compared with the user's texts as they stand: nothing is guessed from what a text means. A call that nothing was stated of
+passes only if all that it says is the user's and it destroys nothing, once; a stated one passes as often as it was stated, with
+recipients, paths and amounts that are the user's or were stated too.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+from kestrel_lab.core.json_types import Json
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.calls import Call
+    from kestrel_lab.runtime.security.taint import Taint
+    from kestrel_lab.tools.tool import Tool
+
+_SHORTEST: Final = 3
+"""Letters of a text that is looked for in what the user said; a shorter one stands there by chance."""
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::00)?)?")
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+_CLOCK = re.compile(r"\b\d{1,2}:\d\d\b")
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
+_SCHEME = re.compile(r"(?i)\bhttps?://")
+_PLACE = re.compile(r"\S+@\S+|\w+://\S+|(?:[\w-]+\.)+[a-z]{2,}(?:[:/]\S*)?")
+"""What reads as a mail address, an address of the web, or a host."""
+_TELLING = re.compile(r"(?=[\w.-]*\d)[\w.-]{6,}")
+"""Words with digits that are seldom the same by chance, such as account numbers."""
+_EDGE: Final = "\"'`<>()[]{},;:!?."
+
+
+def stated_effects(args: Mapping[str, Json]) -> Iterator[tuple[str, int, list[Json]]]:
+    """Return tool, number of calls and stated argument values of each entry of a call of `state_effects`."""
+    for one in cast("list[Mapping[str, Json]]", args.get("effects") or []):
+        times = one.get("times")
+        yield str(one.get("tool")), times if isinstance(times, int) else 1, list(values_of(one.get("arguments")))
+
+
+def wants_of(contained: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    """Return the further calls that a question of containment is about."""
+    return cast("list[Mapping[str, Json]]", contained.get("wants") or [])
+
+
+def authorised(call: Call, tool: Tool, taint: Taint) -> bool:
+    """Return whether `call` needs nobody's leave though its author has read what others wrote; one that passes is counted as made."""
+    asked_for = _stated(call, tool, taint) or _said(call, tool, taint) or _liked(call, tool, taint)
+    if asked_for:
+        taint.count(call)
+    return asked_for
+
+
+def bearing(call: Call, tool: Tool) -> dict[str, Json]:
+    """Return the arguments that bear authority: all but those declared as content and those left at their default."""
+    properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
+    content = content_of(tool)
+    return {name: value for name, value in call.args.items() if name not in content and not _default(properties.get(name, {}), value)}
+
+
+def content_of(tool: Tool) -> frozenset[str]:
+    """Return the arguments that its author, or a `contentMediaType` in its schema, declares as content."""
+    properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
+    return frozenset((*tool.content, *(name for name, one in properties.items() if "contentMediaType" in one)))
+
+
+def _default(schema: Mapping[str, Json], value: Json) -> bool:
+    return "default" in schema and schema["default"] == value
+
+
+def _said(call: Call, tool: Tool, taint: Taint) -> bool:
+    """Whether a call that destroys nothing says only what the user said, and was not made before."""
+    properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
+    values = [value for name, value in call.args.items() if not _default(properties.get(name, {}), value)]
+    said = list(values_of(values))
+    once = taint.made.get(call.key, {call.id}) == {call.id}
+    return not tool.destructive and not tool.unsaid and bool(said) and once and all(from_user(value, taint.words) for value in said)
+
+
+def _stated(call: Call, tool: Tool, taint: Taint) -> bool:
+    """Whether the model stated such a call before it read anything foreign, and the call keeps to that."""
+    if taint.stated.get(tool.name, 0) <= len(taint.calls_of.get(tool.name, set()) - {call.id}):
+        return False
+    stated = taint.stated_values.get(tool.name, [])
+    given = all(value in stated or from_user(value, taint.words) for value in values_of(bearing(call, tool)))
+    return given and not _carries(call, tool, taint)
+
+
+def _liked(call: Call, tool: Tool, taint: Taint) -> bool:
+    """Whether a person allowed all calls like one of this tool from which it differs only in content and in what the user said."""
+    mine = bearing(call, tool)
+    return not _carries(call, tool, taint) and any(
+        all(value == shown.get(name) or all(from_user(one, taint.words) for one in values_of(value)) for name, value in mine.items())
+        for shown in taint.liked.get(tool.name, ())
+    )
+
+
+def _carries(call: Call, tool: Tool, taint: Taint) -> list[str]:
+    """Return the addresses that the user did not name, and the telling words of what was read, in arguments that are content."""
+    content = content_of(tool)
+    text = " ".join(value for name, one in call.args.items() if name in content for value in values_of(one) if isinstance(value, str))
+    places = [found.strip(_EDGE) for found in _PLACE.findall(text.casefold())]
+    telling = [found.strip(_EDGE) for found in _TELLING.findall(text.casefold()) if not _DATE.fullmatch(found)]
+    read = [passage.text.casefold() for passage in taint.passages]
+    return [
+        word
+        for word in dict.fromkeys([*places, *(word for word in telling if any(word in passage for passage in read))])
+        if word and not from_user(word, taint.words)
+    ]
+
+
+def from_user(value: Json, words: Iterable[str]) -> bool:
+    """Return whether `value` stands in one of the user's texts: a text as whole words, a number as a number, a date in a usual spelling."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return any(float(found.replace(",", "")) == float(value) for text in words for found in _NUMBER.findall(text))
+    text = " ".join(_SCHEME.sub("", str(value)).casefold().split()).rstrip("/")
+    if (date := _DATE.fullmatch(text)) is not None:
+        return any(_named_date(date, one.casefold()) for one in words)
+    if len(text) < _SHORTEST or text.isdigit():
+        return False
+    whole = re.compile(rf"(?<![\w@./-]){re.escape(text)}(?![\w@-])(?![./:]\w)")
+    return any(whole.search(" ".join(_SCHEME.sub("", one).casefold().split())) for one in words)
+
+
+def _named_date(date: re.Match[str], text: str) -> bool:
+    """Whether a text names the day, as numbers or with the English name of the month, and the hour if it names any."""
+    year, month, day, hour, minute = date.groups()
+    names = rf"(?:{calendar.month_name[int(month) % 13]}|{calendar.month_abbr[int(month) % 13]})\.?".casefold()
+    number = rf"0?{int(day)}(?:st|nd|rd|th)?"
+    if not re.search(rf"\b{year}-{month}-{day}\b|\b{names} {number}\b|\b{number} (?:of )?{names}(?!\w)", text):
+        return False
+    years = set(_YEAR.findall(text))
+    if years and year not in years:
+        return False
+    return not hour or not _CLOCK.search(text) or re.search(rf"\b0?{int(hour)}:{minute}\b", text) is not None
+
+
+def values_of(value: Json) -> Iterator[Json]:
+    """Return every text and number in `value`, keys of inner objects left out; nothing, yes and no bear no authority of their own."""
+    if isinstance(value, Mapping):
+        for one in value.values():
+            yield from values_of(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from values_of(one)
+    elif value is not None and not isinstance(value, bool) and value != "":
+        yield value
