@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from kestrel_lab.core.json_types import Json, content_key
 
 if TYPE_CHECKING:
-    from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+    from kestrel_lab.core.messages import ImagePart, ModelAnswer, ModelRequest
 
 Effect = Literal["pure", "idempotent", "checkable", "opaque"]
 """What repeating a call does: nothing, the same as once, something a probe can tell, or nobody knows."""
@@ -39,6 +39,12 @@ class Usage:
     """Model calls whose price is not known; `cost_usd` leaves them out."""
     model_calls: int = 0
     tool_calls: int = 0
+    tokens_cached: int = 0
+    """Tokens of `tokens_in` that the provider had in its prompt cache."""
+    tokens_cache_written: int = 0
+    """Tokens of `tokens_in` that the provider wrote to its prompt cache."""
+    tokens_reasoning: int = 0
+    """Tokens of `tokens_out` that were reasoning."""
 
     @property
     def tokens(self) -> int:
@@ -53,6 +59,9 @@ class Usage:
             unpriced=self.unpriced + other.unpriced,
             model_calls=self.model_calls + other.model_calls,
             tool_calls=self.tool_calls + other.tool_calls,
+            tokens_cached=self.tokens_cached + other.tokens_cached,
+            tokens_cache_written=self.tokens_cache_written + other.tokens_cache_written,
+            tokens_reasoning=self.tokens_reasoning + other.tokens_reasoning,
         )
 
 
@@ -129,6 +138,8 @@ class Result:
     """Versions of files, by path, that whoever gets the answer knows by it."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed."""
+    images: tuple[ImagePart, ...] = ()
+    """Images of a tool's answer."""
 
     @property
     def ok(self) -> bool:

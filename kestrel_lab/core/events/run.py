@@ -35,6 +35,10 @@ class RunStarted:
     """Version of kestrel_lab that wrote this."""
     plan: dict[str, Json] = field(default_factory=dict)
     """The plan the caller gave; empty when one agent works on the goal."""
+    params: dict[str, Json] = field(default_factory=dict)
+    """Parameters of the models, by name."""
+    images: list[dict[str, Json]] = field(default_factory=list)
+    """Images beside the goal: `{media_type, blob}`; the bytes are kept beside the log under that name."""
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
 
@@ -162,6 +166,8 @@ class RunFinished:
     reason: str = ""
     limit: str = ""
     """Which limit was reached, when `outcome` is `limit`."""
+    finish: str = ""
+    """How the answer ended where it is not whole: `length`, `content_filter`, `refusal`, or `empty`."""
     concerns: list[dict[str, Json]] = field(default_factory=list)
     """The concerns that the review of the answer raised: `severity`, `place`, `what`, `fix`, `check` each."""
     looked: bool = False
