@@ -13,6 +13,7 @@ from typing import ClassVar, TypedDict, Unpack, cast
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.templates import escape, references, render
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import AtLimit, Edge, Part, along_edges
 from kestrel_lab.core.step import Step
@@ -51,6 +52,8 @@ class LLMAgent:
     """Most model turns for one goal; the run's limit holds as well."""
     temperature: float | None = field(default=None, kw_only=True)
     """The sampling temperature; the model's own by default."""
+    params: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
+    """Further parameters of the model, such as `{"reasoning_effort": "low"}`: see `core.messages.ModelParams`."""
     schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
     """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model."""
     description: str = field(default="", kw_only=True)
@@ -72,6 +75,7 @@ class LLMAgent:
             turns=self.turns,
             react=self.react,
             temperature=self.temperature,
+            params=ModelParams.of(self.params).as_json(),
             schema=None if self.schema is None else dict(self.schema),
             **place,
         )

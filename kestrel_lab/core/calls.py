@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from kestrel_lab.core.json_types import Json, content_key
 
 if TYPE_CHECKING:
-    from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+    from kestrel_lab.core.messages import ImagePart, ModelAnswer, ModelRequest
 
 Effect = Literal["pure", "idempotent", "checkable", "opaque"]
 """What repeating a call does: nothing, the same as once, something a probe can tell, or nobody knows."""
@@ -41,6 +41,12 @@ class Usage:
     tool_calls: int = 0
     unmetered: int = 0
     """Model calls whose tokens are not known; `tokens` leaves them out."""
+    tokens_cached: int = 0
+    """Tokens of `tokens_in` that the provider had in its prompt cache."""
+    tokens_cache_written: int = 0
+    """Tokens of `tokens_in` that the provider wrote to its prompt cache."""
+    tokens_reasoning: int = 0
+    """Tokens of `tokens_out` that were reasoning."""
 
     @property
     def tokens(self) -> int:
@@ -56,6 +62,9 @@ class Usage:
             model_calls=self.model_calls + other.model_calls,
             tool_calls=self.tool_calls + other.tool_calls,
             unmetered=self.unmetered + other.unmetered,
+            tokens_cached=self.tokens_cached + other.tokens_cached,
+            tokens_cache_written=self.tokens_cache_written + other.tokens_cache_written,
+            tokens_reasoning=self.tokens_reasoning + other.tokens_reasoning,
         )
 
 
@@ -132,6 +141,8 @@ class Result:
     """Versions of files, by path, that whoever gets the answer knows by it."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed."""
+    images: tuple[ImagePart, ...] = ()
+    """Images of a tool's answer."""
 
     @property
     def ok(self) -> bool:

@@ -1,12 +1,16 @@
-"""Messages to a model, requests and answers."""
+"""Messages to a model with their parts (thinking, images), parameters, requests and answers."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -21,6 +25,46 @@ class ToolRequest:
     args: dict[str, Json] = field(default_factory=dict)
     problem: str = ""
     """Why the arguments could not be read, when they were not a JSON object."""
+    signature: str = ""
+    """The provider's proof of the reasoning behind the call (Gemini), which it wants back with the conversation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThinkingPart:
+    """A block of a model's reasoning. It is no part of the answer, and as untrusted as the answer is."""
+
+    text: str = ""
+    """The reasoning, or the provider's summary of it."""
+    signature: str = ""
+    """The provider's proof that it wrote the block (Anthropic), without which it does not take the block back."""
+    redacted: str = ""
+    """A block that the provider encrypted: there is no text, only this."""
+
+    def as_json(self) -> dict[str, Json]:
+        """Return the fields that are not empty."""
+        return {name: value for name in ("text", "signature", "redacted") if (value := getattr(self, name))}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImagePart:
+    """An image in a message. The log names it; the bytes are kept beside the log."""
+
+    media_type: str
+    """`image/png`, `image/jpeg`, `image/gif` or `image/webp`."""
+    blob: str
+    """The name under which the image is kept: the first 32 hexadecimal digits of the SHA-256 of `data`."""
+    data: str = field(default="", repr=False, compare=False)
+    """The bytes in Base64; empty where they are not loaded."""
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> ImagePart:
+        """Return the part for the bytes of an image."""
+        data = base64.b64encode(content)
+        return cls(media_type=media_type, blob=hashlib.sha256(data).hexdigest()[:32], data=data.decode())
+
+    def as_json(self) -> dict[str, Json]:
+        """Return what an event holds of the image: its type and its name."""
+        return {"media_type": self.media_type, "blob": self.blob}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +81,16 @@ class Message:
     """Which tool a tool message comes from."""
     earlier: bool = False
     """Whether it was said in a run that this one follows."""
+    thinking: tuple[ThinkingPart, ...] = ()
+    """The reasoning before an assistant's text and calls."""
+    images: tuple[ImagePart, ...] = ()
+    """Images beside the text of a user or of a tool."""
 
     def as_json(self) -> dict[str, Json]:
-        """Return the message as a JSON object, without `earlier`."""
+        """Return the message as a JSON object, without `earlier`; providers want thinking back within a run only, so it is left out."""
         calls: list[Json] = [{"id": call.id, "name": call.name, "args": call.args, "problem": call.problem} for call in self.calls]
         body: dict[str, Json] = {"role": self.role, "text": self.text, "calls": calls, "call_id": self.call_id, "name": self.name}
+        body["images"] = [image.as_json() for image in self.images]
         return {key: value for key, value in body.items() if value}
 
     @classmethod
@@ -58,6 +107,7 @@ class Message:
             call_id=body.get("call_id", ""),
             name=body.get("name", ""),
             earlier=earlier,
+            images=tuple(ImagePart(**image) for image in body.get("images", ())),
         )
 
 
@@ -85,6 +135,13 @@ class ModelRequest:
     temperature: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    """Texts at which the model stops."""
+    reasoning_effort: str | None = None
+    """How much a reasoning model thinks: `none`, `minimal`, `low`, `medium`, `high` or another word that its provider knows."""
+    response_format: dict[str, Json] | None = None
+    """The provider's `response_format` as it is sent; `schema` goes before it."""
     stream: bool = True
     """Whether somebody watches the text as it comes; a whole answer is cheaper to receive."""
 
@@ -113,7 +170,9 @@ class ModelAnswer:
     model: str = ""
     """The name the provider gives for what really answered."""
     finish: str = "stop"
-    """`stop`, `tool_calls`, `length` (cut off) or a provider's own word."""
+    """`stop`, `tool_calls`, `length` (cut off), `content_filter` (withheld by the provider), `refusal` or a provider's own word."""
+    thinking: tuple[ThinkingPart, ...] = ()
+    """The reasoning before the text and the calls, as far as the provider shows it."""
     tried: tuple[Tried, ...] = ()
     """Who was asked before; what they used is not in `usage`."""
     routed: str = ""
@@ -122,3 +181,81 @@ class ModelAnswer:
     """Whether it comes from a recording; usage and cost are what they were then, and nothing is spent."""
     sources: tuple[tuple[str, str], ...] = ()
     """Title and address of web pages that the provider says the answer rests on; only known where it came whole."""
+
+
+# Parameters that runs, steps, agents and suites can set.
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "max_tokens": (int,),
+    "seed": (int,),
+    "stop": (tuple,),
+    "reasoning_effort": (str,),
+    "response_format": (dict,),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelParams:
+    """Parameters of a model. `None` and an empty `stop` leave the provider's own value; a provider that does not know one is not sent it.
+
+    Raises `UsageError` for a value of another type, a negative temperature, a `top_p` outside of 0 to 1, and `max_tokens` below 1.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    """The most tokens of one answer, reasoning included where the provider counts it so."""
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts at which the model stops."""
+    reasoning_effort: str | None = None
+    """`none`, `minimal`, `low`, `medium`, `high` or another word that the provider knows."""
+    response_format: dict[str, Json] | None = None
+    """As the provider takes it. A step with a schema of its own sends that."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.as_json().items():
+            given = getattr(self, name)
+            wrong = isinstance(given, bool) or not isinstance(given, _KINDS[name])
+            if name == "stop":
+                wrong = wrong or not all(isinstance(text, str) and text for text in self.stop)
+            elif isinstance(given, int | float) and not wrong:
+                wrong = not math.isfinite(given) or (name != "seed" and given < (name == "max_tokens")) or (name == "top_p" and given > 1)
+            if wrong:
+                msg = f"the model parameter {name} cannot be {value!r}"
+                raise UsageError(msg)
+
+    @classmethod
+    def of(cls, given: ModelParams | Mapping[str, Json] | None) -> ModelParams:
+        """Return the parameters of a mapping by name; raises `UsageError` for an unknown name or a wrong value."""
+        if isinstance(given, ModelParams):
+            return given
+        values = dict(given or {})
+        if unknown := sorted(values.keys() - _KINDS.keys()):
+            msg = f"there is no model parameter {unknown[0]!r}; {nearest(unknown[0], _KINDS)}"
+            raise UsageError(msg)
+        stop = values.get("stop")
+        if stop is None or isinstance(stop, str | list):
+            values["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[assignment]  # checked by the constructor
+        return cls(**values)  # type: ignore[arg-type]  # checked by the constructor
+
+    def as_json(self) -> dict[str, Json]:
+        """Return the parameters that are set, as JSON."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name in _KINDS if (value := getattr(self, name)) not in (None, ())
+        }
+
+    def over(self, request: ModelRequest) -> ModelRequest:
+        """Return `request` with these parameters where it sets none itself."""
+        unset = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if getattr(request, one.name) in (None, ()) and getattr(self, one.name) not in (None, ())
+        }
+        return replace(request, **unset) if unset else request
+
+    def __or__(self, other: ModelParams) -> ModelParams:
+        """Return these parameters where `other` sets none."""
+        return ModelParams.of({**self.as_json(), **other.as_json()})

@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 
 MAX_TOOL_CALLS_PER_TURN = 5
-"""Tool calls of one model turn that are carried out; further ones are answered with an error."""
+"""Tool calls of one model turn that are carried out at once; further ones follow in the next batch."""
 
 _COUNTED = ("cycles", "tokens", "messages", "calls_per_turn", "steps_at_once")
 _ALWAYS = ("calls_per_turn", "steps_at_once")
@@ -33,6 +33,7 @@ class Limits:
     tokens: int | None = None
     """Tokens read and written."""
     calls_per_turn: int = MAX_TOOL_CALLS_PER_TURN
+    """Tool calls of one model turn that are carried out at once; further ones follow in the next batch."""
     steps_at_once: int = 8
     """Steps of a plan that are worked on together."""
     wall_seconds: float | None = None

@@ -63,6 +63,8 @@ class Step:
     """Thought, action and observation are written as text, which works with models that have no tool calling."""
     temperature: float | None = None
     """How much chance there is in what its model says; the model's own setting if `None`."""
+    params: dict[str, Json] = field(default_factory=dict)
+    """Parameters of its model, see `core.messages.ModelParams`; they go before the run's."""
     schema: dict[str, Json] | None = None
     """JSON Schema of the answer; the artifact is then its value, and an answer that does not fit goes back to the model."""
 
@@ -157,6 +159,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("parallelizable", "needs_approval", "after_failure", "react"), bool),
     "args": dict,
     "given": dict,
+    "params": dict,
     "temperature": (float, int, type(None)),
     "tools": (list, type(None)),
     "turns": (int, type(None)),

@@ -45,6 +45,9 @@ class UsageMeter:
     """Answers whose tokens are not known; `tokens_in` and `tokens_out` leave them out."""
     model_calls: int = 0
     tool_calls: int = 0
+    tokens_cached: int = 0
+    tokens_cache_written: int = 0
+    tokens_reasoning: int = 0
     hits: int = 0
     """Answers that came from a store, of those that might have:"""
     lookups: int = 0
@@ -77,6 +80,9 @@ class UsageMeter:
             model_calls=self.model_calls,
             tool_calls=self.tool_calls,
             unmetered=self.unmetered,
+            tokens_cached=self.tokens_cached,
+            tokens_cache_written=self.tokens_cache_written,
+            tokens_reasoning=self.tokens_reasoning,
         )
 
     def take(self, event: Event, at: float) -> None:
@@ -123,6 +129,9 @@ class UsageMeter:
         self.model_calls += 1
         self.tokens_in += event.tokens_in
         self.tokens_out += event.tokens_out
+        self.tokens_cached += event.tokens_cached
+        self.tokens_cache_written += event.tokens_cache_written
+        self.tokens_reasoning += event.tokens_reasoning
         self.cost_usd += event.cost_usd or 0.0
         self.unpriced += event.cost_usd is None and event.error is None
         self.unmetered += not event.metered

@@ -138,6 +138,8 @@ class Config:
     temperature: float | None = None
     seed: int | None = None
     """The model's seed in epoch 1; one more in each further epoch."""
+    params: dict[str, Json] = field(default_factory=dict)
+    """Further parameters of the model, see `core.messages.ModelParams`."""
     concurrency: int | None = None
     """Trials at once, where the suite's number is too many: a model on this machine runs best alone."""
     limits: dict[str, int | float | None] = field(default_factory=dict)
@@ -166,6 +168,7 @@ class Config:
     def _further(self) -> tuple[tuple[str, Json], ...]:
         tools: Json = None if self.tools is None else {"only": list(self.tools)}
         return (
+            ("params", dict(self.params)),
             ("plan", self.plan),
             ("inputs", dict(self.inputs)),
             ("routes", dict(self.routes)),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kestrel_lab.core.events.union import MacroStarted, ToolAnswered
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import Message, ToolRequest
+from kestrel_lab.core.messages import ImagePart, Message, ToolRequest
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,6 +23,8 @@ class Conversation:
     """Tool calls of the last turn, until the last of them is answered."""
     answers: dict[str, str] = field(default_factory=dict)
     """Texts of those already answered, by call."""
+    images: dict[str, tuple[ImagePart, ...]] = field(default_factory=dict)
+    """Images of these answers, by call."""
     text: str = ""
     """What the assistant said last."""
     error: str = ""

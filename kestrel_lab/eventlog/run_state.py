@@ -47,7 +47,7 @@ from kestrel_lab.core.events.union import (
     ToolsShown,
 )
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import Message, ToolRequest
+from kestrel_lab.core.messages import ImagePart, Message, ThinkingPart, ToolRequest
 from kestrel_lab.core.plan import Plan, Step, conversation_step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.usage import UsageMeter
@@ -269,9 +269,9 @@ class RunState:
         if event.model:
             self._joined_by(event.model_kind)
         if not self.conversation(event.step).messages and event.goal:
-            self._say(event.step, f"{event.goal}\n\n{event.context}" if event.context else event.goal, event.system)
+            self._say(event.step, f"{event.goal}\n\n{event.context}" if event.context else event.goal, event.system, event.images)
 
-    def _say(self, step: str, text: str, system: str | None) -> None:
+    def _say(self, step: str, text: str, system: str | None, images: list[dict[str, Json]]) -> None:
         conversation = self.conversation(step)
         if not conversation.messages:
             said = system if system is not None else self.started.system if self.started is not None else ""
@@ -281,11 +281,11 @@ class RunState:
                 earlier: Mapping[str, Any] = self.started.earlier
                 conversation.messages += [Message.from_json(body, earlier=True) for body in earlier["messages"]]
                 conversation.files |= earlier.get("files", {})
-        conversation.messages.append(Message(role="user", text=text))
+        conversation.messages.append(Message(role="user", text=text, images=_images(images)))
         conversation.prompts += 1
 
     def _prompted(self, event: Prompted) -> None:
-        self._say(event.step, event.text, event.system)
+        self._say(event.step, event.text, event.system, event.images)
 
     def _retried(self, event: StepRetried) -> None:
         conversation = self.conversation(event.step)
@@ -319,8 +319,9 @@ class RunState:
             return
         conversation.text = event.text or conversation.text
         conversation.requests = tuple(_request(call) for call in event.calls)
-        conversation.answers = {}
-        conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests))
+        conversation.answers, conversation.images = {}, {}
+        thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking))
+        conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
         if not conversation.requests:
             conversation.replies.append(event.text)
 
@@ -339,6 +340,8 @@ class RunState:
             return
         self.macros.pop(event.call, None)
         conversation.answers[event.call] = event.text
+        if event.images:
+            conversation.images[event.call] = _images(event.images)
         if not conversation.requests:
             conversation.value = event.value
             if event.error is not None:
@@ -347,11 +350,17 @@ class RunState:
                 conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and not conversation.open_requests:
             conversation.messages.extend(
-                Message(role="tool", text=conversation.answers[request.id], call_id=request.id, name=request.name)
+                Message(
+                    role="tool",
+                    text=conversation.answers[request.id],
+                    call_id=request.id,
+                    name=request.name,
+                    images=conversation.images.get(request.id, ()),
+                )
                 for request in conversation.requests
             )
             conversation.requests = ()
-            conversation.answers = {}
+            conversation.answers, conversation.images = {}, {}
 
     def _decided(self, event: ApprovalGiven) -> None:
         question = event.question or event.call
@@ -376,7 +385,12 @@ def _request(call: dict[str, Json]) -> ToolRequest:
         name=str(call.get("name", "")),
         args=cast("dict[str, Json]", call.get("args") or {}),
         problem=str(call.get("problem") or ""),
+        signature=str(call.get("signature") or ""),
     )
+
+
+def _images(images: list[dict[str, Json]]) -> tuple[ImagePart, ...]:
+    return tuple(ImagePart(media_type=str(image["media_type"]), blob=str(image["blob"])) for image in images)
 
 
 def fold(records: Iterable[Record]) -> RunState:

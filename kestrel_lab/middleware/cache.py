@@ -149,7 +149,8 @@ class ToolCache:
                 text = kept.row()
                 return self._hit(call, place.key, kept)
             result = await _made(call, proceed)
-            if result.ok and await self.place(call) == place:  # what it read may have changed meanwhile
+            # What it read may have changed meanwhile; and a row has no room for images.
+            if result.ok and not result.images and await self.place(call) == place:
                 kept = _Kept(result.value, result.knows)
                 text = kept.row()
                 if len(text) <= MAX_ROW - 1_000:

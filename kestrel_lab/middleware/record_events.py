@@ -11,7 +11,8 @@ from typing import Any
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import DependencyError, ModelError
 from kestrel_lab.core.events.union import Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
-from kestrel_lab.core.messages import Tried
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ImagePart, ToolRequest, Tried
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.core.usage import Idle
@@ -21,6 +22,11 @@ Emit = Callable[[Event], Any]
 
 def _never(_: Call) -> bool:
     return False
+
+
+def _asked(request: ToolRequest) -> dict[str, Json]:
+    body: dict[str, Json] = {"id": request.id, "name": request.name, "args": request.args, "problem": request.problem}
+    return body | ({"signature": request.signature} if request.signature else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +87,14 @@ class RecordAnswer:
                 chars=chars,
                 knows={**result.knows},
                 changed=result.changed,
+                images=self._kept_images(result.images),
                 value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )
         )
+
+    def _kept_images(self, images: tuple[ImagePart, ...]) -> list[dict[str, Json]]:
+        """Keep the images beside the log; return what the event holds of those that could be kept."""
+        return [] if self.store is None else [image.as_json() for image in images if self.store(image.data)[0]]
 
     def _told(self, name: str, chars: int, offset: int, of: int) -> str:
         """Return the note for the model about a text that is kept whole."""
@@ -166,9 +177,13 @@ class RecordModel:
                     step=call.step,
                     model=answer.model or call.target,
                     text=answer.text,
-                    calls=[{"id": ask.id, "name": ask.name, "args": ask.args, "problem": ask.problem} for ask in answer.calls],
+                    calls=[_asked(one) for one in answer.calls],
                     tokens_in=usage.tokens_in,
                     tokens_out=usage.tokens_out,
+                    tokens_cached=usage.tokens_cached,
+                    tokens_cache_written=usage.tokens_cache_written,
+                    tokens_reasoning=usage.tokens_reasoning,
+                    thinking=[part.as_json() for part in answer.thinking],
                     cost_usd=None if usage.unpriced else usage.cost_usd,
                     seconds=time.perf_counter() - began,
                     queued=self.idle.queued,
@@ -193,6 +208,9 @@ class RecordModel:
                     tokens_in=used.tokens_in,
                     tokens_out=used.tokens_out,
                     cost_usd=None if used.unpriced else used.cost_usd,
+                    tokens_cached=used.tokens_cached,
+                    tokens_cache_written=used.tokens_cache_written,
+                    tokens_reasoning=used.tokens_reasoning,
                 )
             )
             self.emit(ModelEscalated(step=call.step, source=one.model, target=one.then, reason=one.reason))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunResumed, RunStarted
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import foreseen
 from kestrel_lab.core.protocols import Model
@@ -26,6 +27,7 @@ from kestrel_lab.runtime.agent.system_prompt import citing, system_prompt
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.scope import ruled, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
+from kestrel_lab.runtime.context.images import keep_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import Followed, RunOptions
@@ -107,6 +109,8 @@ class Launcher:
             follows="" if options.follow is None else _id_of(options.follow),
             earlier=earlier,
             time=met.as_json(),
+            params=ModelParams.of(options.params).as_json(),
+            images=keep_images(options.images, place, session.store),
         )
         ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
         ctx.equip = registry.equipping(ctx, late, options.tools, steps)
@@ -211,6 +215,7 @@ class Launcher:
             limits=options.limits or Limits(**cast("dict[str, Any]", began.limits)),
             resolve=registry.resolve_model,
             ports=session.ports,
+            params=began.params,
         )
         ctx = self._context(run_id, state, options, model, toolbox, place, policy, growth)
         ctx.equip = registry.equipping(ctx, late, tools, state.left)

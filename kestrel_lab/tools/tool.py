@@ -17,7 +17,7 @@ from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.events.union import RetrievalStep, TaskChanged
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import ToolSpec
+from kestrel_lab.core.messages import ImagePart, ToolSpec
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import Spool
@@ -51,6 +51,10 @@ def _silent(_text: str, _fraction: float | None = None) -> None:
 
 def _unheard(_text: str) -> None:
     """What nobody listens to."""
+
+
+def _unshown(_image: ImagePart) -> None:
+    """Drop an image, outside a run."""
 
 
 class Parts(Protocol):
@@ -139,6 +143,8 @@ class ToolContext:
     """Knows the secrets that no answer may hold."""
     looked_up: Callable[[RetrievalStep], object] | None = None
     """Records a look-up in the log of the run; to be called on the event loop. `None` outside a run."""
+    show: Callable[[ImagePart], object] = _unshown
+    """Shows an image beside the answer: to the person, and to a model that sees."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]

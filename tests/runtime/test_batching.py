@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.core.run_types import Limits
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 
@@ -21,15 +20,21 @@ def analyst(request: ModelRequest) -> Turn:
     return "imports: " + ", ".join(path for path in sorted(read) if "import" in read[path])
 
 
+def slow_analyst(request: ModelRequest) -> Turn:
+    """Asks for one file at a time."""
+    said = analyst(request)
+    return said if isinstance(said, str) else said[:1]
+
+
 def test_reading_together_needs_fewer_turns(tmp_path: Path) -> None:
-    """The same analysis of a folder takes two model turns with five calls a turn and five with one, and gives the same answer."""
+    """The same analysis of a folder takes two model turns with all files in one turn and five with one file a turn, and gives the same answer."""
     folder = tmp_path / "repository"
     folder.mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
     session = Session(tmp_path / "home", model=ScriptedModel(analyst), approve="deny")
     together = asyncio.run(session.run("Which files import something?", workspace=folder))
-    single = asyncio.run(session.run("Which files import something?", workspace=folder, limits=Limits(calls_per_turn=1)))
+    single = asyncio.run(session.run("Which files import something?", workspace=folder, model=ScriptedModel(slow_analyst)))
     session.close()
     assert together.answer == single.answer == "imports: a.py, b.py, d.py"
     assert (together.usage.model_calls, single.usage.model_calls) == (2, 5)

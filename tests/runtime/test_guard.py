@@ -14,7 +14,7 @@ from waits import FOREVER_S, PATIENCE_S
 
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
 from kestrel_lab.core.events.union import Event, HealthChanged, ModelAnswered, ModelCalled, ModelDelta, ModelEscalated, Progress
-from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.execution.prepare import TunedModel
@@ -375,10 +375,12 @@ def test_what_is_around_several_models_does_not_hide_them(several: str) -> None:
     supervisor = RuntimeSupervisor()
     one, other = LiteLLMModel("openai/a", api_key="k"), LiteLLMModel("openai/b", api_key="k")
     routes = RoutedModel(name="r", routes=(Route(kind="code", model=one),), otherwise=other)
-    around = TunedModel(model=EscalatingModel(models=(one, other)) if several == "stand-ins" else routes, temperature=0.5)
+    around = TunedModel(
+        model=EscalatingModel(models=(one, other)) if several == "stand-ins" else routes, params=ModelParams(temperature=0.5)
+    )
     kept = guarded(around, supervisor, lambda _: None)
     assert isinstance(kept, TunedModel)
-    assert kept.temperature == 0.5
+    assert kept.params.temperature == 0.5
     assert [type(model) for model in kept.model.models] == [GuardedModel, GuardedModel]  # type: ignore[attr-defined]
     assert [model.endpoint.name for model in kept.model.models] == ["openai/a", "openai/b"]  # type: ignore[attr-defined]
 

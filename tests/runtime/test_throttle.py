@@ -18,7 +18,7 @@ from openai_server import OpenAIServer, Reply
 
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.events.union import ModelAnswered, Progress
-from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.messages import ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.usage import metered, working_time
@@ -450,7 +450,10 @@ def test_models_of_one_endpoint_share_its_width() -> None:
     """Retries, temperatures and runs do not matter: what counts is the address."""
     supervisor = RuntimeSupervisor()
     leaf = LiteLLMModel("openai/any", api_base="http://127.0.0.1:1/v1")
-    plain, tuned = watch_model(leaf, supervisor), watch_model(TunedModel(model=with_retries(leaf), temperature=0.5), supervisor)
+    plain, tuned = (
+        watch_model(leaf, supervisor),
+        watch_model(TunedModel(model=with_retries(leaf), params=ModelParams(temperature=0.5)), supervisor),
+    )
     assert plain is tuned
     assert plain.name == "openai/any at http://127.0.0.1:1/v1"
 

@@ -52,11 +52,18 @@ class ModelAnswered:
     model: str
     text: str = ""
     calls: list[dict[str, Json]] = field(default_factory=list)
-    """What it asks for: `{id, name, args, problem}`."""
+    """What it asks for: `{id, name, args, problem}`, and `signature` where the provider sent one."""
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: float | None = None
     """`None` where the price is not known."""
+    tokens_cached: int = 0
+    """Tokens of `tokens_in` that the provider had in its prompt cache."""
+    tokens_cache_written: int = 0
+    tokens_reasoning: int = 0
+    """Tokens of `tokens_out` that were reasoning."""
+    thinking: list[dict[str, Json]] = field(default_factory=list)
+    """The reasoning before the text: `{text, signature, redacted}`, without empty fields."""
     seconds: float = 0.0
     """From the question to the answer, `queued` and `backoff` included."""
     queued: float = 0.0
@@ -168,6 +175,8 @@ class ToolAnswered:
     """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is missing."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed, as far as the tool says so."""
+    images: list[dict[str, Json]] = field(default_factory=list)
+    """Images of the answer: `{media_type, blob}`; the bytes are kept beside the log under that name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -73,6 +73,8 @@ class StepStarted:
     model_kind: str = "real"
     system: str | None = None
     """The system message of this step; `None` for the run's."""
+    images: list[dict[str, Json]] = field(default_factory=list)
+    """Images beside the goal: `{media_type, blob}`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +86,8 @@ class Prompted:
     text: str
     system: str | None = None
     """The system message, if this is the first thing said and it is not the run's."""
+    images: list[dict[str, Json]] = field(default_factory=list)
+    """Images beside the text: `{media_type, blob}`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

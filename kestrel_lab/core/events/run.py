@@ -40,6 +40,10 @@ class RunStarted:
     earlier: dict[str, Json] = field(default_factory=dict)
     """What it takes over from there: `turn` (how many runs came before), `messages`, and what is known of them (`untrusted`, `doubts`,
     `private`, `words` of the user, `recalled` notes, `files` with their versions, `wholes` of long results). See `runtime.conversation.follow_up`."""
+    params: dict[str, Json] = field(default_factory=dict)
+    """Parameters of the models, by name."""
+    images: list[dict[str, Json]] = field(default_factory=list)
+    """Images beside the goal: `{media_type, blob}`; the bytes are kept beside the log under that name."""
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
     imported: dict[str, Json] = field(default_factory=dict)
@@ -170,6 +174,8 @@ class RunFinished:
     reason: str = ""
     limit: str = ""
     """Which limit was reached, when `outcome` is `limit`."""
+    finish: str = ""
+    """How the answer ended where it is not whole: `length`, `content_filter`, `refusal`, or `empty`."""
     concerns: list[dict[str, Json]] = field(default_factory=list)
     """The concerns that the review of the answer raised: `severity`, `place`, `what`, `fix`, `check` each."""
     looked: bool = False

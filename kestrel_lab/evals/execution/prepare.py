@@ -13,7 +13,7 @@ from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.messages import ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.yaml.validation import joined
@@ -24,6 +24,7 @@ from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
 from kestrel_lab.models.cassettes.recorder import AbsentModel, Tape
 from kestrel_lab.models.router import ROUTE, read_routes, routed
+from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.toolboxes import chosen_tools
 from kestrel_lab.runtime.session import Session
@@ -95,10 +96,12 @@ class Prepared:
             )
 
     def model(self, config: Config, epoch: int, model: Model) -> Model:
-        """Return `model` with the temperature and the seed of `config` in `epoch`."""
-        if config.temperature is None and config.seed is None:
-            return model
-        return TunedModel(model=model, temperature=config.temperature, seed=None if config.seed is None else config.seed + epoch - 1)
+        """Return `model` with the parameters of `config` in `epoch`."""
+        params = ModelParams.of(config.params)
+        first = config.seed if config.seed is not None else params.seed
+        own = ModelParams(temperature=config.temperature, seed=None if first is None else first + epoch - 1)
+        params |= own
+        return TunedModel(model=model, params=params) if params.as_json() else model
 
     def limits(self, scenario: Scenario, config: Config, otherwise: Limits) -> Limits:
         """Return the limits of a trial: the configuration's, then the scenario's, then `otherwise`."""
@@ -124,28 +127,15 @@ class TrialModels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TunedModel:
-    """A model whose every request gets a temperature and a seed."""
+class TunedModel(ModelWrapper):
+    """A model with parameters for every request that sets none itself."""
 
     model: Model
-    temperature: float | None = None
-    seed: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The model's own name."""
-        return self.model.name
-
-    @property
-    def kind(self) -> ModelKind:
-        """The model's own kind."""
-        return self.model.kind
+    params: ModelParams
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
-        """Ask the model with the settings filled in where the request has none."""
-        temperature = request.temperature if request.temperature is not None else self.temperature
-        seed = request.seed if request.seed is not None else self.seed
-        return await self.model(replace(request, temperature=temperature, seed=seed), on_delta)
+        """Ask the model with the parameters filled in."""
+        return await self.model(self.params.over(request), on_delta)
 
 
 def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import one_line, shown_path
@@ -351,6 +352,7 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
         model=entry.model,
         temperature=entry.temperature,
         seed=entry.seed,
+        params=attempt(document, (*where, "params"), problems, lambda: ModelParams.of(entry.params).as_json()) or {},
         concurrency=entry.concurrency,
         limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
         plan=entry.plan,

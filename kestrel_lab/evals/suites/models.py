@@ -138,6 +138,7 @@ class ConfigEntry(_OrText):
     model: str = ""
     temperature: Annotated[float, Field(ge=0)] | None = None
     seed: int | None = None
+    params: dict[str, Any] = Field(default_factory=dict)
     concurrency: Positive | None = None
     limits: LimitsEntry = LimitsEntry()
     plan: str = ""

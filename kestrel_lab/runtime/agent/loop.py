@@ -11,7 +11,7 @@ from dataclasses import replace
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress
-from kestrel_lab.core.messages import ModelRequest, ToolRequest
+from kestrel_lab.core.messages import ModelParams, ModelRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.usage import Idle
@@ -20,6 +20,7 @@ from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.record_events import RecordModel
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import spoken
 from kestrel_lab.runtime.supervision.model_guard import guarded
@@ -50,12 +51,14 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         id=call_id,
         kind="model",
         target=model.name,
-        request=ModelRequest(
-            messages=await spoken(talk.messages, ctx),
-            tools=ctx.specs_of(step),
-            schema=step.schema,
-            temperature=step.temperature,
-            stream=bool(ctx.listeners),
+        request=_params(step, ctx).over(
+            ModelRequest(
+                messages=with_images(await spoken(talk.messages, ctx), ctx.store),
+                tools=ctx.specs_of(step),
+                schema=step.schema,
+                temperature=step.temperature,
+                stream=bool(ctx.listeners),
+            )
         ),
         step=step.id,
         effect="pure",
@@ -70,10 +73,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
                 asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
-        calls = tuple(
-            ToolRequest(id=f"{step.id}.{cycle}.{place}", name=wanted.name, args=wanted.args, problem=wanted.problem)
-            for place, wanted in enumerate(answer.calls, 1)
-        )
+        calls = tuple(replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1))
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.usage.unpriced
@@ -81,6 +81,12 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
     ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
+
+
+def _params(step: Step, ctx: RunContext) -> ModelParams:
+    """Return the parameters of the model of `step`: its own, then the run's."""
+    run = ModelParams.of(ctx.options.params)
+    return run | ModelParams.of(step.params) if step.params else run
 
 
 def _answer(talk: Conversation) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, gravest, nearest
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.core.messages import ImagePart, ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.eventlog.conversation import Conversation
@@ -46,16 +46,19 @@ _SHARED = frozenset({"workspace", "anything"})
 async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> bool:
     """Answer every open request of the last model turn; returns whether other tasks of the event loop had a turn meanwhile.
 
+    Of more requests than the limit `calls_per_turn` the rest follow in further batches, each of which is asked about by itself.
     A failing call is answered with an error for the model and harms no other. When a call needs a
     person and none is here, the others are finished first, except those whose place is after it; then
     `ApprovalRequired` is raised.
     """
-    allowed = {request.id for request in talk.requests[: ctx.limits.calls_per_turn]}
-    return await run_requests(talk.open_requests, allowed, step, ctx, desk)
+    most, turned = ctx.limits.calls_per_turn, False
+    while batch := talk.open_requests[:most]:
+        turned = await run_requests(batch, step, ctx, desk) or turned
+    return turned
 
 
-async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, desk: ApprovalDesk) -> bool:
-    """Answer `requests`; those whose id is not `allowed` with an error. Contract: `run_turn`."""
+async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, desk: ApprovalDesk) -> bool:
+    """Answer `requests`, at most as many as may run at once. Contract: `run_turn`."""
     if len(requests) == 1:
         await ctx.give_way()
     else:  # several calls become tasks, which let the event loop turn over
@@ -71,7 +74,7 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
         interrupted=lambda: ctx.interrupted,
         reader="" if reading.NAME in ctx.toolbox else reading.NAME,
     )
-    calls = await _prepared(requests, allowed, step, ctx, record)
+    calls = await _prepared(requests, step, ctx, record)
     if not calls:
         return False
     toolbox = ctx.tools
@@ -81,7 +84,7 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
     order = TurnOrder(calls, together, {call.id for call in calls if _runs_alone(call, toolbox)}, ctx.alone)
     tools = [toolbox.get(call.target) for call in calls]
     handler = compose(
-        _tool_handler(step, ctx, lambda request: run_requests([request], {request.id}, step, ctx, desk)),
+        _tool_handler(step, ctx, lambda request: run_requests([request], step, ctx, desk)),
         record,
         *ctx.middleware,
         Approval(desk.decide),
@@ -112,11 +115,11 @@ async def run_requests(requests: Sequence[ToolRequest], allowed: Set[str], step:
     return True
 
 
-async def _prepared(requests: Sequence[ToolRequest], allowed: Set[str], step: Step, ctx: RunContext, record: RecordAnswer) -> list[Call]:
+async def _prepared(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer) -> list[Call]:
     """Return the calls that `requests` mean; those that mean none are answered with what is wrong with them."""
     calls: list[Call] = []
     for request in requests:
-        prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
+        prepared = _prepare(request, step, ctx)
         if isinstance(prepared, Call):
             prepared = await _held_in(prepared, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
@@ -200,10 +203,6 @@ def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attemp
     return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=danger, effect=tool.effect, attempt=attempt)
 
 
-def _too_many(allowed: int) -> Problem:
-    return Problem(kind="limit", message=f"only {allowed} tool calls are carried out per turn; ask for this one again in the next turn")
-
-
 def _refused(problem: Problem) -> Handler:
     async def refuse(_: Call) -> Result:
         return Result(error=problem)
@@ -226,7 +225,7 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
     def tell(text: str, fraction: float | None = None) -> None:
         ctx.emit(Progress(text=ctx.redactor.text(text), fraction=fraction))
 
-    def scope_of(call: Call, parts: MacroCalls | None, spools: list[Spool]) -> ToolContext:
+    def scope_of(call: Call, parts: MacroCalls | None, spools: list[Spool], images: list[ImagePart]) -> ToolContext:
         return ToolContext(
             workspace=ctx.workspace.for_call(),
             run_id=ctx.run_id,
@@ -244,6 +243,7 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
             redactor=ctx.redactor,
             kept=partial(kept, ctx),
             spool=partial(begin_spool, ctx, spools),
+            show=images.append,
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
         )
 
@@ -251,14 +251,15 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
         tool = ctx.tools.get(call.target)
         parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
         spools: list[Spool] = []
-        scope = scope_of(call, parts, spools) if tool.context_parameter else None
+        images: list[ImagePart] = []
+        scope = scope_of(call, parts, spools, images) if tool.context_parameter else None
         try:
             began = time.perf_counter()
             value = ctx.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
             seconds = (parts.seconds if parts else 0.0) or time.perf_counter() - began
             knows, changed = ({}, []) if scope is None else (scope.versions.knows, scope.versions.changed)
-            return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=knows, changed=changed)
+            return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=knows, changed=changed, images=(*images,))
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             ctx.break_off()

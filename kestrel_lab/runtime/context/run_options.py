@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol, TypedDict
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ImagePart, ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Model
 from kestrel_lab.core.run_types import Limits
@@ -62,6 +63,8 @@ class RunChanges(ResumeChanges, total=False):
     containment: str | None
     expand: bool | None
     follow: str | Followed | None
+    params: ModelParams | Mapping[str, Json] | None
+    images: Sequence[str | Path | ImagePart]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +113,11 @@ class RunOptions:
     has the value of the session that resumes it."""
     expand: bool | None = None
     """Whether the run may look for MCP servers with tools that it lacks, and ask to install one."""
+    params: ModelParams | Mapping[str, Json] | None = None
+    """Parameters of the models of the run, such as `{"reasoning_effort": "low", "top_p": 0.9}`; a step's own go before them. See
+    `core.messages.ModelParams`."""
+    images: Sequence[str | Path | ImagePart] = ()
+    """Images beside the goal, for models that see: files, or parts made of bytes by `ImagePart.of`."""
 
     follow: str | Followed | None = None
     """The run, or its id, whose conversation this one goes on with: its messages, and what is known of whose words they are. Model,
@@ -118,6 +126,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.cache is not None:
             cache_mode(self.cache)
+        object.__setattr__(self, "params", ModelParams.of(self.params))
 
     def check_resumable(self) -> None:
         """Raise `UsageError` for an option that a run keeps from its beginning and cannot be given anew."""

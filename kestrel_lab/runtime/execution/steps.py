@@ -81,6 +81,7 @@ class StepRunner:
                 model=step.model,
                 model_kind=model.kind if step.model else "real",
                 system=ctx.system_of(step) if goal else None,
+                images=[] if not goal or self.plan.needs()[step.id] or ctx.state.started is None else ctx.state.started.images,
             )
         )
         if step.tool:
@@ -172,7 +173,7 @@ class StepRunner:
         call_id = f"{step.id}.call" if talk.attempt == 1 else f"{step.id}.call.{talk.attempt}"
         if call_id not in talk.answers:
             request = ToolRequest(id=call_id, name=step.tool, args=self._args(step, inputs))
-            await run_requests([request], {call_id}, step, self._ctx, self._desk)
+            await run_requests([request], step, self._ctx, self._desk)
         if talk.error:
             problem = Problem(kind=talk.problem, message=talk.error, transient=talk.passing)
             raise ToolError(f"{step.tool}: {talk.error}", problem)  # noqa: EM102  # the message and what it is about

@@ -53,6 +53,7 @@ class AgentSettings(Entry):
     temperature: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="How much chance there is; the model's own by default."
     )
+    params: dict[str, Any] = Field(default_factory=dict, description="Further parameters of the model, such as reasoning_effort and top_p.")
     answer: dict[str, Any] | None = Field(default=None, alias="schema", description="JSON Schema of the answer, which is then a value.")
 
 

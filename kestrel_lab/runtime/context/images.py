@@ -1,0 +1,73 @@
+"""Images of a run: kept beside the log under their names, and loaded when a model is asked."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ImagePart, Message
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.tools.files.workspace import Workspace
+
+TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""What models take."""
+MOST_BYTES: Final = 5_000_000
+"""Of one image: providers refuse larger ones."""
+
+
+def keep_images(images: Iterable[str | Path | ImagePart], workspace: Workspace, store: SessionStore) -> list[dict[str, Json]]:
+    """Keep the images a user gives beside the log; return what an event holds of them.
+
+    A relative path counts from the workspace. Raises `UsageError` for a file that is not there, too large or no image that models take.
+    """
+    return [_kept(image if isinstance(image, ImagePart) else read_image(workspace.root / image), store).as_json() for image in images]
+
+
+def read_image(path: Path) -> ImagePart:
+    """Return the image in a file; raises `UsageError` where it is not there, too large or of a type that models do not take."""
+    kind = mimetypes.guess_type(path.name)[0] or ""
+    if kind not in TYPES:
+        msg = f"{path} is no image that models take: {', '.join(one.removeprefix('image/') for one in TYPES)}"
+        raise UsageError(msg)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        msg = f"the image {path} cannot be read: {error.strerror or error}"
+        raise UsageError(msg) from error
+    return ImagePart.of(content, kind)
+
+
+def _kept(image: ImagePart, store: SessionStore) -> ImagePart:
+    if image.media_type not in TYPES or not image.data:
+        msg = (
+            f"an image of type {image.media_type!r} with {len(image.data)} characters of data cannot be given to a model: use ImagePart.of"
+        )
+        raise UsageError(msg)
+    if len(image.data) > MOST_BYTES * 4 // 3:
+        msg = f"an image has {len(base64.b64decode(image.data)):,} bytes, more than {MOST_BYTES:,}: make it smaller"
+        raise UsageError(msg)
+    if not store.results.keep(image.data)[0]:
+        msg = "the image cannot be kept beside the log: make room on the disk"
+        raise UsageError(msg)
+    return image
+
+
+def with_images(messages: Sequence[Message], store: SessionStore) -> Sequence[Message]:
+    """Return `messages` with the bytes of their images; one that is no longer kept is named in the text instead."""
+    if not any(message.images for message in messages):
+        return messages
+    return [_loaded(message, store) if message.images else message for message in messages]
+
+
+def _loaded(message: Message, store: SessionStore) -> Message:
+    found = [(image, store.results.path(image.blob)) for image in message.images]
+    gone = sum(path is None for _, path in found)
+    text = f"{message.text}\n[{gone} image{'' if gone == 1 else 's'} no longer kept]".strip() if gone else message.text
+    loaded = tuple(replace(image, data=path.read_text(encoding="ascii")) for image, path in found if path is not None)
+    return replace(message, text=text, images=loaded)
