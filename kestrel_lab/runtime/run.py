@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
+from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, to_json
@@ -21,13 +22,11 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.run_report import RunReport, records_of
-from kestrel_lab.runtime.run_results import Answers
+from kestrel_lab.runtime.run_results import Answers, value_of
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.run_view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 _UNITS = {"at": "UTC", "timestamp": "UTC", "seconds": "s", "queued": "s", "waited": "s", "cost_usd": "US dollars"}
 """Of columns of frames."""
@@ -64,10 +63,19 @@ class LiveRun:
         return cast("dict[str, Json]", self.desk.checked(asked, given).args)
 
 
-class Run:
+class Run(Generic[T]):
     """The handle of one run. Everything it says comes from the run's events; `report` has tables, drawings and evidence."""
 
-    def __init__(self, store: SessionStore, run_id: str, state: RunState | None = None, damage: Damaged | None = None) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        run_id: str,
+        state: RunState | None = None,
+        damage: Damaged | None = None,
+        *,
+        output: OutputType[T] | None = None,
+    ) -> None:
+        """`output` is the type of the run's value, where this process knows it."""
         self.id = run_id
         self.damage = damage
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
@@ -75,6 +83,7 @@ class Run:
         """Set by the session that works on the run."""
         self._store = store
         self._state = state if state is not None else store.state(run_id)
+        self._output = output
 
     if not TYPE_CHECKING:  # type checkers lead to the report
 
@@ -100,6 +109,15 @@ class Run:
     def answer(self) -> str:
         """The answer; the part that exists when a limit ended the run; empty before that."""
         return self._state.answer
+
+    @property
+    def value(self) -> T:
+        """The answer as a value of the type that was asked for by `output=…`, computed from the log.
+
+        Of a run from the log that is plain JSON, unless the type is given again: `lab.get(run, output=Type)`. Raises `RunFailed` where
+        the run ended without such a value, and `UsageError` where none was asked for, where there is none yet, or where it does not fit.
+        """
+        return value_of(self.id, self._state, self._output)
 
     @property
     def reason(self) -> str:
@@ -140,10 +158,6 @@ class Run:
         """The steps it follows; one of an agent when no plan was given."""
         return self._state.planned
 
-    def plot_plan(self) -> Figure:
-        """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
-        return self.plan.plot({step.id: step.state for step in view_of(self.records()).steps.values()})
-
     @property
     def report(self) -> RunReport:
         """Evidence, quality, confidence, stages, next actions and more; called with a path, `run.report("run.html")`, it writes a page."""
@@ -182,7 +196,7 @@ class Run:
         listeners.append(listener)
         return lambda: listeners.remove(listener) if listener in listeners else None
 
-    async def wait(self) -> Run:
+    async def wait(self) -> Run[T]:
         """Wait until the run ends or can go no further.
 
         Raises `ApprovalRequired` when a call needs a person and none is here. Cancelling the wait

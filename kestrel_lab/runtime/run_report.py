@@ -136,6 +136,10 @@ class RunReport:
         """Return a function that reads files of the run's workspace as they are when first asked for; `None` where it is gone."""
         return reader(self._workspace)
 
+    def plot_plan(self) -> Figure:
+        """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
+        return self._state.planned.plot({step.id: step.state for step in view_of(self._records()).steps.values()})
+
     def thoughts(self) -> pd.DataFrame:
         """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""
         return thoughts_of(self._events())

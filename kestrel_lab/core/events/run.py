@@ -35,6 +35,8 @@ class RunStarted:
     """Version of kestrel_lab that wrote this."""
     plan: dict[str, Json] = field(default_factory=dict)
     """The plan the caller gave; empty when one agent works on the goal."""
+    output: dict[str, Json] = field(default_factory=dict)
+    """JSON Schema of the answer, when a typed one was asked for."""
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
 
