@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypedDict, Unpack, cast
+from typing import Any, ClassVar, TypedDict, Unpack, cast
 
+from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.templates import escape, references, render
 from kestrel_lab.core.json_types import Json
@@ -56,27 +57,34 @@ class LLMAgent:
     """Further parameters of the model, such as `{"reasoning_effort": "low"}`: see `core.messages.ModelParams`."""
     schema: Mapping[str, Json] | None = field(default=None, kw_only=True)
     """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model."""
+    output: Any = field(default=None, kw_only=True)
+    """The type of the answer in place of `schema`; see `RunOptions.output`."""
     description: str = field(default="", kw_only=True)
 
     def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
         """Return a step of a plan in which this agent works on `goal`.
 
-        Raises `UsageError` like `Step`.
+        Raises `UsageError` like `Step`, and for an `output` that is no type.
         """
+        output = OutputType.of(self.output)
+        if output is not None and self.schema is not None:
+            msg = f"agent {self.name!r} has a schema and an output: leave out one of them"
+            raise UsageError(msg)
+        schema = self.schema if output is None else output.schema
         if isinstance(self.tools, str):
             msg = f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}"
             raise UsageError(msg)
         return Step(
             id=id,
             goal=goal,
-            instructions=self.instructions,
+            instructions="\n\n".join(filter(None, (self.instructions, "" if output is None else output.instructions))),
             tools=None if self.tools is None else tuple(self.tools),
             model=self.model,
             turns=self.turns,
             react=self.react,
             temperature=self.temperature,
             params=ModelParams.of(self.params).as_json(),
-            schema=None if self.schema is None else dict(self.schema),
+            schema=None if schema is None else dict(schema),
             **place,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -99,6 +99,8 @@ class Scenario:
     """Goals that are run first in the same workspace, one after the other; what they did and taught is there for `goal`, which alone is judged."""
     notes: tuple[GivenNote, ...] = ()
     """What the memory of a trial has when it begins; only configurations with `learning` have one."""
+    output: Mapping[str, Json] = field(default_factory=dict)
+    """JSON Schema of the answer, where it has to be a value."""
     environment: Environment | None = None
     """Brings tools with a state of their own, in place of `tools`."""
 
@@ -125,6 +127,7 @@ class Scenario:
         turns |= {"before": list(self.before)} if self.before else {}
         turns |= {"notes": [note.definition() for note in self.notes]} if self.notes else {}
         held: dict[str, Json] = {"containment": self.containment} if self.containment else {}
+        held |= {"output": dict(self.output)} if self.output else {}
         return own | turns | held | ({"environment": self.environment.definition()} if self.environment else {})
 
 

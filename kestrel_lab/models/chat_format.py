@@ -63,7 +63,14 @@ def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tup
 
 
 def response_format(schema: dict[str, Json]) -> dict[str, Json]:
-    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for it."""
+    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for it.
+
+    Providers take objects only: any other value is asked for as that of the key `value`.
+    """
+    if schema.get("type") != "object" and "$ref" not in schema:
+        inner = {key: part for key, part in schema.items() if key != "$defs"}
+        outer: dict[str, Json] = {"type": "object", "properties": {"value": inner}, "required": ["value"], "additionalProperties": False}
+        schema = {**outer, **({"$defs": schema["$defs"]} if "$defs" in schema else {})}
     named: dict[str, Json] = {"name": "answer", "schema": schema}
     if schema.get("type") == "object" and _closed(schema):
         named["strict"] = True

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunResumed, RunStarted
 from kestrel_lab.core.json_types import Json
@@ -39,7 +40,7 @@ from kestrel_lab.runtime.fork import branch_of, records_to_fork
 from kestrel_lab.runtime.lifecycle import live, stop
 from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.runtime.operations.verify_plan import form_for, parse_level, verified
+from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, typed, verified
 from kestrel_lab.runtime.resume import check_whole, continuation
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
@@ -81,16 +82,17 @@ class Launcher:
         place = options.workspace if isinstance(options.workspace, Workspace) else Workspace(Path(options.workspace))
         policy = ruled(options.approve or usual.approve, session.rules, own := rulebook(options.rules), place)
         level = parse_level(options.verify or usual.verify)
+        output = OutputType.of(options.output if options.output is not None else getattr(options.plan, "output", None))
         plan = plan_for(options.plan, goal, options.inputs)
-        form = form_for(options.form, usual.form, plan)
-        plan = verified(plan, goal, level, form)
+        form = form_for(options.form, usual.form if output is None else NONE, plan)
+        plan = verified(plan if output is None else typed(plan, goal, output, form), goal, level, form)
         steps = () if plan is None else foreseen(plan.steps)
         known, late = registry.known_at_once(options.tools, steps)
         toolbox, growth = registry.grown(offer_macros(declared(known, session.store), session.store, place), place.root, options.expand)
         self._check_sandbox(toolbox, place)
         check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)
         met = handshake(ports.now())
-        options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"))
+        options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output)
         ctx = self._context(new_run_id(), RunState(), options, model, toolbox, place, policy, growth)
         started = RunStarted(
             goal=goal,
@@ -108,6 +110,7 @@ class Launcher:
             plan={} if plan is None else plan.as_json(),
             follows="" if options.follow is None else _id_of(options.follow),
             earlier=earlier,
+            output={} if output is None else output.schema,
             time=met.as_json(),
             params=ModelParams.of(options.params).as_json(),
             images=keep_images(options.images, place, session.store),
@@ -148,8 +151,9 @@ class Launcher:
         state = store.state(run_id)
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(store.records(run_id))) is not None:
             return self.fork(run_id, options, at=found.at, stage=found.stage)
+        output = OutputType.of(options.output)
         if state.started is None or state.status.terminal:
-            return Run(store, run_id, state, start=self.start)
+            return Run(store, run_id, state, start=self.start, output=output)
         if not take_over and owner.at_work(row.owner, run_id):
             raise owner.taken(run_id, row.owner)
         ctx = self._again(run_id, run_id, state.started, state, options)
@@ -158,7 +162,7 @@ class Launcher:
         for record in store.records(run_id, after=state.events):  # written until the claim
             state.apply(record.event, record.at)
         if state.status.terminal:
-            return Run(store, run_id, state, start=self.start)
+            return Run(store, run_id, state, start=self.start, output=output)
         bounds = {} if options.limits is None else options.limits.as_json()
         resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
         return self._launch(ctx, state.planned, resumed=resumed)
@@ -210,8 +214,13 @@ class Launcher:
         self._check_sandbox(toolbox, place)
         model = self._model_again(began, options.model)
         policy = ruled(options.approve or began.policy, session.rules, rules_from_json(began.rules), place)
+        output = OutputType.of(options.output)
+        if output is not None and output.schema != began.output:
+            msg = f"run {run_id} was begun with another output: give the type that it was begun with, or none"
+            raise UsageError(msg)
         options = replace(
             options,
+            output=output or (OutputType(began.output) if began.output else None),
             limits=options.limits or Limits(**cast("dict[str, Any]", began.limits)),
             resolve=registry.resolve_model,
             ports=session.ports,
@@ -297,7 +306,7 @@ class Launcher:
         """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
         session, run_id, state = self._session, ctx.run_id, ctx.state
         ctx.begin()
-        run = Run(session.store, run_id, state, start=self.start)
+        run = Run(session.store, run_id, state, start=self.start, output=ctx.options.output)
         ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
         if resumed is not None:
             ctx.emit(resumed)

@@ -8,12 +8,15 @@ from functools import partial
 
 from kestrel_lab.core.errors import DependencyError, LimitError, RunError, Signal, StoreError, UnmetError, UsageError
 from kestrel_lab.core.events.union import PlanProposed, RunFinished, RunInterrupted, StepFinished
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_status import STOPPED
+from kestrel_lab.runtime.agent.structured_output import read_typed
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.execution.artifacts import answer_value
 from kestrel_lab.runtime.execution.scheduler import StepScheduler
 from kestrel_lab.runtime.execution.stages import StageRunner
 from kestrel_lab.runtime.execution.steps import StepRunner
@@ -52,6 +55,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     try:
         async with ctx.clock:
             answer = await _work(ctx, desk, plan)
+        _check_type(ctx)
         end = await finished(ctx, answer)  # no work of the run: a limit cannot take its answer away
     except asyncio.CancelledError:
         stop(ctx)
@@ -79,6 +83,17 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     else:
         _end(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
     await ctx.on_disk()
+
+
+def _check_type(ctx: RunContext) -> None:
+    """Raise `UnmetError` where the answer is not what `output` asks for: a tool or an operation gave it."""
+    if ctx.options.output is None:
+        return
+    try:
+        read_typed(dumps(answer_value(ctx.state)), ctx.options.output.schema, ctx.options.output.value)
+    except UsageError as error:
+        msg = f"the answer is not what output= asks for: {error}"
+        raise UnmetError(msg) from error
 
 
 def _limited(ctx: RunContext, error: LimitError) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import html
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 
+from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, to_json
@@ -23,7 +24,7 @@ from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.run_report import RunReport, records_of
-from kestrel_lab.runtime.run_results import Answers
+from kestrel_lab.runtime.run_results import Answers, value_of
 from kestrel_lab.views.dataframes import shown_frame
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class LiveRun:
         return cast("dict[str, Json]", self.desk.checked(asked, given).args)
 
 
-class Run:
+class Run(Generic[T]):
     """The handle of one run. Everything it says comes from the run's events; `report` has tables, drawings and evidence."""
 
     def __init__(
@@ -74,8 +75,10 @@ class Run:
         state: RunState | None = None,
         damage: Damaged | None = None,
         start: Callable[[str, RunOptions], Run] | None = None,
+        *,
+        output: OutputType[T] | None = None,
     ) -> None:
-        """`start` begins further runs, for `ask`."""
+        """`start` begins further runs, for `ask`; `output` is the type of the run's value, where this process knows it."""
         self.id = run_id
         self.damage = damage
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
@@ -83,6 +86,7 @@ class Run:
         """Set by the session that works on the run."""
         self._store, self._start = store, start
         self._state = state if state is not None else store.state(run_id)
+        self._output = output
 
     if not TYPE_CHECKING:  # type checkers lead to the report
 
@@ -108,6 +112,15 @@ class Run:
     def answer(self) -> str:
         """The answer; the part that exists when a limit ended the run; empty before that."""
         return self._state.answer
+
+    @property
+    def value(self) -> T:
+        """The answer as a value of the type that was asked for by `output=…`, computed from the log.
+
+        Of a run from the log that is plain JSON, unless the type is given again: `lab.get(run, output=Type)`. Raises `RunFailed` where
+        the run ended without such a value, and `UsageError` where none was asked for, where there is none yet, or where it does not fit.
+        """
+        return value_of(self.id, self._state, self._output)
 
     @property
     def reason(self) -> str:
@@ -186,7 +199,7 @@ class Run:
         listeners.append(listener)
         return lambda: listeners.remove(listener) if listener in listeners else None
 
-    async def wait(self) -> Run:
+    async def wait(self) -> Run[T]:
         """Wait until the run ends or can go no further.
 
         Raises `ApprovalRequired` when a call needs a person and none is here. Cancelling the wait

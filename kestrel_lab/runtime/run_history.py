@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.sanitize import one_line
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
+
+    from kestrel_lab.answers.output_types import OutputForm
 
 
 def runs_frame(rows: Iterable[RunRow]) -> pd.DataFrame:
@@ -69,11 +72,13 @@ class RunHistory:
         """Begins a run of the session, for `Run.ask`."""
         self._store = store
 
-    def get(self, run_id: str) -> Run:
-        """A run of this log by its id; raises `UsageError` with the nearest id when there is none.
+    def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
+        """Return a run of this log by its id; raises `UsageError` with the nearest id when there is none.
 
-        Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the run.
+        Of a damaged run, see `Run.damage`, the events before the damage. Reads and hashes every event of the run. `output` is the type
+        that the run was begun with, for `Run.value`: the log has only its schema.
         """
+        kind = OutputType.of(output)
         live_run = self.live.get(run_id)
         if live_run is not None and live_run.working:
             return live_run
@@ -81,8 +86,9 @@ class RunHistory:
         self._store.run(run_id)
         damage = self._store.damage(run_id)
         if damage is None:
-            return Run(self._store, run_id, start=self.start)
-        return Run(self._store, run_id, fold(self._store.records(run_id, until=damage.seq - 1)), damaged(run_id, damage))
+            return Run(self._store, run_id, start=self.start, output=kind)
+        state = fold(self._store.records(run_id, until=damage.seq - 1))
+        return Run(self._store, run_id, state, damaged(run_id, damage), output=kind)
 
     def conversation(self, run_id: str) -> list[Run]:
         """Return the runs whose conversation a run goes on with, the first one first, and the run itself at the end.

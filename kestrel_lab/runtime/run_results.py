@@ -1,13 +1,17 @@
-"""Results of tool calls: `run.results` gives the whole text of each, also of those that were too long to show."""
+"""Results of a run: the typed value of its answer, and the whole text of each tool call, also of those that were too long to show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.answers.output_types import OutputType, T
+from kestrel_lab.core.errors import RunFailed, StoreError, UsageError, nearest
 from kestrel_lab.core.events.union import Record, ToolAnswered
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import ResultStore
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.runtime.execution.artifacts import answer_makers, answer_value
 from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
@@ -68,3 +72,22 @@ class Answers(Mapping[str, str]):
 
     def _repr_html_(self) -> str:
         return table_html(*self._table())
+
+
+def value_of(run_id: str, state: RunState, kind: OutputType[T] | None) -> T:
+    """Return the typed answer of a run; `kind` is its type, where that is known. Raises as `Run.value` says."""
+    asked = (state.started.output if state.started else {}) or next((one.schema for one in answer_makers(state.planned) if one.schema), {})
+    if kind is None and not asked:
+        msg = f"run {run_id} was not asked for a value: begin it with output=…, or read run.answer"
+        raise UsageError(msg)
+    if not state.status.terminal:
+        msg = f"run {run_id} has no value yet: it is {state.status}"
+        raise UsageError(msg)
+    if state.finished is None or state.finished.outcome != "complete":
+        reason = "" if state.finished is None else f": {one_line(state.finished.reason, 500)}"
+        msg = f"run {run_id} has no value, it ended {state.status}{reason}"
+        raise RunFailed(msg)
+    if kind is not None and asked and kind.schema != asked:
+        msg = f"run {run_id} was begun with another output: the schema of the type given now is not the one in the log"
+        raise UsageError(msg)
+    return (kind or OutputType(asked)).value(answer_value(state))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack
 
+from kestrel_lab.answers.output_types import T
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits
@@ -43,14 +44,22 @@ from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.web.fetch import Reach
 
+if TYPE_CHECKING:
+    from kestrel_lab.answers.output_types import OutputForm
+
 P = ParamSpec("P")
 
 
-def _waited(start: Callable[P, Run], name: str) -> Callable[P, Coroutine[Any, Any, Run]]:
+def _merged(options: RunOptions | None, output: object, changes: Mapping[str, Any]) -> RunOptions:
+    given = dict(changes) if output is None else {**changes, "output": output}
+    return replace(options or RunOptions(), **given)
+
+
+def _waited(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutine[Any, Any, Run[T]]]:
     """Make the twin of a method that begins a run: it waits for the end, and returns the run that began, which may be a new one."""
 
     @functools.wraps(start)
-    async def twin(*args: P.args, **options: P.kwargs) -> Run:
+    async def twin(*args: P.args, **options: P.kwargs) -> Run[T]:
         return await start(*args, **options).wait()
 
     twin.__name__, twin.__qualname__ = name, f"Session.{name}"
@@ -156,25 +165,30 @@ class Session:
         return Sandbox.parse(options.sandbox, network=options.network, hidden=[self.home.resolve()], memory_gib=options.sandbox_memory)
 
     @takes(RunChanges, RunOptions)
-    def start(self, goal: str, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Run:
+    def start(
+        self, goal: str, options: RunOptions | None = None, *, output: type[T] | OutputForm | None = None, **changes: Unpack[RunChanges]
+    ) -> Run[T]:
         """Begin a run on the running event loop and return at once.
 
-        `RunOptions` describes what a run can be given; keyword arguments replace fields of `options`.
+        `RunOptions` describes what a run can be given; keyword arguments replace fields of `options`. With `output`, a type or a JSON
+        Schema, the answer is asked for in that form, and `Run.value` is the answer as a value of the type.
 
         Raises:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a sandbox level that was
                 named and does not work here, an invalid workflow, a step of the plan with an unknown tool or wrong arguments.
         """
-        return self.launcher.start(goal, replace(options or RunOptions(), **changes))
+        return self.launcher.start(goal, _merged(options, output, changes))
 
     @takes(RunChanges, RunOptions)
-    async def run(self, goal: str, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Run:
+    async def run(
+        self, goal: str, options: RunOptions | None = None, *, output: type[T] | OutputForm | None = None, **changes: Unpack[RunChanges]
+    ) -> Run[T]:
         """Run `start` and wait for the end.
 
         Returns the run also when it ended FAILED: `status` and `reason` say so. Raises `ApprovalRequired` when a call needs
         approval and no approver was given.
         """
-        options = replace(options or RunOptions(), **changes)
+        options = _merged(options, output, changes)
         place = options.workspace
         failed = await self.registry.prepare(options.tools, place.root if isinstance(place, Workspace) else Path(place))
         with tried_before(failed):
@@ -184,7 +198,15 @@ class Session:
     run_sync = blocking(run)
 
     @takes(ResumeChanges, RunOptions)
-    def restart(self, run_id: str, options: RunOptions | None = None, *, take_over: bool = False, **changes: Unpack[ResumeChanges]) -> Run:
+    def restart(
+        self,
+        run_id: str,
+        options: RunOptions | None = None,
+        *,
+        take_over: bool = False,
+        output: type[T] | OutputForm | None = None,
+        **changes: Unpack[ResumeChanges],
+    ) -> Run[T]:
         """Go on with a run where its log ends; on the running event loop, returns at once.
 
         A run that ended FAILED or CANCELLED behind a completed stage goes on in a new run, which shares the completed part by
@@ -194,13 +216,13 @@ class Session:
         are repeated only if that is harmless, otherwise they need approval. A run that another session works on, of this process
         or another, is taken from it only with `take_over`: that session then writes nothing more, and its run ends with `Fenced`
         at the latest before its next tool call with an effect. Only the effect of a call that it is executing may still come,
-        which is why that call needs approval.
+        which is why that call needs approval. `output` is the type that the run was begun with: the log has only its schema.
 
         Raises:
             UsageError: No such run, another session works on it, or its model or tools cannot be found again.
             Damaged: Its events are not those that were written.
         """
-        return self.launcher.restart(run_id, replace(options or RunOptions(), **changes), take_over=take_over)
+        return self.launcher.restart(run_id, _merged(options, output, changes), take_over=take_over)
 
     resume = _waited(restart, "resume")
 
@@ -213,8 +235,9 @@ class Session:
         at: int | None = None,
         answer: str | None = None,
         result: str | None = None,
+        output: type[T] | OutputForm | None = None,
         **changes: Unpack[ResumeChanges],
-    ) -> Run:
+    ) -> Run[T]:
         """Begin a new run that shares the events of another up to number `at`; on the running event loop, returns at once.
 
         The parent stays as it is, and may still be working. Model, tools, policy and approver may be given anew, as for
@@ -228,13 +251,14 @@ class Session:
                 `tool_called`. A model that was being asked there is asked again.
             answer: The answer of the model called at `at`, in place of its own.
             result: The result of the tool called at `at`, in place of its own.
+            output: The type that the parent was begun with, for `Run.value`.
 
         Raises:
             UsageError: No such run or event, one after the end, one that an answer or a result cannot follow, a model or tools
                 that cannot be found again.
             Damaged: An event up to `at` is not what was written.
         """
-        return self.launcher.fork(run_id, replace(options or RunOptions(), **changes), at=at, answer=answer, result=result)
+        return self.launcher.fork(run_id, _merged(options, output, changes), at=at, answer=answer, result=result)
 
     fork = _waited(start_fork, "fork")
 
@@ -243,9 +267,9 @@ class Session:
         """Return a conversation whose turns take these options: `await chat.ask("…")`. A notebook shows it with a box to type into."""
         return Chat(self.launcher.start, replace(options or RunOptions(), **changes))
 
-    def get(self, run_id: str) -> Run:
+    def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
         """Return a run of this log; see `RunHistory.get`."""
-        return self.history.get(run_id)
+        return self.history.get(run_id, output=output)
 
     def close(self) -> None:
         """Close the MCP servers, the indexes, the log and the cache; a second call does nothing.

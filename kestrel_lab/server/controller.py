@@ -174,7 +174,8 @@ class Control:
 
     async def _await(self, run: Run) -> None:
         """Wait for the end of a run, and send clients what the log does not say of it."""
-        (found,) = await asyncio.gather(run.wait(), return_exceptions=True)
+        ends: tuple[Run | BaseException] = await asyncio.gather(run.wait(), return_exceptions=True)
+        found = ends[0]
         if isinstance(found, Exception) and not isinstance(found, ApprovalRequired):
             for link in self.links:
                 link.report(Told(run=run.id, job=run.id, at=time.time(), text=str(found)))

@@ -2,8 +2,10 @@
 
 import asyncio
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
+from pydantic import BaseModel
 
 from kestrel_lab import (
     ApprovalRequired,
@@ -88,6 +90,13 @@ def count(done: int, total: int, note: str) -> None:
     """A reporter of one's own."""
 
 
+class Place(BaseModel):
+    """What an answer has to be."""
+
+    path: str
+    line: int
+
+
 class Short:
     """A check of one's own."""
 
@@ -107,6 +116,18 @@ async def main(lab: Lab) -> None:
     records: list[Record] = run.records()
     page: Path = run.report("run.html")
     print(status.terminal, usage.tokens, frame.shape, records[0].at, page.name, run.answer.upper(), run.reason)
+
+    number: int = (await lab.run("how many?", output=int)).value
+    places: list[Place] = (await lab.run("where?", output=list[Place], model="openai/gpt-5")).value
+    one: Place = lab.session.start("where?", output=Place).value
+    again: Place = (await lab.resume(run.id, output=Place)).value
+    loaded: Place = lab.get(run.id, output=Place).value
+    word = (await lab.run("which?", output=Literal["a", "b"])).value
+    either = (await lab.run("which?", output=int | str, plan=LLMAgent("a", output=Place))).value
+    shaped = (await lab.run("which?", output={"type": "object"})).value
+    await lab.run("how many?", output=7)  # type: ignore[arg-type]
+    wrong: str = (await lab.run("how many?", output=int)).value  # type: ignore[assignment]
+    print(number, places, one.line, again, loaded, word, either, shaped, wrong)
 
     begun = lab.start("go", model=Echo(), workspace=Path(), approve="auto:medium", instructions="be brief")
     stop = begun.subscribe(follow)

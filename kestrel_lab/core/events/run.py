@@ -44,6 +44,8 @@ class RunStarted:
     """Parameters of the models, by name."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the goal: `{media_type, blob}`; the bytes are kept beside the log under that name."""
+    output: dict[str, Json] = field(default_factory=dict)
+    """JSON Schema of the answer, when a typed one was asked for."""
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
     imported: dict[str, Json] = field(default_factory=dict)

@@ -136,6 +136,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
                 inputs=config.inputs,
                 resolve=models.resolve,
                 ports=ports,
+                output=scenario.output or None,
             )
 
         run, broke = await _rehearsed(session, ask, begin, workspace)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
@@ -305,8 +306,10 @@ def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problem
             checks.append(check)
     place = _tried(tell, ("workspace",), problems, lambda: _place(entry.workspace or defaults.workspace))
     notes = _tried(tell, ("notes",), problems, lambda: _notes((*defaults.notes, *entry.notes)))
+    output = _tried(tell, ("output",), problems, lambda: OutputType.of(entry.output if entry.output is not None else defaults.output))
     return Scenario(
         id=entry.id,
+        output={} if output is None else output.schema,
         goal=entry.goal,
         before=tuple(entry.before),
         notes=notes or (),

@@ -74,6 +74,8 @@ class DefaultsEntry(Entry):
     approve: str = ""
     tags: list[str] = Field(default_factory=list)
     notes: list[NoteEntry] = Field(default_factory=list)
+    output: dict[str, Any] | str | None = None
+    """What the answer has to be: a JSON Schema, or `module:Type` of a module that is imported."""
 
 
 class ScenarioEntry(DefaultsEntry):

@@ -60,15 +60,31 @@ class Dialogue:
 
 
 def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
-    """The JSON value in a model's answer, alone or in a fence or among words; raises `UsageError` if there is none or it does not fit."""
-    value = _found(text)
-    if schema is not None:
-        import jsonschema  # a third of a second: not at import
+    """Return the JSON value in a model's answer, alone or in a fence or among words; raises `UsageError` if there is none or it does not fit.
 
-        problems = sorted(jsonschema.Draft202012Validator(schema).iter_errors(value), key=lambda error: list(map(str, error.absolute_path)))
-        if problems:
-            told = "; ".join(f"{_place(error.absolute_path)}{error.message[:300]}" for error in problems[:5])
-            raise UsageError(told)
+    A value that is no object may be that of the key `value`, as providers want it; a text may be the answer as it stands.
+    """
+    if schema is None:
+        return _found(text)
+    import jsonschema  # a third of a second: not at import
+
+    fits = jsonschema.Draft202012Validator(schema)
+    if fits.is_valid(text.strip()):
+        return text.strip()
+    value = _found(text)
+    if isinstance(value, dict) and value.keys() == {"value"} and not fits.is_valid(value):
+        value = value["value"]
+    if problems := sorted(fits.iter_errors(value), key=lambda error: list(map(str, error.absolute_path))):
+        told = "; ".join(f"{_place(error.absolute_path)}{error.message[:300]}" for error in problems[:5])
+        raise UsageError(told)
+    return value
+
+
+def read_typed(text: str, schema: dict[str, Json] | None, fits: Callable[[Json], object] | None) -> Json:
+    """Return the JSON value of an answer that also `fits` a type, which raises `UsageError` where it does not."""
+    value = read_json(text, schema)
+    if fits is not None:
+        fits(value)
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
@@ -47,7 +47,10 @@ class ResumeChanges(TypedDict, total=False):
 
 
 class RunChanges(ResumeChanges, total=False):
-    """The fields of `RunOptions` as keyword arguments, so that type checkers and editors know them at each call."""
+    """The fields of `RunOptions` as keyword arguments, so that type checkers and editors know them at each call.
+
+    `output` is a parameter of its own, because the type of a run's value follows from it.
+    """
 
     workspace: str | Path | Workspace
     rules: GivenRules
@@ -122,6 +125,9 @@ class RunOptions:
     follow: str | Followed | None = None
     """The run, or its id, whose conversation this one goes on with: its messages, and what is known of whose words they are. Model,
     tools, workspace and rules are those of that run unless they are given."""
+    output: Any = None
+    """What the answer has to be: a type, a pydantic model, or a JSON Schema; `Run.value` is then the answer as a value. A resumed run can
+    be given the type again, since the log has only its schema."""
 
     def __post_init__(self) -> None:
         if self.cache is not None:
@@ -130,7 +136,7 @@ class RunOptions:
 
     def check_resumable(self) -> None:
         """Raise `UsageError` for an option that a run keeps from its beginning and cannot be given anew."""
-        given = [one.name for one in fields(self) if one.name not in ResumeChanges.__annotations__]
+        given = [one.name for one in fields(self) if one.name not in (*ResumeChanges.__annotations__, "output")]
         kept = [name for name in given if getattr(self, name) != getattr(_DEFAULTS, name)]
         if kept:
             msg = f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run"

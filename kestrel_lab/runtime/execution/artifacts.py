@@ -44,6 +44,21 @@ def output(plan: Plan, step: Step, state: RunState) -> Json:
     return ends[0] if len(ends) == 1 else "\n\n".join(as_text(end) for end in ends if end is not None)
 
 
+def answer_value(state: RunState) -> Json:
+    """Return what the last step of a run's plan answered, as JSON; the text of the answer where several steps end it."""
+    ends = [step for step in state.planned.ends() if step.id not in state.skipped_steps]
+    return output(state.planned, ends[0], state) if len(ends) == 1 else state.answer
+
+
+def answer_makers(plan: Plan) -> tuple[Step, ...]:
+    """Return the agents' steps that give the answer of a plan: its only end, or what a last verification judges; none where it has several ends."""
+    ends = plan.ends()
+    if len(ends) != 1:
+        return ()
+    made = {step.id for step in plan.steps if set(step.produces) & ends[0].references} if ends[0].operation == "verify" else {ends[0].id}
+    return tuple(step for step in plan.steps if step.id in made and step.goal)
+
+
 def own_output(step: Step, state: RunState) -> Json:
     """An agent's last text (its value, if it has a schema), a call's result, what an operation gave; `None` if it was skipped."""
     if step.operation or step.id in state.skipped_steps:

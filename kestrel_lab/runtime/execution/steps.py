@@ -13,7 +13,7 @@ from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.step import STEPS
 from kestrel_lab.runtime.agent.loop import run_agent
-from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
+from kestrel_lab.runtime.agent.structured_output import Dialogue, read_typed
 from kestrel_lab.runtime.agent.tool_calls import run_requests
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -132,7 +132,9 @@ class StepRunner:
         if step.schema is None:
             await run_agent(step, self._ctx, self._desk)
         else:
-            await Dialogue(step, self._ctx, self._desk).ask(step.goal, lambda text: read_json(text, step.schema))
+            output = self._ctx.options.output
+            fits = output.value if output is not None and output.schema == step.schema else None
+            await Dialogue(step, self._ctx, self._desk).ask(step.goal, lambda text: read_typed(text, step.schema, fits))
 
     async def _operate(self, step: Step, inputs: Mapping[str, Json]) -> Outcome:
         scope = Scope(

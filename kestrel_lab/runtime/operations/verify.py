@@ -130,6 +130,7 @@ class _Order:
             given={"answer so far": answer, "what is wrong": list(issues), "criteria": list(self.criteria)},
             produces=(self.artifact,),
             model=self._model(self.round),
+            schema=self._schema(),
             instructions="" if self.contract is None else self.contract.instructions,
             stage="repair" if step.stage else "",
         )
@@ -158,6 +159,10 @@ class _Order:
             },
         )
         return repair, again
+
+    def _schema(self) -> dict[str, Json] | None:
+        """Return the schema of the answer, as the step that gave it has it."""
+        return next((step.schema for step in reversed(self._scope.plan.steps) if self.artifact in step.produces and step.goal), None)
 
     def _model(self, repair: int) -> str:
         """Return the model of the n-th repair; empty for the run's."""

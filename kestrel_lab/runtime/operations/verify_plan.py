@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from kestrel_lab.answers.contracts import CONTRACTS, Contract, contract_named
+from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS, Plan
 from kestrel_lab.core.step import Step
+from kestrel_lab.runtime.execution.artifacts import answer_makers
 
 LEVELS: Final = {
     "off": "answers are given as they are",
@@ -85,6 +87,28 @@ def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan
     return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
 
 
+def typed(plan: Plan | None, goal: str, output: OutputType[Any], form: str = NONE) -> Plan:
+    """Return `plan` with its answer asked for as `output`; raises `UsageError` beside a form, and where the answer has another schema.
+
+    Where no agent gives the answer, what the last step gives is checked when the run ends.
+    """
+    if form != NONE:
+        msg = f"an answer cannot have an output type and the form {form!r}: leave out one of them"
+        raise UsageError(msg)
+    known = plan or Plan.single(goal)
+    makers = {step.id for step in answer_makers(known)}
+    return replace(known, steps=tuple(_typed(step, output) if step.id in makers else step for step in known.steps))
+
+
+def _typed(step: Step, output: OutputType[Any]) -> Step:
+    if step.schema == output.schema:
+        return step
+    if step.schema is not None:
+        msg = f"step {step.id!r} gives the answer and has a schema of its own: leave out output, or the schema"
+        raise UsageError(msg)
+    return replace(step, schema=output.schema, instructions=_added(step.instructions, output.instructions))
+
+
 def report(step: str, artifact: str) -> Step:
     """Return the step that reports on the quality of `artifact`, by checks and by a model."""
     return Step(id=step, operation="quality", args={"answer": f"{{{{{artifact}}}}}", "model": True}, consumes=(artifact,))
@@ -133,7 +157,11 @@ def _instructed(step: Step, contract: Contract | None) -> Step:
     """Return an agent's step with the instructions of the contract."""
     if contract is None or not step.goal:
         return step
-    return replace(step, instructions="\n\n".join(text for text in (step.instructions.strip(), contract.instructions) if text))
+    return replace(step, instructions=_added(step.instructions, contract.instructions))
+
+
+def _added(instructions: str, more: str) -> str:
+    return "\n\n".join(text for text in (instructions.strip(), more) if text)
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -45,6 +45,8 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
         UsageError: one line for each mistake in the file: file, line, key, what is wrong and the nearest
             right spelling; an input that is not declared, is missing, or of another type.
     """
+    from kestrel_lab.answers.output_types import OutputType
+    from kestrel_lab.runtime.operations.verify_plan import typed
     from kestrel_lab.runtime.workflows.compile import Reading, shape_of
 
     path = find_workflow(name_or_path)
@@ -58,8 +60,10 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
     shape = shape_of(reading)
     artifacts = {**scope, **shape.artifacts}
     made = reading.tried((), lambda: Plan(steps=shape.steps, artifacts=artifacts, acceptance_criteria=tuple(map(str, criteria))))
+    output = reading.tried(("output",), lambda: OutputType.of(entry.output))
+    answering = made if made is None or output is None else reading.tried(("output",), lambda: typed(made, goal, output))
     reading.stop_at_problems()
-    return cast("Plan", made)
+    return cast("Plan", answering)
 
 
 def find_workflow(name_or_path: str | Path) -> Path:

@@ -115,6 +115,9 @@ class WorkflowEntry(Entry):
     inputs: dict[Name, InputEntry] = Field(default_factory=dict)
     acceptance_criteria: Names
     agents: dict[Name, AgentEntry] = Field(default_factory=dict)
+    output: dict[str, Any] | str | None = Field(
+        default=None, description="JSON Schema of the answer, or `module:Type` of a module that is imported."
+    )
 
 
 class PlanEntry(WorkflowEntry):

@@ -1,0 +1,95 @@
+"""Output types: what a run's answer has to be, as a Python type or a JSON Schema, and its value once it is.
+
+Pydantic makes the schema of a type and validates against it; it is imported only where a type is given.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Generic, cast
+
+from typing_extensions import TypeVar
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json, dumps
+
+if TYPE_CHECKING:
+    from typing import _SpecialForm
+
+    from pydantic import TypeAdapter
+
+    OutputForm = UnionType | _SpecialForm | Mapping[str, Any] | str
+    """What may be given beside a type: `A | B`, `Literal[...]`, a JSON Schema, the name `module:Type` of a type that is imported."""
+
+T = TypeVar("T", default=Any)
+"""The type of a run's value; `Any` where none was given."""
+MOST_TOLD: Final = 5
+"""Mistakes of one answer that a model is told of."""
+
+
+class OutputType(Generic[T]):
+    """What an answer has to be."""
+
+    def __init__(self, schema: dict[str, Json], adapter: TypeAdapter[T] | None = None) -> None:
+        self.schema = schema
+        """JSON Schema that the answer has to fit."""
+        self._adapter = adapter
+
+    @classmethod
+    def of(cls, form: Any) -> OutputType[Any] | None:
+        """Return `form` as an output type, `None` for `None`; raises `UsageError` for what is neither a type nor a JSON Schema."""
+        if form is None or isinstance(form, OutputType):
+            return form
+        if isinstance(form, Mapping):
+            return cls(_checked({str(key): value for key, value in form.items()}))
+        kind = _imported(form) if isinstance(form, str) else form
+        from pydantic import TypeAdapter
+        from pydantic.errors import PydanticUserError
+
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(kind)
+            return cls(adapter.json_schema(), adapter)
+        except (PydanticUserError, TypeError, NameError) as error:
+            msg = f"output={form!r} is no type that an answer can have: {str(error).splitlines()[0]}"
+            raise UsageError(msg) from error
+
+    def value(self, found: Json) -> T:
+        """Return JSON as a value of the type; raises `UsageError` that names what does not fit."""
+        if self._adapter is None:
+            return cast("T", found)
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_json(dumps(found))
+        except ValidationError as error:
+            told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}".removeprefix(": ") for one in error.errors(include_url=False)]
+            raise UsageError("; ".join(told[:MOST_TOLD])) from error
+
+    @property
+    def instructions(self) -> str:
+        """What a model is told of the form of its answer."""
+        return f"Form of the answer: one JSON value and nothing else, which fits this JSON Schema:\n{dumps(self.schema)}"
+
+
+def _checked(schema: dict[str, Any]) -> dict[str, Json]:
+    import jsonschema  # a third of a second: not at import
+
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        msg = f"output is no JSON Schema: {error.message}"
+        raise UsageError(msg) from error
+    return schema
+
+
+def _imported(name: str) -> Any:
+    """The type of a module that is imported; nothing is imported for a name, since that would run what the name says."""
+    where, _, attribute = name.rpartition(":" if ":" in name else ".")
+    module = sys.modules.get(where or "builtins")
+    if module is None or not hasattr(module, attribute):
+        why = f"the module {where!r} is not imported here" if module is None else f"{where or 'builtins'} has no {attribute!r}"
+        msg = f"output: {name!r} cannot be used, {why}; import it first, or write a JSON Schema"
+        raise UsageError(msg)
+    return getattr(module, attribute)
