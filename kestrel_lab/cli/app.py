@@ -351,7 +351,16 @@ def _going_on(run: Run) -> Run:
     return run
 
 
-def wrong_usage(error: typer.TyperException) -> str:
-    """What was wrong with the words of a command, as one sentence without its full stop."""
-    text = error.format_message() if hasattr(error, "format_message") else str(error)
-    return str(text).strip().rstrip(".")
+def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
+    """Return what is wrong with the words of a command, what was probably meant, and where its help is; empty if help was printed."""
+    message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
+    if not message:  # a group of commands without a command prints its help
+        return ""
+    if likely := getattr(error, "possibilities", None):
+        message = f"{str(error).rstrip('.')}. Did you mean {min(likely)}?"
+    known, command = [program], root
+    for word in words:
+        if (command := getattr(command, "commands", {}).get(word)) is None:
+            break
+        known.append(word)
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

@@ -150,16 +150,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _main(argv: list[str]) -> int:
     frontend = TerminalFrontend()
-    gate = argv[:2] == ["eval", "gate"]
+    gate, root = argv[:2] == ["eval", "gate"], typer.main.get_command(app)
     try:
         with files_named():
-            result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
+            result = root.main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
         return _show(frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch"})
     except typer.TyperException as error:
-        known = argv[:1] if argv[:1] and not str(error).startswith(f"No such command '{argv[0]}'") and argv[0][:1] != "-" else []
-        _complain(f"{wrong_usage(error)}. The words and options: {' '.join(['kestrel', *known, '--help'])}")
+        if message := wrong_usage(error, root, "kestrel", argv):
+            _complain(f"A goal comes after run: kestrel run {shlex.quote(argv[0])}" if " " in argv[0] else message)
         code = EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt, RunCancelled) as error:
         _complain(str(error) or "stopped")

@@ -1,19 +1,55 @@
-"""The overview that `kestrel --help` prints, without the code of any command: loading that takes a second."""
+"""The start page that `kestrel` prints and the overview of `kestrel --help`, without the code of any command: loading that takes a second."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
+from kestrel_lab.core.version import __version__
+
+START: Final = f"""\
+kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they do, and measure them.
+
+  kestrel doctor                    show what is set up, and what to do about the rest
+  kestrel run "Explain this code"   let an agent work on a goal in this folder; it asks before risky calls
+  kestrel runs                      list the newest runs; `kestrel show RUN` shows one of them
+  kestrel eval run SUITE.yaml       measure agents on a suite of scenarios
+
+All commands: kestrel --help. In a notebook: %load_ext kestrel_lab, then %kestrel --help.
+"""
 EPILOG: Final = """
-Begin with [bold]kestrel doctor[/bold]: it says which models can be used and what to type for others.
+Begin with [bold]kestrel doctor[/bold]: it shows which models can be used and how to set up others.
 Then [bold]kestrel run "Which files define the public API?"[/bold]
 """
+PANELS: Final = {
+    "Run agents": ("run", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
+    "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny"),
+    "Measure": ("eval", "compare", "scenario", "notebook"),
+    "What agents may do and know": ("tools", "mcp", "macros", "memory", "search", "index", "rules", "taint", "trust"),
+    "Set up": ("doctor", "models", "config", "schema", "time"),
+}
+"""The headings of the overview, and the commands below each in their order."""
+
+
+class GroupedCommands(TyperGroup):
+    """The commands in the order and below the headings of `PANELS`."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        known = {name: panel for panel, names in PANELS.items() for name in names}
+        for name in sorted(self.commands, key=[*known, *self.commands].index):
+            command = self.commands[name] = self.commands.pop(name)
+            command.rich_help_panel = known.get(name)  # type: ignore[attr-defined]  # read by typer
+
+
 SETTINGS: Final[dict[str, Any]] = {
     "name": "kestrel",
+    "cls": GroupedCommands,
     "help": "Run LLM agents on a goal, watch and approve what they do, and measure them over suites and commits.",
     "epilog": EPILOG,
     "no_args_is_help": True,
@@ -58,20 +94,37 @@ COMMANDS: Final = {
     "websearch": "Search the web for what answers a question: facts, each with quotes that were found in their pages.",
     "taint": "List the files that runs wrote after they had read what others wrote; a run that reads one may be obeying it.",
 }
-"""Every command with the first sentence of its help, in order. A test compares the page with that of `cli.app`."""
+"""Every command with the first sentence of its help. A test compares the page with that of `cli.app`."""
 
 
 def main() -> None:
-    """Run the `kestrel` command: print the overview, or load the commands and run one."""
-    if sys.argv[1:] not in (["--help"], ["-h"]) or "_KESTREL_COMPLETE" in os.environ:
-        from kestrel_lab.cli.main import main as run_command
-
+    """Run the `kestrel` command: print the start page or the overview, or load the commands and run one."""
+    words, completing = sys.argv[1:], "_KESTREL_COMPLETE" in os.environ
+    if completing or (words and words not in (["--help"], ["-h"])):
+        run_command = _loaded()
         return run_command()
     from kestrel_lab.cli.build_server_output import harmless_output
 
+    if not words:
+        sys.stdout.write(START)
+        return None
     overview = typer.Typer(**SETTINGS)
     for name, text in COMMANDS.items():
         overview.command(name, help=text)(lambda: None)
     with harmless_output():
         overview(prog_name="kestrel")
     return None
+
+
+def _loaded() -> Callable[[], None]:
+    """Return the function that runs a command; while its code is loaded, a terminal says so."""
+    announce = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if announce:
+        sys.stderr.write("\x1b[2mloading kestrel_lab …\x1b[0m")
+        sys.stderr.flush()
+    from kestrel_lab.cli.main import main as run_command
+
+    if announce:
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+    return run_command

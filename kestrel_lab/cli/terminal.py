@@ -97,6 +97,8 @@ class TerminalDisplay:
 
     def _now(self) -> Group:
         lines: list[Any] = []
+        head = self.view.head
+        first = next((row for row in self.view.rows.values() if isinstance(row, TextRow)), None)
         for row in self.view.rows.values():
             if isinstance(row, CallRow) and row.state not in _SETTLED:
                 lines.append(
@@ -106,10 +108,11 @@ class TerminalDisplay:
                 )
                 if row.result:
                     lines.append(Padding(Text("\n".join(row.result.splitlines()[-_TAIL_LINES:]), style="dim"), (0, 4)))
-            elif isinstance(row, TextRow) and row.state not in _SETTLED and row.text:
-                lines.append(Padding(Text("\n".join(row.text.splitlines()[-_TAIL_LINES:]), style="italic"), (0, 2)))
-        head = self.view.head
-        lines.append(Text(f"{head.status} · {head.usage or 'starting'} · {duration(self._lasted)}", style="dim"))
+            elif isinstance(row, TextRow) and row.state not in _SETTLED:
+                waits = f"waiting for {head.model}: the first answer takes longest" if row is first else f"waiting for {head.model}"
+                text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or waits
+                lines.append(Padding(Text(text, style="italic" if row.text else "dim"), (0, 2)))
+        lines.append(Text(f"{head.status} · {head.usage} · {duration(self._lasted)}" if head.usage else "starting …", style="dim"))
         return Group(*lines)
 
 

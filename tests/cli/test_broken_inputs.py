@@ -207,4 +207,4 @@ def test_an_unknown_command_points_to_help_that_exists(capsys: pytest.CaptureFix
     for words, help_of in ((["frobnicate"], "kestrel --help"), (["eval", "frobnicate"], "kestrel eval --help")):
         with pytest.raises(SystemExit):
             main(words)
-        assert capsys.readouterr().err.strip().endswith(f"The words and options: {help_of}")
+        assert capsys.readouterr().err.strip().endswith(f"See {help_of}.")

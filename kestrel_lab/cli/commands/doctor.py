@@ -111,12 +111,13 @@ _COLUMNS = ("", "what", "found", "what to do")
 class Finding:
     """One thing that was looked at."""
 
-    ok: bool
+    ok: bool | None
+    """`None`: it is not set up, and runs do not need it."""
     what: str
     found: str
     advice: str = ""
     optional: bool = False
-    """Runs can be started without it."""
+    """Runs can be started although it is not right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,12 @@ class Doctor:
     @property
     def ok(self) -> bool:
         """Whether runs can be started."""
-        return all(finding.ok or finding.optional for finding in self.findings)
+        return all(finding.ok is not False or finding.optional for finding in self.findings)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Mark, subject, finding and advice of each."""
-        return [("✓" if f.ok else "✗", f.what, f.found, f.advice) for f in self.findings]
+        marks = {True: "✓", False: "✗", None: "–"}
+        return [(marks[f.ok], f.what, f.found, f.advice) for f in self.findings]
 
     def __repr__(self) -> str:
         return table_text(_COLUMNS, self.rows())
@@ -237,11 +239,10 @@ def _servers(lab: Lab) -> list[Finding]:
 def _providers(lab: Lab) -> list[Finding]:
     return [
         Finding(
-            ok=choice.available,
+            ok=choice.available or None,
             what=f"  {choice.name}",
             found=choice.note if choice.available else "not set up",
             advice="" if choice.available else choice.note,
-            optional=True,
         )
         for choice in available_models(lab.session.env)
     ]
@@ -305,5 +306,5 @@ def _notebook() -> list[Finding]:
         try:
             findings.append(Finding(ok=True, what=package, found=version(package)))
         except PackageNotFoundError:
-            findings.append(Finding(ok=False, what=package, found="not installed", advice=f"for notebooks: {advice}", optional=True))
+            findings.append(Finding(ok=None, what=package, found="not installed", advice=f"for notebooks: {advice}"))
     return findings

@@ -49,7 +49,7 @@ rules = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="A TOML file with more [[rules]]; see `kestrel rules`.")]
+RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="A TOML file with more rules: see `kestrel rules --help`.")]
 
 
 @rules.callback()

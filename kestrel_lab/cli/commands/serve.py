@@ -86,14 +86,14 @@ async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspa
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
         console.print(
-            Text(f"runs of {lab.session.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
+            Text(f"Runs of {lab.session.store.path}. Ctrl-C stops the server. Open this link; whoever has it can decide on these runs:"),
             soft_wrap=True,
         )
         # Not through the console, which would break the line.
         sys.stdout.write(f"{address.link}\n")
         sys.stdout.flush()
         await work
-        console.print(Text("ended; runs that wait for a decision are left as they are: kestrel runs"))
+        console.print(Text("The server has stopped. Runs that wait for a decision go on waiting: kestrel runs"))
 
 
 async def _serve_lines(lab: Lab, user: str, _: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
