@@ -118,19 +118,15 @@ def run(
 ) -> Any:
     """Run a goal: the agent calls tools, asks before risky calls, and answers."""
     if control not in {"", "stdio"}:
-        msg = f"--control {control}: it is stdio"
-        raise UsageError(msg)
+        raise UsageError(f"--control {control}: it is stdio")
     if resume is None:
         return _begin(ctx, ctx.params)
     if goal:
-        msg = "give a goal or --resume, not both"
-        raise UsageError(msg)
+        raise UsageError("give a goal or --resume, not both")
     if plan is not None or inputs or verify is not None or form is not None:
-        msg = "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
-        raise UsageError(msg)
+        raise UsageError("a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out")
     if rules is not None:
-        msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
-        raise UsageError(msg)
+        raise UsageError("a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out")
     return _begin(ctx, ctx.params, resume)
 
 
@@ -214,8 +210,7 @@ def cancel(ctx: typer.Context, run_id: RunId) -> str:
     """End a run for good, whoever works on it; one that was only interrupted need not be cancelled, it can be resumed."""
     run = frontend_of(ctx).lab().get(run_id)
     if run.status.terminal:
-        msg = f"run {run.id} is {run.status} already"
-        raise UsageError(msg)
+        raise UsageError(f"run {run.id} is {run.status} already")
     run.cancel()
     return f"run {run.id} is cancelled; {run.report.way_on}"
 
@@ -346,8 +341,7 @@ def doctor(ctx: typer.Context) -> Doctor:
 def _going_on(run: Run) -> Run:
     """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a decision."""
     if run.status is RunStatus.CANCELLED:
-        msg = f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}"
-        raise UsageError(msg)
+        raise UsageError(f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}")
     return run
 
 

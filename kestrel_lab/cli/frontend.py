@@ -106,8 +106,7 @@ def files_named() -> Iterator[None]:
     try:
         yield
     except OverflowError as error:
-        msg = f"a number is too large: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"a number is too large: {error}") from error
     except OSError as error:
         if error.filename is None:
             raise

@@ -84,8 +84,7 @@ class TerminalFrontend:
     def screen(self, how: ShowOptions) -> Screen:
         """The screen for one run; Ctrl-C on it stops the run."""
         if how.background or how.name:
-            msg = "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
-            raise UsageError(msg)
+            raise UsageError("--bg and --as are for notebooks; in a terminal end the line with & or use --json")
         if how.control:
             return LinesScreen(self.lab().session, self.user, how.approval_timeout)
         if sys.stdin.isatty() and not how.as_json:

@@ -21,8 +21,7 @@ def expression_of(text: str) -> ast.expr:
         case [ast.Expr(value=value)]:
             return value
         case _:
-            msg = "this is no expression"
-            raise SyntaxError(msg)
+            raise SyntaxError("this is no expression")
 
 
 def tree_of(text: str) -> ast.Module:

@@ -91,8 +91,7 @@ class Graph:
         """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is no name."""
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
-            msg = f"{name!r} is no name: give that of a function, a class or a variable"
-            raise UsageError(msg)
+            raise UsageError(f"{name!r} is no name: give that of a function, a class or a variable")
         words = indexed(last).split()
         match = " AND ".join(f'"{word}"' for word in words)
         rows = self._index.rows(

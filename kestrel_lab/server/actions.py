@@ -89,8 +89,7 @@ def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[s
     if run is not None and run.live is not None and run.working:
         return run.live.completed(asked, args)
     if asked.tool not in session.registry.toolbox:
-        msg = f"tool {asked.tool!r} is not known to this process, so that edited arguments cannot be checked"
-        raise UsageError(msg)
+        raise UsageError(f"tool {asked.tool!r} is not known to this process, so that edited arguments cannot be checked")
     try:
         return session.registry.toolbox.get(asked.tool).validate(args)
     except ValueError as error:  # of the tool's arguments

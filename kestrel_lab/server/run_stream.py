@@ -84,8 +84,7 @@ class Tail:
         while self.count <= count:
             await self._grown.wait()
         if self._watching is None or self._watching.done():
-            msg = f"the log {self._store.path} is watched no longer"
-            raise StoreError(msg)
+            raise StoreError(f"the log {self._store.path} is watched no longer")
 
     def _own_commit(self) -> None:
         self._notified = False
@@ -150,8 +149,7 @@ class Follower:
         store.flush()
         ((last,),) = store.query("SELECT last_seq FROM runs WHERE id = ?", (store.run(run).id,))
         if after > last:
-            msg = f"run {run} has no event {after}, its last is {last}: subscribe after 0"
-            raise UsageError(msg)
+            raise UsageError(f"run {run} has no event {after}, its last is {last}: subscribe after 0")
         self.run = run
         self._store, self._tail, self._patience_s = store, tail, patience_s
         self._seen = after

@@ -158,17 +158,14 @@ def run_suite(
     kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
     """
     if config and model:
-        msg = "--config picks configurations of the suite and --model takes their place: give one of the two"
-        raise UsageError(msg)
+        raise UsageError("--config picks configurations of the suite and --model takes their place: give one of the two")
     chosen: Any = {name: name for name in model} if model else config
     frontend = frontend_of(ctx)
     lab = frontend.lab()
     if commits and (reports.junit is not None or reports.markdown is not None):
-        msg = "--junit and --markdown are about one commit; with --commits write --report or --csv"
-        raise UsageError(msg)
+        raise UsageError("--junit and --markdown are about one commit; with --commits write --report or --csv")
     if not commits and (every != 1 or last is not None or suite_at_commit):
-        msg = "--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD"
-        raise UsageError(msg)
+        raise UsageError("--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD")
     if commits and (parts != Parts() or replace(execution, reuse=False) != Execution()):
         msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
         raise UsageError(msg)
@@ -265,14 +262,12 @@ def decide_gates(
 
     frontend = frontend_of(ctx)
     if against and (parts != Parts() or execution != Execution()):
-        msg = (
+        raise UsageError(
             "with --against whole suites are compared, as they say themselves, and what is stored is taken: leave out --scenario, --family, "
             "--tag, --cassette(s), --reuse, --resume, --retry-errors and --cluster"
         )
-        raise UsageError(msg)
     if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
-        msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
-        raise UsageError(msg)
+        raise UsageError(f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)")
     lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
@@ -292,14 +287,11 @@ def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
     named = [word for word in words[:1] if word.endswith((".yaml", ".yml"))]
     commits = words[len(named) :]
     if suite and named:
-        msg = f"the suite is named twice, {named[0]} and --suite {suite}: leave one out"
-        raise UsageError(msg)
+        raise UsageError(f"the suite is named twice, {named[0]} and --suite {suite}: leave one out")
     if not (suite or named):
-        msg = "name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD"
-        raise UsageError(msg)
+        raise UsageError("name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD")
     if len(commits) > 2:
-        msg = f"two commits are compared, not {len(commits)}: {' '.join(commits)}"
-        raise UsageError(msg)
+        raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
     base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
     return suite or named[0], base, head
 

@@ -137,8 +137,7 @@ def install_server(
     lab = _lab(ctx)
     entry = lab.session.registry.sources.entry(name)
     if entry.package is None:
-        msg = f"{entry.name} cannot be installed: {entry.problem}"
-        raise UsageError(msg)
+        raise UsageError(f"{entry.name} cannot be installed: {entry.problem}")
     try:
         locked = run_blocking(lab.session.registry.sources.locked(entry.package))
         offer = Offer(judged=lab.session.registry.sources.judged(entry, ""), locked=locked, root=lab.session.registry.sources.root)
@@ -159,8 +158,7 @@ def remove(
     lab = _lab(ctx)
     known = {one.server: one for one in lab.session.registry.sources.installed()}
     if name not in known:
-        msg = f"no MCP server {name!r} is installed: {nearest(name, known)}"
-        raise UsageError(msg)
+        raise UsageError(f"no MCP server {name!r} is installed: {nearest(name, known)}")
     lab.session.mcp.approvals.withdraw(known[name].config(Path.cwd()))
     run_blocking(lab.session.mcp.forget(name))
     remove_folder(known[name].folder)
@@ -267,10 +265,9 @@ def check(
     """Start a server and show its tools, and what has changed since they were approved."""
     servers = frontend_of(ctx).lab().session.mcp
     if not start and (row := servers.row(name)).state == "not approved":
-        msg = (
+        raise UsageError(
             f"{name} is not approved, so it is not started. It would be: {row.what}. Start it for a look: kestrel mcp check {name} --start"
         )
-        raise UsageError(msg)
     return CheckedText(run_blocking(servers.check(name)))
 
 
@@ -303,15 +300,13 @@ def serve(
 ) -> None:
     """Be an MCP server on standard input and output: other programs call this lab's tools and have it run goals."""
     if Policy.parse(approve).unattended is False:
-        msg = f"--approve {approve}: nobody can be asked here; use deny, auto:LEVEL or auto"
-        raise UsageError(msg)
+        raise UsageError(f"--approve {approve}: nobody can be asked here; use deny, auto:LEVEL or auto")
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        msg = "serve is for a terminal: another program starts it and talks to its standard input; here that is the notebook's"
-        raise UsageError(msg)
+        raise UsageError("serve is for a terminal: another program starts it and talks to its standard input; here that is the notebook's")
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]

@@ -98,8 +98,7 @@ def edit(
     given: dict[str, Any] = {"text": text, "kind": kind, "tags": None if tag is None else tuple(tag), "confidence": confidence}
     changes = {key: value for key, value in given.items() if value is not None}
     if not changes:
-        msg = "say what to change: --text, --kind, --tag or --confidence"
-        raise UsageError(msg)
+        raise UsageError("say what to change: --text, --kind, --tag or --confidence")
     there = _memory(ctx, workspace)
     return there.show(there.edit(note, **changes).id)
 
@@ -163,8 +162,7 @@ def _seconds(text: str) -> float:
     """`90m` in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
     if found is None:
-        msg = f"{text!r} is no time: write 45s, 90m, 12h, 30d or 2w"
-        raise UsageError(msg)
+        raise UsageError(f"{text!r} is no time: write 45s, 90m, 12h, 30d or 2w")
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -119,11 +119,9 @@ def _arguments(tool: Tool | None, text: str) -> dict[str, Json]:
     try:
         args = loads(text)
     except ValueError as error:
-        msg = f"the arguments are not JSON: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"the arguments are not JSON: {error}") from error
     if not isinstance(args, dict):
-        msg = "the arguments must be a JSON object"
-        raise UsageError(msg)
+        raise UsageError("the arguments must be a JSON object")
     return args
 
 

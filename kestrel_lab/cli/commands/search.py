@@ -82,8 +82,7 @@ def websearch(
     frontend = frontend_of(ctx)
     text = " ".join(question or ()).strip()
     if bool(text) == bool(show):
-        msg = "give a question, or --show RUN for the evidence of a search made before, not both"
-        raise UsageError(msg)
+        raise UsageError("give a question, or --show RUN for the evidence of a search made before, not both")
     if show:
         found = evidence_of(frontend.lab().get(show))
         return found.to_json() if as_json else found

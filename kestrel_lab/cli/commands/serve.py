@@ -49,8 +49,7 @@ def serve(
     _only_in_a_terminal("serve")
     frontend = frontend_of(ctx)
     if not Path(workspace).is_dir():
-        msg = f"--workspace {workspace}: there is no such folder"
-        raise UsageError(msg)
+        raise UsageError(f"--workspace {workspace}: there is no such folder")
     work = _serve_lines if stdio else _serve_page
     asyncio.run(work(frontend.lab(), frontend.user, port, allow_start, Path(workspace), approval_timeout))
 
@@ -149,5 +148,4 @@ def _only_in_a_terminal(name: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    msg = f"{name} is for a terminal: it works until it is stopped; a notebook shows its runs in their panels"
-    raise UsageError(msg)
+    raise UsageError(f"{name} is for a terminal: it works until it is stopped; a notebook shows its runs in their panels")

@@ -27,13 +27,11 @@ def taint(
     files, here = frontend.lab().session.files, Path.cwd().resolve()
     files.refresh()
     if trust and not paths:
-        msg = "name the files that you have read: kestrel taint PATH --trust"
-        raise UsageError(msg)
+        raise UsageError("name the files that you have read: kestrel taint PATH --trust")
     found: dict[Path, str] = {}
     for path in paths or [Path()]:
         if not path.exists():
-            msg = f"there is no {path}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no {path}")
         place = path.resolve()
         root = here if place.is_relative_to(here) else place if place.is_dir() else place.parent
         below = files.below(Workspace(root), place.relative_to(root))

@@ -62,8 +62,7 @@ def time(
     if add:
         day = found.precision == "day" and not found.instant
         if not (day or found.instant):
-            msg = f"{words!r} is a {found.precision}: --add counts on from a day or a moment"
-            raise UsageError(msg)
+            raise UsageError(f"{words!r} is a {found.precision}: --add counts on from a day or a moment")
         found = _after(
             found, time_arithmetic(f"{found.start:%Y-%m-%d}" if day else found.start, add, zone=found.zone, disambiguate=disambiguate)
         )

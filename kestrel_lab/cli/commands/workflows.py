@@ -66,7 +66,6 @@ def values(given: list[str] | None) -> dict[str, Json]:
     for text in given or ():
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
-            msg = f"--input takes NAME=VALUE, not {text!r}"
-            raise UsageError(msg)
+            raise UsageError(f"--input takes NAME=VALUE, not {text!r}")
         found[name.strip()] = value
     return found

@@ -126,15 +126,13 @@ def read_entry(value: Json, source: str) -> Entry:
     Raises `ValueError` for anything else. An entry whose package must not be installed has a `problem`.
     """
     if not isinstance(value, dict):
-        msg = "it is no object"
-        raise ValueError(msg)
+        raise ValueError("it is no object")
     around = value.get("_meta")
     server = value["server"] if isinstance(value.get("server"), dict) else value
     assert isinstance(server, dict)
     name = server.get("name")
     if not isinstance(name, str) or not _SERVER.fullmatch(name):
-        msg = f"its name is none of the form namespace/server: {one_line(str(name), 60)!r}"
-        raise ValueError(msg)
+        raise ValueError(f"its name is none of the form namespace/server: {one_line(str(name), 60)!r}")
     meta = server.get("_meta")
     ours = meta.get(OURS) if isinstance(meta, dict) else None
     ours = ours if isinstance(ours, dict) else {}
@@ -163,20 +161,17 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
     try:
         text = (files("kestrel_lab.mcp.registry") / "catalogue.jsonl").read_text("utf-8") if path is None else path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"the catalogue of MCP servers {where} cannot be read: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"the catalogue of MCP servers {where} cannot be read: {error}") from error
     entries: dict[str, Entry] = {}
     for number, line in enumerate(text.splitlines()[:_MOST_ENTRIES], 1):
         if not line.strip():
             continue
         try:
             if len(line) > _MOST_CHARS:
-                msg = f"it has more than {_MOST_CHARS:,} characters"
-                raise ValueError(msg)
+                raise ValueError(f"it has more than {_MOST_CHARS:,} characters")
             entry = read_entry(loads(line), where)
         except ValueError as error:
-            msg = f"{where}, line {number}: this is no entry of an MCP server: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{where}, line {number}: this is no entry of an MCP server: {error}") from error
         entries.setdefault(entry.name, entry)
     return list(entries.values())
 
@@ -201,8 +196,7 @@ def named_package(text: str) -> Package:
     name, pinned, version = text.removeprefix("npm:").partition("==")
     problem = _odd(kind, name, version) if pinned else f"it has no version: write {one_line(text, 60)}==VERSION"
     if problem:
-        msg = f"{one_line(text, 80)!r} is not installed: {problem}"
-        raise UsageError(msg)
+        raise UsageError(f"{one_line(text, 80)!r} is not installed: {problem}")
     return Package(kind=cast("Kind", kind), name=name, version=version)
 
 

@@ -138,8 +138,7 @@ class CodeIndex:
                 msg = f"another process has been writing to the index {self.path} for long: try again when it is done"
                 raise StoreError(msg) from error
             except apsw.FullError as error:
-                msg = f"no room on the disk for the index {self.path}: free some space"
-                raise StoreError(msg) from error
+                raise StoreError(f"no room on the disk for the index {self.path}: free some space") from error
             else:
                 return found
         raise AssertionError

@@ -154,8 +154,7 @@ def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
     if len(content) > size:  # it grows, or lies about its size as files in /proc do
         content += file.read(limit + 1 - len(content))
     if len(content) > limit:
-        msg = f"{path} is too large to read at once ({max(size, limit):,} bytes, limit {limit:,}): search it instead"
-        raise ValueError(msg)
+        raise ValueError(f"{path} is too large to read at once ({max(size, limit):,} bytes, limit {limit:,}): search it instead")
     return content
 
 

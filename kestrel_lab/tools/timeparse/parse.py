@@ -63,15 +63,13 @@ def parse_relative(
     )
     if not asked.text or len(asked.text) > _MOST:
         problem = "this is longer than a time expression" if asked.text else "there is nothing to read"
-        msg = f"{problem}: write {_EXAMPLES}"
-        raise UsageError(msg)
+        raise UsageError(f"{problem}: write {_EXAMPLES}")
     try:
         return _read(asked, home) if language == "en" else read_foreign(asked, language)
     except UsageError:
         raise
     except (OverflowError, ValueError):  # a date that the calendar of Python does not hold
-        msg = f"{text!r} leaves the years 1 to 9999"
-        raise UsageError(msg) from None
+        raise UsageError(f"{text!r} leaves the years 1 to 9999") from None
 
 
 def _read(asked: Question, home: Zone) -> Reading:
@@ -130,8 +128,7 @@ def _iso(found: re.Match[str], asked: Question) -> Reading:
     try:
         day, clock = date.fromisoformat(found["day"]), time.fromisoformat(found["clock"].replace(",", "."))
     except ValueError as error:
-        msg = f"{asked.text!r} is no time: {error}"
-        raise UsageError(msg) from None
+        raise UsageError(f"{asked.text!r} is no time: {error}") from None
     moment, notes = at_clock(day, clock, asked.zone, asked.disambiguate)
     return _moment(moment, "an ISO 8601 time", "second" if clock.second or found["clock"].count(":") > 1 else "minute", asked, *notes)
 
