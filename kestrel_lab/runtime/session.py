@@ -105,7 +105,7 @@ class Session:
                 for part in (self.__dict__.get(part) for part in ("registry", "history", "options")):
                     with suppress(AttributeError):
                         return getattr(part, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
 
     def _open(self) -> None:
         options = self.options

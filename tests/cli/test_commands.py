@@ -254,7 +254,7 @@ def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestr
         (["run", "x", "--approve", "sometimes"], "unknown approval policy 'sometimes'"),
         (["run", "x", "--model", "scripted:script.yaml", "--workspace", "nowhere"], "nowhere is not a directory"),
         (["run", "x", "--resume", "r1"], "not both"),
-        (["run", "--aprove", "ask"], "No such option: --aprove. Did you mean --approve"),
+        (["run", "--aprove", "ask"], "No such option: --aprove. Did you mean --appro"),
         (["rnu"], "No such command 'rnu'. Did you mean 'run'? See kestrel --help.\n"),
         (["eval", "rnu"], "No such command 'rnu'. Did you mean 'run'? See kestrel eval --help.\n"),
         (["why is it red"], "A goal comes after run: kestrel run 'why is it red'\n"),

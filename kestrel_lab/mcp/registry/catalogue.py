@@ -217,17 +217,17 @@ def _package(server: Mapping[str, Json], command: str) -> tuple[Package | None, 
 def _read_package(given: Mapping[str, Json], command: str) -> Package:
     kind, name, version = _text(given.get("registryType")), _text(given.get("identifier")), _text(given.get("version"))
     if kind not in _NAMES:
-        raise ValueError(f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm")  # noqa: EM102
+        raise ValueError(f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm")
     if problem := _odd(kind, name, version):
         raise ValueError(problem)
     transport = given.get("transport")
     if isinstance(transport, dict) and transport.get("type", "stdio") != "stdio":
-        raise ValueError("it does not speak on standard input and output")  # noqa: EM101
+        raise ValueError("it does not speak on standard input and output")
     if command and not _NAMES["pypi"].fullmatch(command):
-        raise ValueError("its command is no plain name")  # noqa: EM101
+        raise ValueError("its command is no plain name")
     sha256 = _text(given.get("fileSha256"))
     if sha256 and not _SHA256.fullmatch(sha256):
-        raise ValueError("its hash is none")  # noqa: EM101
+        raise ValueError("its hash is none")
     variables, settings = _variables(given)
     return Package(
         kind=cast("Kind", kind),
@@ -262,16 +262,16 @@ def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
         if not value and one.get("isRequired") is True:
             if one.get("format") != "filepath":
                 wanted = one_line(_text(one.get("valueHint") or one.get("name")), 40)
-                raise ValueError(f"it needs the argument {wanted}, which only you can give")  # noqa: EM102
+                raise ValueError(f"it needs the argument {wanted}, which only you can give")
             value = WORKSPACE
         if not value and not (one.get("type") == "named" and one.get("isRequired") is True):
             continue
         flag = _text(one.get("name")) if one.get("type") == "named" else ""
         words += [word for word in (flag, value) if word]
     if any(plain(word) != word or "\n" in word or len(word) > 500 for word in words):
-        raise ValueError("its arguments have hidden characters, or are too long")  # noqa: EM101
+        raise ValueError("its arguments have hidden characters, or are too long")
     if any("{" in word and word != WORKSPACE for word in words):
-        raise ValueError("its arguments have places that only you can fill")  # noqa: EM101
+        raise ValueError("its arguments have places that only you can fill")
     return tuple(words)
 
 
@@ -287,7 +287,7 @@ def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[
         if not needed and not value:
             continue
         if not _VARIABLE.fullmatch(name) or _RULING.fullmatch(name):
-            raise ValueError(f"it wants to set the variable {one_line(name, 40)!r}, which is not its own")  # noqa: EM102
+            raise ValueError(f"it wants to set the variable {one_line(name, 40)!r}, which is not its own")
         if one.get("isRequired") is True and not value:
             wanted.append(name)
         elif value and plain(value) == value and "$" not in value and len(value) <= 500:

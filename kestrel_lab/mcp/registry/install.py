@@ -94,12 +94,12 @@ def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
     path = env.get("PATH")
     if package.kind == "npm":
         if shutil.which("npm", path=path) is None:
-            raise InstallError(f"{package.pin} needs npm, which is not found: install Node.js")  # noqa: EM102
+            raise InstallError(f"{package.pin} needs npm, which is not found: install Node.js")
         return "npm"
     if shutil.which("uv", path=path) is not None:
         return "uv"
     if find_spec("pip") is None:
-        raise InstallError(f"{package.pin} needs uv or pip, and neither is found: install one of them")  # noqa: EM102
+        raise InstallError(f"{package.pin} needs uv or pip, and neither is found: install one of them")
     return "pip"
 
 
