@@ -101,7 +101,7 @@ class TerminalFrontend:
         try:
             return asyncio.run(body())
         except KeyboardInterrupt:  # typer would end without a word
-            msg = "stopped; what was finished is stored. `eval run` and `eval gate` go on with --resume, other commands when typed again"
+            msg = "stopped; finished work is stored. `eval run` and `eval gate` continue with --resume, other commands when they are run again"
             raise RunCancelled(msg) from None
 
 
@@ -186,7 +186,7 @@ def _unexpected(error: Exception, argv: list[str]) -> str:
         file.write(f"kestrel_lab {__version__}, Python {sys.version}\nkestrel {shlex.join(argv)}\n\n")
         file.write("".join(traceback.format_exception(error)))
     what = one_line(f"{type(error).__name__}: {error}", 300)
-    return f"{what}. This is a fault of kestrel_lab: please report it with what is in {name}"
+    return f"{what}. This is a bug in kestrel_lab: please report it with the content of {name}"
 
 
 def _complain(message: str) -> None:

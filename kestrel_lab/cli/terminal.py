@@ -183,7 +183,7 @@ class TerminalApprover:
             if scope := scope_of(word, asked):
                 return self._given(asked, granted=True, scope=scope)
             if word in {"n", "no"}:
-                return self._given(asked, granted=False, reason=(await self._line("reason (the model is told; may be empty): ")).strip())
+                return self._given(asked, granted=False, reason=(await self._line("reason for the model (may be empty): ")).strip())
             if word in {"e", "edit"}:
                 text = await self._line("arguments as JSON: ")
                 try:
@@ -232,7 +232,7 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
     why = {
         "danger": "",
         "contained": "",
-        "unknown_outcome": "The last session ended while this ran; whether it took effect is not known. Run it again?",
+        "unknown_outcome": "The last session ended while this call ran; whether it took effect is unknown. Run it again?",
     }.get(asked.why, asked.why)
     for reason in (why, contained_words(asked)):
         if reason:

@@ -169,10 +169,10 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
     try:
         await git(root, "merge-base", "--is-ancestor", first, last)
     except UsageError:
-        msg = f"{good} is not an ancestor of {bad}: the first bad commit is looked for between a commit and one that came from it"
+        msg = f"{good} is not an ancestor of {bad}: bisect needs a commit and one of its descendants"
         msg += await _shallow(root)
         raise UsageError(msg) from None
-    msg = f"{good} came into {bad} by a merge: only first parents are followed, so name a commit of the line that it was merged into"
+    msg = f"{good} came into {bad} by a merge. Only first parents are followed: name a commit of the branch that it was merged into"
     raise UsageError(msg)
 
 
@@ -192,7 +192,7 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     fork = await _fork(root, sha)
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
-        msg = f"{head} is the first commit: there is none before it to compare with{await _shallow(root)}"
+        msg = f"{head} is the first commit: there is no earlier commit to compare with{await _shallow(root)}"
         raise UsageError(msg)
     for commit in line:
         if has_results(commit.sha):

@@ -268,7 +268,7 @@ class Suite:
                 and (tagged is None or tagged.intersection(scenario.tags))
             )  # fmt: skip
             if not left:
-                msg = f"no scenario of suite {self.name!r} is all of what was asked for: its names, families and tags leave none"
+                msg = f"no scenario of suite {self.name!r} matches all of the given names, families and tags"
                 raise UsageError(msg)
             kept = {scenario.family for scenario in left}
             chosen = replace(chosen, scenarios=left, gates=tuple(g for g in chosen.gates if not g.family or g.family in kept))
@@ -294,7 +294,7 @@ class Suite:
                     msg = f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
                     raise UsageError(msg)
                 return found
-        msg = f"suite {self.name!r} names {name!r}, which is not there; looked in {' and '.join(str(place) for place in places)}"
+        msg = f"suite {self.name!r} names {name!r}, which does not exist; looked in {' and '.join(str(place) for place in places)}"
         raise UsageError(msg)
 
     def definition(self) -> dict[str, Json]:

@@ -143,7 +143,7 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
         raise UsageError(f"{where}: must be a table with a command or a url")
     kind = table.get("type", "")
     if kind not in ("", "stdio", "http", "streamable-http"):
-        raise UsageError(f"{where}: unknown type {kind!r}: stdio or http; the older sse is not spoken")
+        raise UsageError(f"{where}: unknown type {kind!r}: stdio or http; the older sse transport is not supported")
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key in ("danger", "effect", "type"):

@@ -274,7 +274,7 @@ class Connection:
         except Exception as error:
             if self.reason or type(error).__module__.partition(".")[0] in {"httpx2", "httpcore2", "anyio"}:
                 raise ConnectionError(self.reason or _reason(error)) from error
-            raise ToolError(f"the server's answer is not one: {_reason(error)}") from error
+            raise ToolError(f"the server's answer is malformed: {_reason(error)}") from error
 
     def _with_last(self, what: str) -> str:
         last = "" if self._log is None else self._log.last

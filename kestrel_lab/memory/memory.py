@@ -156,7 +156,7 @@ class NoteMemory:
                 scrub(self.table.store.path)
             except StoreError as error:
                 raise StoreError(
-                    f"the notes are forgotten, but words of theirs may still be in the files: {error}. Then: kestrel memory forget expired"
+                    f"the notes are deleted, but parts of their text may still be in the database files: {error}. Then: kestrel memory forget expired"
                 ) from error
         return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
 

@@ -35,7 +35,7 @@ def select(table: NoteTable, selector: str, workspace: str) -> list[Note]:
     if mark and key in KEYS:
         return _keyed(table, key, value.strip(), workspace)
     if mark:
-        raise UsageError(f"{selector!r} selects no notes: {nearest(key, KEYS)}. What can be said: {FORMS}")
+        raise UsageError(f"{selector!r} selects no notes: {nearest(key, KEYS)}. Possible selectors: {FORMS}")
     return [one(table, selector, workspace)]
 
 
@@ -55,7 +55,7 @@ def one(table: NoteTable, note_id: str, workspace: str) -> Note:
 
 def _keyed(table: NoteTable, key: str, value: str, workspace: str) -> list[Note]:
     if not value:
-        raise UsageError(f"say which behind '{key}:'")
+        raise UsageError(f"add a value after '{key}:'")
     match key:
         case "kind":
             if value not in KINDS:

@@ -79,7 +79,7 @@ class RedisShelf:
                 return str(found, "ascii")
         except (UnicodeDecodeError, TypeError):
             pass
-        warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is not used", stacklevel=2)
+        warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is ignored", stacklevel=2)
         return None
 
     def _failed(self, error: Exception) -> ShelfError:

@@ -357,7 +357,7 @@ def bad_message(error: ValidationError, re: str = "") -> Refused:
         # The input is left out: it may be long, or a secret typed into the wrong window.
         place = ".".join(str(part) for part in problem["loc"])
         places.append(f"{place}: {problem['msg']}" if place else str(problem["msg"]))
-    return Refused(re=re, code="bad_message", message="; ".join(places), todo="`kestrel schema control` prints what can be said")
+    return Refused(re=re, code="bad_message", message="; ".join(places), todo="`kestrel schema control` prints the allowed messages")
 
 
 def _id_of(text: str | bytes) -> str:

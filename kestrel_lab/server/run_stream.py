@@ -80,11 +80,11 @@ class Tail:
         self._grown = asyncio.Event()
 
     async def grown(self, count: int) -> None:
-        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is watched no longer."""
+        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is no longer watched."""
         while self.count <= count:
             await self._grown.wait()
         if self._watching is None or self._watching.done():
-            raise StoreError(f"the log {self._store.path} is watched no longer")
+            raise StoreError(f"the log {self._store.path} is no longer watched")
 
     def _own_commit(self) -> None:
         self._notified = False

@@ -58,7 +58,7 @@ def listen(port: int) -> socket.socket:
         found.bind((_HOST, port))
     except OSError as error:
         found.close()
-        msg = f"port {port} cannot be had ({error.strerror}): stop what listens there, or leave --port out for any free one"
+        msg = f"port {port} is not available ({error.strerror}): stop the program that listens there, or leave --port out for a free port"
         raise UsageError(msg) from error
     return found
 

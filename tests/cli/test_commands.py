@@ -296,7 +296,7 @@ def test_the_doctor_says_whether_vectors_are_indexed(kestrel: Kestrel, monkeypat
     monkeypatch.setattr(doctor, "unloadable", lambda: "no extensions here")
     code, out, _ = kestrel("doctor")
     assert code == 0
-    assert re.search(r"✗ +sqlite-vec +cannot be loaded: no extensions here +vectors are compared one and all", out)
+    assert re.search(r"✗ +sqlite-vec +cannot be loaded: no extensions here +search compares every vector instead, which is slower", out)
 
 
 def test_the_doctor_shows_what_runs_depend_on(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ def test_forgetting_while_another_process_writes_says_what_is_left_to_do(memory:
     reading = other.cursor()
     reading.execute("BEGIN; SELECT * FROM notes")
     monkeypatch.setattr(connection_module, "SCRUB_WAIT_MS", 200)
-    with pytest.raises(StoreError, match="the notes are forgotten, but words of theirs may still be in the files"):
+    with pytest.raises(StoreError, match="the notes are deleted, but parts of their text may still be in the database files"):
         memory.forget("all", HERE)
     reading.close()
     other.close()

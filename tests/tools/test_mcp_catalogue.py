@@ -44,7 +44,7 @@ def test_the_shipped_catalogue_is_whole() -> None:
         ({"version": ">=1.0"}, "is not one exact version"),
         ({"version": ""}, "has no version"),
         ({"registryType": "oci"}, "only pypi and npm"),
-        ({"fileSha256": "zz"}, "its hash is none"),
+        ({"fileSha256": "zz"}, "its hash is not a SHA-256 hash"),
         ({"transport": {"type": "sse", "url": "http://x"}}, "does not speak on standard input"),
         ({"environmentVariables": [{"name": "LD_PRELOAD", "value": "/tmp/x.so"}]}, "which is not its own"),
         ({"environmentVariables": [{"name": "PATH", "isRequired": True}]}, "which is not its own"),

@@ -33,7 +33,7 @@ def plans(_: typer.Context) -> Any:
 @workflows.command(epilog='Example: kestrel plan "Why is the sky blue?" --plan react --svg plan.svg')
 def plan(
     _: typer.Context,
-    goal: Annotated[list[str], typer.Argument(help="What the plan is to be for.")],
+    goal: Annotated[list[str], typer.Argument(help="The goal of the plan.")],
     *,
     name: PlanName,
     inputs: Inputs = None,

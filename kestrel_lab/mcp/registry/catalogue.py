@@ -126,13 +126,13 @@ def read_entry(value: Json, source: str) -> Entry:
     Raises `ValueError` for anything else. An entry whose package must not be installed has a `problem`.
     """
     if not isinstance(value, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     around = value.get("_meta")
     server = value["server"] if isinstance(value.get("server"), dict) else value
     assert isinstance(server, dict)
     name = server.get("name")
     if not isinstance(name, str) or not _SERVER.fullmatch(name):
-        raise ValueError(f"its name is none of the form namespace/server: {one_line(str(name), 60)!r}")
+        raise ValueError(f"its name does not have the form namespace/server: {one_line(str(name), 60)!r}")
     meta = server.get("_meta")
     ours = meta.get(OURS) if isinstance(meta, dict) else None
     ours = ours if isinstance(ours, dict) else {}
@@ -171,7 +171,7 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
                 raise ValueError(f"it has more than {_MOST_CHARS:,} characters")
             entry = read_entry(loads(line), where)
         except ValueError as error:
-            raise UsageError(f"{where}, line {number}: this is no entry of an MCP server: {error}") from error
+            raise UsageError(f"{where}, line {number}: this is not an entry of an MCP server: {error}") from error
         entries.setdefault(entry.name, entry)
     return list(entries.values())
 
@@ -224,10 +224,10 @@ def _read_package(given: Mapping[str, Json], command: str) -> Package:
     if isinstance(transport, dict) and transport.get("type", "stdio") != "stdio":
         raise ValueError("it does not speak on standard input and output")
     if command and not _NAMES["pypi"].fullmatch(command):
-        raise ValueError("its command is no plain name")
+        raise ValueError("its command is not a plain name")
     sha256 = _text(given.get("fileSha256"))
     if sha256 and not _SHA256.fullmatch(sha256):
-        raise ValueError("its hash is none")
+        raise ValueError("its hash is not a SHA-256 hash")
     variables, settings = _variables(given)
     return Package(
         kind=cast("Kind", kind),
@@ -244,7 +244,7 @@ def _read_package(given: Mapping[str, Json], command: str) -> Package:
 def _odd(kind: str, name: str, version: str) -> str:
     """Return the problem of a name or version; empty when both are unambiguous."""
     if not _NAMES[kind].fullmatch(name) or ".." in name:
-        return f"{one_line(name, 60)!r} is no name of a package of {kind}"
+        return f"{one_line(name, 60)!r} is not a package name of {kind}"
     if not version:
         return f"{name} has no version: only one exact version is installed"
     if len(version) > 64 or not _VERSIONS[kind].fullmatch(version):

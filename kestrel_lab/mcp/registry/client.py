@@ -59,7 +59,7 @@ class Registry:
         except (ValueError, OSError, RecursionError) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
             if not found:
                 why = one_line(str(error) or f"no answer within {self.seconds:g} s", 200)
-                raise ConnectionError(f"the registry at {self.service.base} could not be asked: {why}") from error
+                raise ConnectionError(f"the registry at {self.service.base} did not answer: {why}") from error
         return list(found.values())
 
     async def _pages(self, word: str, found: dict[str, Entry]) -> None:

@@ -115,7 +115,7 @@ class LockedFile:
         return before is None
 
     def _conflict(self) -> ConflictError:
-        return ConflictError(f"{self.path} was not changed: somebody else changed it in the meantime; look at it and try again")
+        return ConflictError(f"{self.path} was not changed: something else changed it in the meantime; read it and try again")
 
 
 @contextmanager
